@@ -1,0 +1,93 @@
+"""The environment protocol every adapter speaks: vectorised, functional, reset inside the step.
+
+An adapter keeps three things apart that many libraries merge: `terminated` (the task ended, the value of
+what follows is zero), `truncated` (a time limit cut the episode, the value of what follows is not zero)
+and `final_obs` (the observation before any reset, from which a truncated episode is bootstrapped).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+
+Array = jax.Array
+EnvState = Any
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """`n` actions, numbered from 0; an action is an int32 scalar."""
+
+    n: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real vectors of a fixed shape with one lower and one upper bound per element.
+
+    `low` and `high` are flat tuples in row-major order (so that spaces compare and hash).
+    """
+
+    shape: tuple[int, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+Space = Discrete | Box
+
+
+class TimeStep(NamedTuple):
+    """What one step of `N` environments returns. Leading axis `[N]` everywhere.
+
+    obs: the observation to act on next (after an automatic reset where the episode ended).
+    reward: float32.
+    terminated, truncated: bool; both may be true at once, then termination wins (no bootstrap).
+    final_obs: the observation the step led to, before any reset; equals `obs` where no episode ended.
+    """
+
+    obs: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    final_obs: Array
+
+
+@runtime_checkable
+class VecEnv(Protocol):
+    """A batch of environments as pure functions that trace under `jit`, `scan`, `vmap` and `shard_map`.
+
+    Every environment draws from its own key, so a batch gives the same episodes however it is split
+    over devices.
+    """
+
+    name: str
+    observation_space: Box
+    action_space: Space
+    max_episode_steps: int
+
+    def reset(self, keys: Array) -> tuple[EnvState, Array]:
+        """Keys `[N]` -> (state with leading axis `[N]`, observations `[N, ...]` float32)."""
+        ...
+
+    def starts(self, key: Array) -> Any:
+        """Start states shared by the automatic resets of one fragment, or `None` if a reset is cheap.
+
+        Called once per fragment with one key (not one per environment); where a reset costs as much as
+        many steps, the adapter draws a small pool here and `step` picks from it.
+        """
+        ...
+
+    def step(self, keys: Array, state: EnvState, action: Array, starts: Any) -> tuple[EnvState, TimeStep]:
+        """One step of all environments; an environment whose episode ends is reset in the same step."""
+        ...
