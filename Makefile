@@ -1,0 +1,36 @@
+# make train [ARGS="env=gymnax/acrobot num_seeds=8"]   trains; ARGS are Hydra overrides
+# make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest
+# make lint | constraints | clean
+# The first call makes .venv with the pinned packages; PYTHON=/path/to/python chooses its Python.
+
+ARGS ?=
+PYTHON ?=
+SHELL := bash
+BIN := .venv/bin
+
+.PHONY: train test lint constraints clean
+
+train: .venv/.installed
+	@$(BIN)/python scripts/train.py $(ARGS)
+
+test: lint
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: .venv/.installed
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+
+.venv/.installed: pyproject.toml $(wildcard constraints/*.txt)
+	@PYTHON="$(PYTHON)" bash scripts/install.sh
+
+# Newest versions within the ranges of pyproject.toml, for every supported Python.
+constraints: .venv/.installed
+	@$(BIN)/pip install --quiet uv
+	@for version in 3.11 3.12 3.13; do \
+	  file=constraints/py$${version/./}.txt; \
+	  echo "# Pinned versions for Python $$version: the package with extras all and dev, on Linux and CPU. Made by \`make constraints\`." > $$file; \
+	  $(BIN)/uv pip compile --quiet --no-header --no-annotate --python-version $$version --extra all --extra dev pyproject.toml >> $$file; \
+	done
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
