@@ -1,0 +1,138 @@
+"""The parameter function: staleness-weighted aggregation (Eq. 4) around any optax optimizer.
+
+Eq. 4 reads  theta <- theta - (1/H) * sum_i alpha_0 w_i g_i.  Under Adam a common factor on the gradient cancels, so
+feeding it the weighted sum would silently drop the paper's modulation of the learning rate. `factored` splits the
+equation into a direction and a step size instead:
+
+    direction from  sum_i w_i g_i / sum_i w_i      (how far each gradient is trusted relative to the others)
+    step size       alpha_0 * (sum_i w_i / H)      (how far the group is trusted as a whole)
+
+which is Eq. 4 to the letter under plain gradient descent and keeps its meaning under any optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+MODES = ("factored", "gradient", "sequential")
+
+
+class StalenessWeightedState(NamedTuple):
+    """total: sum of w_i g_i of the group so far; trust: sum of w_i; rejected: non-finite gradients ever met."""
+
+    total: optax.Updates
+    trust: jax.Array
+    rejected: jax.Array
+    inner: optax.OptState
+
+
+def _scale(tree: Any, factor: jax.Array) -> Any:
+    return jax.tree.map(lambda x: factor * x, tree)
+
+
+def _rows(vector: jax.Array, like: jax.Array) -> jax.Array:
+    return vector.reshape(vector.shape + (1,) * (like.ndim - 1))
+
+
+def staleness_weighted(
+    inner: optax.GradientTransformation, mode: str = "factored", axis_name: str | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """Aggregate stacks of gradients, weighted by staleness, and pass the result on to `inner`.
+
+    `update(gradients, state, params, *, weights, size, step_scale)` takes a stack of L gradients (every leaf has a
+    leading axis `[L]`), `weights` `[L]` (0 for an empty place in the stack) and `size`: H if this stack completes a
+    group of H gradients, else 0. Between completions the updates are zero, except in mode `sequential`.
+    `step_scale` multiplies the step (the learning-rate schedule). A non-finite gradient gets weight 0 and is
+    counted; it still counts in H. A group without a finite gradient makes no step.
+
+    Args:
+      inner: the optimizer, its base learning rate (alpha_0) included.
+      mode: `factored` (see the module), `gradient` (weights scale the gradient alone: what Adam then ignores of
+        them, it ignores), or `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order: the
+        structure of the released code).
+      axis_name: mesh axis the stack is sharded over; the state stays equal on all its devices.
+    """
+    if mode not in MODES:
+        raise ValueError(f"aggregation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")
+
+    def init(params: optax.Params) -> StalenessWeightedState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return StalenessWeightedState(zeros, jnp.zeros(()), jnp.zeros((), jnp.int32), inner.init(params))
+
+    def update(
+        gradients: optax.Updates,
+        state: StalenessWeightedState,
+        params: optax.Params,
+        *,
+        weights: jax.Array,
+        size: jax.Array,
+        step_scale: jax.Array | float = 1.0,
+        **_: Any,
+    ) -> tuple[optax.Updates, StalenessWeightedState]:
+        squares = [jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(gradients)]
+        finite = jnp.isfinite(sum(squares[1:], squares[0]))
+        rejected = jnp.sum((weights > 0) & ~finite, dtype=jnp.int32)
+        gradients = jax.tree.map(lambda g: jnp.where(_rows(finite, g), g, 0.0), gradients)
+        weights = jnp.where(finite, weights, 0.0)
+        if axis_name is not None:
+            rejected = jax.lax.psum(rejected, axis_name)
+        rejected += state.rejected
+        if mode == "sequential":
+            return _sequential(gradients, state, params, weights, step_scale, rejected)
+
+        wave = jax.tree.map(lambda g: jnp.sum(_rows(weights, g) * g, axis=0), gradients)
+        trust = jnp.sum(weights)
+        if axis_name is not None:
+            wave, trust = jax.lax.psum((wave, trust), axis_name)
+        total = jax.tree.map(jnp.add, state.total, wave)
+        trust += state.trust
+
+        def complete(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
+            size_ = size.astype(trust.dtype)
+            if mode == "factored":
+                direction, step = _scale(total, 1.0 / trust), trust / size_
+            else:
+                direction, step = _scale(total, 1.0 / size_), jnp.ones_like(trust)
+            updates, inner_state = inner.update(direction, state.inner, params)
+            cleared = jax.tree.map(jnp.zeros_like, total)
+            return _scale(updates, step_scale * step), cleared, jnp.zeros_like(trust), inner_state
+
+        def hold(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
+            # A completed group may have nothing finite in it: then `total` and `trust` are zero already.
+            return jax.tree.map(jnp.zeros_like, params), total, trust, state.inner
+
+        updates, total, trust, inner_state = jax.lax.cond((size > 0) & (trust > 0), complete, hold, None)
+        return updates, StalenessWeightedState(total, trust, rejected, inner_state)
+
+    def _sequential(
+        gradients: optax.Updates,
+        state: StalenessWeightedState,
+        params: optax.Params,
+        weights: jax.Array,
+        step_scale: jax.Array | float,
+        rejected: jax.Array,
+    ) -> tuple[optax.Updates, StalenessWeightedState]:
+        if axis_name is not None:
+            gradients, weights = jax.lax.all_gather((gradients, weights), axis_name, tiled=True)
+
+        def step(
+            carry: tuple[optax.Updates, optax.OptState], row: tuple[optax.Updates, jax.Array]
+        ) -> tuple[tuple[optax.Updates, optax.OptState], None]:
+            gradient, weight = row
+
+            def apply(carry: tuple[optax.Updates, optax.OptState]) -> tuple[optax.Updates, optax.OptState]:
+                moved, inner_state = carry
+                updates, inner_state = inner.update(gradient, inner_state, jax.tree.map(jnp.add, params, moved))
+                return jax.tree.map(jnp.add, moved, _scale(updates, step_scale * weight)), inner_state
+
+            return jax.lax.cond(weight > 0, apply, lambda carry: carry, carry), None
+
+        start = (jax.tree.map(jnp.zeros_like, params), state.inner)
+        (updates, inner_state), _ = jax.lax.scan(step, start, (gradients, weights))
+        return updates, state._replace(rejected=rejected, inner=inner_state)
+
+    return optax.GradientTransformationExtraArgs(init, update)

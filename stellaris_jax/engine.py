@@ -1,0 +1,320 @@
+"""The engine: one compiled program that executes any plan.
+
+A chunk is several rounds of: collect a fragment; run the round's waves of lagged gradients through the aggregator,
+publishing a version whenever a group is complete; reduce metrics. No architecture has a code path of its own here:
+synchronous or asynchronous, all is in the plan. State is donated, metrics leave the device once per chunk.
+
+Seeds are mapped inside the loops (`vmap`), so all seeds share the loop bounds. Lanes are mapped inside each device;
+devices share the waves' slots and the environments through `shard_map` over one mesh axis.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from stellaris_jax import learner, versions
+from stellaris_jax.aggregator import StalenessWeightedState, staleness_weighted
+from stellaris_jax.config import Config
+from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.learner import DataLoader
+from stellaris_jax.losses.ppo import LossMetrics, Samples, adapt_kl_coefficient
+from stellaris_jax.networks import ActorCritic, normalizer
+from stellaris_jax.rollout import ActorState, EpisodeStatistics, Normalizers, init_actor, prepare, rollout
+from stellaris_jax.timeline.plan import Plan, PlanShape
+
+AXIS = "learner"
+
+
+class EngineState(NamedTuple):
+    """All that training changes, one pytree; every leaf has a leading axis `[S]` of seeds.
+
+    params: newest policy `[P]`. ring: the last H versions `[H, P]`. key: the seed's key. round: rounds completed.
+    """
+
+    params: jax.Array
+    ring: jax.Array
+    aggregator: StalenessWeightedState
+    actor: ActorState
+    loader: DataLoader
+    normalizers: Normalizers
+    kl_coefficient: jax.Array
+    key: jax.Array
+    round: jax.Array
+
+
+class RoundMetrics(NamedTuple):
+    """One round, arrays `[R, S]`; means over the round's gradients, `rejected` counts over the run so far."""
+
+    loss: LossMetrics
+    gradient_norm: jax.Array
+    gradients: jax.Array
+    rejected: jax.Array
+    kl_coefficient: jax.Array
+    episodes: EpisodeStatistics
+
+
+class Sums(NamedTuple):
+    loss: LossMetrics
+    gradient_norm: jax.Array
+    gradients: jax.Array
+
+
+def optimizer(config: Config) -> optax.GradientTransformation:
+    """Adam at the base learning rate alpha_0, behind a clip of the aggregated gradient's norm."""
+    algorithm = config.algorithm
+    adam = optax.adam(algorithm.learning_rate, eps=algorithm.adam_eps)
+    if algorithm.max_grad_norm > 0.0:
+        return optax.chain(optax.clip_by_global_norm(algorithm.max_grad_norm), adam)
+    return adam
+
+
+def make_mesh(devices: int) -> Mesh:
+    """The first `devices` devices on one axis."""
+    return jax.make_mesh((devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+
+
+class Engine:
+    """Compiles `config` for plans of one shape and runs them.
+
+    Args:
+      config: a validated configuration.
+      env, network: built from it.
+      shape: the static sizes of its plans.
+    """
+
+    def __init__(self, config: Config, env: VecEnv, network: ActorCritic, shape: PlanShape):
+        self.config, self.env, self.network, self.shape = config, env, network, shape
+        self.mesh = make_mesh(config.engine.devices)
+        self.aggregator = staleness_weighted(optimizer(config), config.system.aggregation, AXIS)
+        self.samples = config.env.num_envs * config.algorithm.rollout_length
+        # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
+        self.over_seeds: Callable = jax.vmap if shape.seeds > 1 else lambda f, in_axes=0: f
+        self._compiled: Any = None
+        self.compile_seconds = 0.0
+
+    # State ---------------------------------------------------------------------------------------------------------
+
+    def init(self, seeds: list[int]) -> EngineState:
+        """The state before the first round, one row per seed, laid out over the mesh."""
+        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+        state = jax.jit(jax.vmap(self._init_one))(keys)
+        return jax.device_put(state, self.shardings())
+
+    def _init_one(self, key: jax.Array) -> EngineState:
+        params_key, env_key, run_key = jax.random.split(key, 3)
+        params = self.network.init(params_key)
+        actor = init_actor(self.env, jax.random.split(env_key, self.config.env.num_envs))
+        rows = self.samples * self.shape.buffers
+        action = jnp.zeros((rows, *self.env.action_space.shape), self._action_dtype())
+        zeros = jnp.zeros(rows)
+        fragments = Samples(
+            obs=jnp.zeros((rows, *self.env.observation_space.shape)),
+            action=action,
+            distribution=jnp.zeros((rows, self.network.distribution.size)),
+            log_prob=zeros,
+            value=zeros,
+            advantage=zeros,
+            target=zeros,
+        )
+        order = jnp.zeros((self.shape.buffers, self.shape.gradients, self.shape.batch), jnp.int32)
+        return EngineState(
+            params=params,
+            ring=versions.init(params, self.shape.versions),
+            aggregator=self.aggregator.init(params),
+            actor=actor,
+            loader=DataLoader(fragments, order),
+            normalizers=Normalizers(normalizer.init(self.env.observation_space.shape), normalizer.init(())),
+            kl_coefficient=jnp.float32(self.config.algorithm.kl_coefficient),
+            key=run_key,
+            round=jnp.int32(0),
+        )
+
+    def _action_dtype(self) -> Any:
+        parameters = jnp.zeros((1, self.network.distribution.size))
+        return jax.eval_shape(self.network.distribution.mode, parameters).dtype
+
+    def abstract_state(self) -> EngineState:
+        """Shapes, dtypes and shardings of the state, for restoring."""
+        shapes = jax.eval_shape(jax.vmap(self._init_one), jax.random.split(jax.random.key(0), self.shape.seeds))
+        return jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._shardings(shapes)
+        )
+
+    def _specs(self, state: EngineState) -> EngineState:
+        specs = jax.tree.map(lambda _: PartitionSpec(), state)
+        return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
+
+    def _shardings(self, state: EngineState) -> EngineState:
+        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self._specs(state))
+
+    def shardings(self) -> EngineState:
+        """Where each leaf of the state lives: environments over the mesh, everything else on every device."""
+        shapes = jax.eval_shape(jax.vmap(self._init_one), jax.random.split(jax.random.key(0), self.shape.seeds))
+        return self._shardings(shapes)
+
+    # One round, for one seed and one device ------------------------------------------------------------------------
+
+    def _collect(
+        self, state: EngineState, behaviour: jax.Array, order: jax.Array
+    ) -> tuple[EngineState, EpisodeStatistics]:
+        """Actors roll fragment `state.round` with the version in ring slot `behaviour`."""
+        config, algorithm = self.config, self.config.algorithm
+        params = versions.fetch(state.ring, behaviour)
+        start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
+        keys = jax.random.split(actor_key, config.env.num_envs)
+        local = config.env.num_envs // config.engine.devices
+        keys = jax.lax.dynamic_slice_in_dim(keys, jax.lax.axis_index(AXIS) * local, local)
+        actor, trajectory = rollout(
+            self.env,
+            self.network,
+            params,
+            state.normalizers,
+            state.actor,
+            keys,
+            start_key,
+            algorithm.rollout_length,
+            algorithm.gamma,
+            config.env,
+        )
+        gather = partial(jax.lax.all_gather, axis_name=AXIS, tiled=True)
+        whole = jax.tree.map(lambda x: gather(x, axis=1), trajectory._replace(last_obs=trajectory.last_obs[None]))
+        whole = whole._replace(last_obs=whole.last_obs[0])
+        samples, normalizers, episodes = prepare(self.network, params, state.normalizers, whole, algorithm, config.env)
+        loader = learner.store(state.loader, state.round % self.shape.buffers, samples, order)
+        return state._replace(actor=actor, loader=loader, normalizers=normalizers), episodes
+
+    def _wave(
+        self,
+        loader: DataLoader,
+        kl_coefficient: jax.Array,
+        step_scale: jax.Array,
+        carry: tuple[jax.Array, jax.Array, StalenessWeightedState, Sums],
+        slots: jax.Array,
+        peers: jax.Array,
+        weights: jax.Array,
+        group: jax.Array,
+    ) -> tuple[jax.Array, jax.Array, StalenessWeightedState, Sums]:
+        """Compute the wave's gradients on their versions, aggregate, publish if the wave completes a group."""
+        params, ring, aggregator, sums = carry
+        one = partial(
+            learner.gradient, self.network, self.config.algorithm, self.config.system, ring, loader, kl_coefficient
+        )
+        if slots.shape[0] > 1:
+            gradients, metrics = jax.vmap(one)(slots, peers)
+        else:
+            gradients, metrics = jax.tree.map(lambda x: x[None], one(slots[0], peers[0]))
+        updates, aggregator = self.aggregator.update(
+            gradients, aggregator, params, weights=weights, size=group[0], step_scale=step_scale
+        )
+        params = params + updates
+        ring = versions.publish(ring, group[1], params, group[0] > 0)
+
+        norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
+        used = (weights > 0) & jnp.isfinite(norm)
+        wave = Sums(metrics, norm, jnp.ones_like(norm))
+        wave = jax.tree.map(lambda x: jnp.sum(jnp.where(used, x, 0.0)), wave)
+        sums = jax.tree.map(jnp.add, sums, jax.lax.psum(wave, AXIS))
+        return params, ring, aggregator, sums
+
+    def _finish(
+        self, state: EngineState, sums: Sums, episodes: EpisodeStatistics
+    ) -> tuple[EngineState, RoundMetrics]:
+        count = jnp.maximum(sums.gradients, 1.0)
+        loss = jax.tree.map(lambda x: x / count, sums.loss)
+        coefficient = state.kl_coefficient
+        if self.config.algorithm.kl_coefficient > 0.0:
+            adapted = adapt_kl_coefficient(coefficient, loss.kl, self.config.algorithm.kl_target)
+            coefficient = jnp.where(sums.gradients > 0, adapted, coefficient)
+        metrics = RoundMetrics(
+            loss, sums.gradient_norm / count, sums.gradients, state.aggregator.rejected, coefficient, episodes
+        )
+        return state._replace(kl_coefficient=coefficient, round=state.round + 1), metrics
+
+    # A chunk -------------------------------------------------------------------------------------------------------
+
+    def _chunk(self, state: EngineState, plan: Plan, rounds: jax.Array) -> tuple[EngineState, RoundMetrics]:
+        seeds = self.shape.seeds
+        if seeds == 1:
+            state = jax.tree.map(lambda x: x[0], state)
+            squeezed = {name: getattr(plan, name)[:, 0] for name in plan._fields if name not in SHARED}
+            plan = plan._replace(**squeezed)
+        lead = () if seeds == 1 else (seeds,)
+
+        def round_body(
+            r: jax.Array, carry: tuple[EngineState, RoundMetrics]
+        ) -> tuple[EngineState, RoundMetrics]:
+            state, history = carry
+            state, episodes = self.over_seeds(self._collect)(state, plan.behaviour[r], plan.order[r])
+            step_scale = plan.learning_rate[r]
+            loader, coefficient = state.loader, state.kl_coefficient
+
+            def wave_body(w: jax.Array, carry: Any) -> Any:
+                return self.over_seeds(self._wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0))(
+                    loader, coefficient, step_scale, carry, plan.slots[w], plan.peers[w], plan.weights[w], plan.groups[w]
+                )
+
+            zeros = jnp.zeros(lead)
+            sums = Sums(LossMetrics(*[zeros] * len(LossMetrics._fields)), zeros, zeros)
+            start = (state.params, state.ring, state.aggregator, sums)
+            params, ring, aggregator, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
+            state = state._replace(params=params, ring=ring, aggregator=aggregator)
+            state, metrics = self.over_seeds(self._finish)(state, sums, episodes)
+            return state, jax.tree.map(lambda all_, one: all_.at[r].set(one), history, metrics)
+
+        zeros = jnp.zeros((self.shape.rounds, *lead))
+        history = RoundMetrics(
+            LossMetrics(*[zeros] * len(LossMetrics._fields)),
+            zeros,
+            zeros,
+            jnp.zeros(zeros.shape, jnp.int32),
+            zeros,
+            EpisodeStatistics(zeros, zeros, zeros),
+        )
+        state, history = jax.lax.fori_loop(0, rounds, round_body, (state, history))
+        if seeds == 1:
+            state = jax.tree.map(lambda x: x[None], state)
+            history = jax.tree.map(lambda x: x[:, None], history)
+        return state, history
+
+    def compile(self, state: EngineState, plan: Plan) -> None:
+        """Compile for the shapes of `state` and `plan`; sets `compile_seconds`."""
+        begin = time.perf_counter()
+        specs = self._specs(state)
+        sharded = PartitionSpec(None, None, AXIS)
+        plan_specs = Plan(*[sharded if name in SLOTTED else PartitionSpec() for name in Plan._fields])
+        mapped = jax.shard_map(
+            self._chunk,
+            mesh=self.mesh,
+            in_specs=(specs, plan_specs, PartitionSpec()),
+            out_specs=(specs, PartitionSpec()),
+            check_vma=False,
+        )
+        self._plan_shardings = Plan(*[NamedSharding(self.mesh, spec) for spec in plan_specs])
+        lowered = jax.jit(mapped, donate_argnums=0).lower(state, self.put(plan), self._rounds(0))
+        self._compiled = lowered.compile()
+        self.compile_seconds = time.perf_counter() - begin
+
+    def put(self, plan: Plan) -> Plan:
+        return jax.device_put(plan, self._plan_shardings)
+
+    def _rounds(self, rounds: int) -> jax.Array:
+        return jax.device_put(np.int32(rounds), NamedSharding(self.mesh, PartitionSpec()))
+
+    def run(self, state: EngineState, plan: Plan, rounds: int) -> tuple[EngineState, RoundMetrics]:
+        """Execute the first `rounds` rounds of a plan. Donates `state`; returns at once, before it is computed."""
+        if self._compiled is None:
+            self.compile(state, plan)
+        return self._compiled(state, self.put(plan), self._rounds(rounds))
+
+
+SHARED = ("bounds", "learning_rate")
+SLOTTED = ("slots", "peers", "weights")

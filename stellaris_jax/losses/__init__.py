@@ -1,0 +1,1 @@
+"""Losses: PPO, generalised advantages, global importance-sampling truncation."""

@@ -1,0 +1,43 @@
+"""Linear recurrences over time and generalised advantage estimation (Schulman et al. 2016)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def linear_recurrence(decay: jax.Array, x: jax.Array, initial: jax.Array, reverse: bool = False) -> jax.Array:
+    """y_t = x_t + decay_t * y_{t-1} along the leading axis (y_{t+1} if `reverse`), in logarithmic depth.
+
+    Args:
+      decay, x: `[T, N]`.
+      initial: `[N]`, the y before the first step (after the last if `reverse`).
+    """
+
+    def combine(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return first[0] * second[0], second[1] + second[0] * first[1]
+
+    edge = -1 if reverse else 0
+    x = x.at[edge].add(decay[edge] * initial)
+    return jax.lax.associative_scan(combine, (decay, x), reverse=reverse)[1]
+
+
+def gae(
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[jax.Array, jax.Array]:
+    """Advantages and value targets of a fragment, all arrays `[T, N]`.
+
+    `next_value` is the value of the observation each step led to, before any reset. Termination cuts the bootstrap;
+    truncation keeps it, and both end the sum over later steps.
+    """
+    bootstrap = jnp.where(terminated, 0.0, gamma * next_value)
+    delta = reward + bootstrap - value
+    decay = jnp.where(terminated | truncated, 0.0, gamma * gae_lambda)
+    advantage = linear_recurrence(decay, delta, jnp.zeros_like(delta[0]), reverse=True)
+    return advantage, advantage + value

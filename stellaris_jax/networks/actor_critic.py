@@ -1,0 +1,81 @@
+"""Actor-critic networks over flat parameter vectors.
+
+A policy version is one vector `[P]`: the version ring, the accumulator and the optimizer then work on single arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from stellaris_jax.config import NetworkConfig
+from stellaris_jax.envs.base import Box, Space
+from stellaris_jax.networks.distributions import DiagonalGaussian, Distribution, for_space
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": nn.tanh, "relu": nn.relu}
+
+
+class MLP(nn.Module):
+    """Dense layers on flattened observations `[B, ...]`, orthogonally initialised; the last layer is linear."""
+
+    hidden: Sequence[int]
+    outputs: int
+    output_gain: float
+    activation: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x.reshape(x.shape[0], -1)
+        for width in self.hidden:
+            x = ACTIVATIONS[self.activation](nn.Dense(width, kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)))(x))
+        return nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.output_gain))(x)
+
+
+class ActorCritic:
+    """A policy and a value network that share nothing, addressed by one flat vector of parameters `[P]`.
+
+    Gaussian policies have a free log-deviation per action dimension, initially 0.
+    """
+
+    def __init__(self, observation_space: Box, action_space: Space, config: NetworkConfig):
+        self.distribution: Distribution = for_space(action_space)
+        self.free_log_std = isinstance(self.distribution, DiagonalGaussian)
+        outputs = self.distribution.size // 2 if self.free_log_std else self.distribution.size
+        self._actor = MLP(config.hidden, outputs, 0.01, config.activation)
+        self._critic = MLP(config.hidden, 1, 1.0, config.activation)
+        self._obs = jnp.zeros((1, *observation_space.shape))
+        template = jax.eval_shape(self._init_tree, jax.random.key(0))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), template)
+        flat, self.unravel = ravel_pytree(zeros)
+        self.size: int = flat.size
+
+    def _init_tree(self, key: jax.Array) -> dict[str, Any]:
+        actor_key, critic_key = jax.random.split(key)
+        tree = {
+            "actor": self._actor.init(actor_key, self._obs)["params"],
+            "critic": self._critic.init(critic_key, self._obs)["params"],
+        }
+        if self.free_log_std:
+            tree["log_std"] = jnp.zeros(self.distribution.size // 2)
+        return tree
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """Fresh parameters `[P]`."""
+        return ravel_pytree(self._init_tree(key))[0]
+
+    def policy(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+        """Parameters `[B, D]` of the action distribution; `tree` is `unravel(flat)`."""
+        outputs = self._actor.apply({"params": tree["actor"]}, obs)
+        if self.free_log_std:
+            outputs = jnp.concatenate([outputs, jnp.broadcast_to(tree["log_std"], outputs.shape)], axis=-1)
+        return outputs
+
+    def value(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+        """State values `[B]`; `tree` is `unravel(flat)`."""
+        return self._critic.apply({"params": tree["critic"]}, obs)[:, 0]

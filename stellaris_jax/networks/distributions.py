@@ -1,0 +1,103 @@
+"""Action distributions over arrays of parameters `[..., D]`.
+
+Sampling is split into `noise`, drawn for a whole fragment at once, and `perturb`, which turns parameters and noise
+into an action: random bits are the costly part inside a rollout loop.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.envs.base import Box, Discrete, Space
+
+
+class Distribution(Protocol):
+    """`size` is D, the number of parameters per action."""
+
+    size: int
+
+    def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array: ...
+
+    def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array: ...
+
+    def mode(self, parameters: jax.Array) -> jax.Array: ...
+
+    def log_prob(self, parameters: jax.Array, action: jax.Array) -> jax.Array: ...
+
+    def entropy(self, parameters: jax.Array) -> jax.Array: ...
+
+    def kl(self, first: jax.Array, second: jax.Array) -> jax.Array: ...
+
+
+class Categorical:
+    """`n` actions; the parameters are logits. Sampled by the Gumbel trick."""
+
+    def __init__(self, n: int):
+        self.size = n
+
+    def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.gumbel(key, (*shape, self.size))
+
+    def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array:
+        return jnp.argmax(parameters + noise, axis=-1).astype(jnp.int32)
+
+    def mode(self, parameters: jax.Array) -> jax.Array:
+        return jnp.argmax(parameters, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, parameters: jax.Array, action: jax.Array) -> jax.Array:
+        # A one-hot product instead of a gather: its gradient is no scatter, which is slow in XLA loops.
+        chosen = jax.nn.one_hot(action, self.size, dtype=parameters.dtype)
+        return jnp.sum(jax.nn.log_softmax(parameters) * chosen, axis=-1)
+
+    def entropy(self, parameters: jax.Array) -> jax.Array:
+        log_p = jax.nn.log_softmax(parameters)
+        return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+
+    def kl(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        log_p, log_q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
+        return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+class DiagonalGaussian:
+    """Independent normals in `n` dimensions; the parameters are means and log-deviations, concatenated."""
+
+    def __init__(self, n: int):
+        self.size = 2 * n
+
+    def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.normal(key, (*shape, self.size // 2))
+
+    def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array:
+        mean, log_std = jnp.split(parameters, 2, axis=-1)
+        return mean + jnp.exp(log_std) * noise
+
+    def mode(self, parameters: jax.Array) -> jax.Array:
+        return jnp.split(parameters, 2, axis=-1)[0]
+
+    def log_prob(self, parameters: jax.Array, action: jax.Array) -> jax.Array:
+        mean, log_std = jnp.split(parameters, 2, axis=-1)
+        z = (action - mean) * jnp.exp(-log_std)
+        return jnp.sum(-0.5 * jnp.square(z) - log_std - 0.5 * math.log(2.0 * math.pi), axis=-1)
+
+    def entropy(self, parameters: jax.Array) -> jax.Array:
+        _, log_std = jnp.split(parameters, 2, axis=-1)
+        return jnp.sum(log_std + 0.5 * math.log(2.0 * math.pi * math.e), axis=-1)
+
+    def kl(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        mean_p, log_p = jnp.split(first, 2, axis=-1)
+        mean_q, log_q = jnp.split(second, 2, axis=-1)
+        squares = jnp.exp(2.0 * (log_p - log_q)) + jnp.square((mean_p - mean_q) * jnp.exp(-log_q))
+        return jnp.sum(log_q - log_p + 0.5 * (squares - 1.0), axis=-1)
+
+
+def for_space(space: Space) -> Distribution:
+    """The distribution over an action space: categorical for `Discrete`, a diagonal Gaussian for `Box`."""
+    if isinstance(space, Discrete):
+        return Categorical(space.n)
+    if isinstance(space, Box) and len(space.shape) == 1:
+        return DiagonalGaussian(space.size)
+    raise ValueError(f"no action distribution for {space}; accepted: Discrete(n) and one-dimensional Box")

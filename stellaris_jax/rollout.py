@@ -1,0 +1,172 @@
+"""Actors: a policy steps environments for one fragment, and the fragment becomes training data."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.config import AlgorithmConfig, EnvConfig
+from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.losses.gae import gae, linear_recurrence
+from stellaris_jax.losses.ppo import Samples
+from stellaris_jax.networks import ActorCritic, normalizer
+from stellaris_jax.networks.normalizer import RunningStatistics
+
+
+class ActorState(NamedTuple):
+    """What persists between fragments; every leaf has a leading axis `[N]`.
+
+    totals: `[N, 3]`: undiscounted return, length and discounted return of the episode under way.
+    """
+
+    env: Any
+    obs: jax.Array
+    totals: jax.Array
+
+
+class Trajectory(NamedTuple):
+    """One fragment, arrays `[T, N, ...]` (`last_obs` `[N, ...]`); observations as the environment gave them.
+
+    totals: `[T, N, 3]`, as in `ActorState`, after each step and before any reset.
+    """
+
+    obs: jax.Array
+    action: jax.Array
+    distribution: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    final_obs: jax.Array
+    totals: jax.Array
+    last_obs: jax.Array
+
+
+class Normalizers(NamedTuple):
+    """Statistics of observations and of discounted returns."""
+
+    obs: RunningStatistics
+    reward: RunningStatistics
+
+
+class EpisodeStatistics(NamedTuple):
+    """Episodes that ended within a fragment: how many, and the sums of their returns and lengths."""
+
+    count: jax.Array
+    total_return: jax.Array
+    total_length: jax.Array
+
+
+def init_actor(env: VecEnv, keys: jax.Array) -> ActorState:
+    """Freshly reset environments, one per key `[N]`."""
+    state, obs = env.reset(keys)
+    return ActorState(state, obs, jnp.zeros((keys.shape[0], 3)))
+
+
+def view(normalizers: Normalizers, obs: jax.Array, config: EnvConfig) -> jax.Array:
+    """Observations as the networks see them."""
+    return normalizer.normalize(normalizers.obs, obs) if config.normalize_observation else obs
+
+
+def rollout(
+    env: VecEnv,
+    network: ActorCritic,
+    params: jax.Array,
+    normalizers: Normalizers,
+    actor: ActorState,
+    keys: jax.Array,
+    start_key: jax.Array,
+    length: int,
+    gamma: float,
+    config: EnvConfig,
+) -> tuple[ActorState, Trajectory]:
+    """Step N environments `length` times with the policy `params` `[P]`.
+
+    `keys` `[N]` drive one environment each (policy noise included); `start_key` the start states all of them share.
+    """
+    tree = network.unravel(params)
+    starts = env.starts(start_key)
+    streams = jax.vmap(lambda key: jax.random.split(key, length + 1))(keys)
+    noise = jax.vmap(lambda key: network.distribution.noise(key, (length,)))(streams[:, 0])
+    step_keys = jnp.swapaxes(streams[:, 1:], 0, 1)
+
+    def step(carry: tuple[Any, jax.Array], x: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, jax.Array], Any]:
+        state, obs = carry
+        keys, noise = x
+        distribution = network.policy(tree, view(normalizers, obs, config))
+        action = network.distribution.perturb(distribution, noise)
+        state, time_step = env.step(keys, state, action, starts)
+        return (state, time_step.obs), (obs, action, distribution, time_step)
+
+    (state, last_obs), (obs, action, distribution, steps) = jax.lax.scan(
+        step, (actor.env, actor.obs), (step_keys, jnp.swapaxes(noise, 0, 1))
+    )
+    done = steps.terminated | steps.truncated
+    going = 1.0 - done.astype(jnp.float32)
+    decay = jnp.concatenate([jnp.ones_like(going[:1]), going[:-1]])[..., None] * jnp.array([1.0, 1.0, gamma])
+    gains = jnp.stack([steps.reward, jnp.ones_like(going), steps.reward], axis=-1)
+    totals = linear_recurrence(decay, gains, actor.totals)
+    trajectory = Trajectory(
+        obs, action, distribution, steps.reward, steps.terminated, steps.truncated, steps.final_obs, totals, last_obs
+    )
+    return ActorState(state, last_obs, totals[-1] * going[-1][:, None]), trajectory
+
+
+def prepare(
+    network: ActorCritic,
+    params: jax.Array,
+    normalizers: Normalizers,
+    trajectory: Trajectory,
+    algorithm: AlgorithmConfig,
+    config: EnvConfig,
+) -> tuple[Samples, Normalizers, EpisodeStatistics]:
+    """Turn a fragment into `T x N` training samples, and learn the normalisers' next statistics from it.
+
+    Samples see the observation statistics their policy acted on; rewards are scaled by statistics that include the
+    fragment. Advantages are standardised over the fragment's finite ones.
+    """
+    tree = network.unravel(params)
+    length, num = trajectory.reward.shape
+    done = trajectory.terminated | trajectory.truncated
+
+    obs = view(normalizers, trajectory.obs, config)
+    every = jnp.concatenate([obs, view(normalizers, trajectory.last_obs, config)[None]])
+    value = network.value(tree, every.reshape((length + 1) * num, *obs.shape[2:])).reshape(length + 1, num)
+    cut = trajectory.truncated & ~trajectory.terminated
+
+    def with_final(next_value: jax.Array) -> jax.Array:
+        final = view(normalizers, trajectory.final_obs, config)
+        return jnp.where(cut, network.value(tree, final.reshape(length * num, *obs.shape[2:])).reshape(length, num), next_value)
+
+    next_value = jax.lax.cond(jnp.any(cut), with_final, lambda next_value: next_value, value[1:])
+
+    reward, reward_statistics, obs_statistics = trajectory.reward, normalizers.reward, normalizers.obs
+    if config.normalize_reward:
+        reward_statistics = normalizer.update(reward_statistics, trajectory.totals[..., 2].reshape(-1))
+        reward = normalizer.rescale(reward_statistics, reward)
+    if config.normalize_observation:
+        obs_statistics = normalizer.update(obs_statistics, trajectory.obs.reshape(length * num, *obs.shape[2:]))
+
+    advantage, target = gae(
+        reward, value[:-1], next_value, trajectory.terminated, trajectory.truncated, algorithm.gamma, algorithm.gae_lambda
+    )
+    finite = jnp.isfinite(advantage)
+    count = jnp.maximum(jnp.sum(finite), 1)
+    mean = jnp.sum(jnp.where(finite, advantage, 0.0)) / count
+    variance = jnp.sum(jnp.where(finite, jnp.square(advantage - mean), 0.0)) / count
+    samples = Samples(
+        obs=obs,
+        action=trajectory.action,
+        distribution=trajectory.distribution,
+        log_prob=network.distribution.log_prob(trajectory.distribution, trajectory.action),
+        value=value[:-1],
+        advantage=(advantage - mean) * jax.lax.rsqrt(variance + 1e-8),
+        target=target,
+    )
+    ended = done.astype(jnp.float32)
+    episodes = EpisodeStatistics(
+        jnp.sum(ended), jnp.sum(ended * trajectory.totals[..., 0]), jnp.sum(ended * trajectory.totals[..., 1])
+    )
+    flat = jax.tree.map(lambda x: x.reshape(length * num, *x.shape[2:]), samples)
+    return flat, Normalizers(obs_statistics, reward_statistics), episodes

@@ -1,0 +1,20 @@
+"""Asynchrony as data: simulate first (`Timeline`), lay out as waves (`build_plan`), execute afterwards."""
+
+from stellaris_jax.timeline.plan import Plan, PlanShape, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline.rules import RULES, Rule
+from stellaris_jax.timeline.simulate import Gradient, Group, Round, Timeline, Usage
+
+__all__ = [
+    "RULES",
+    "Gradient",
+    "Group",
+    "Plan",
+    "PlanShape",
+    "Round",
+    "Rule",
+    "Timeline",
+    "Usage",
+    "build_plan",
+    "minibatch_order",
+    "wave_count",
+]

@@ -1,0 +1,128 @@
+"""From events to dense arrays: the plan that the engine executes.
+
+Between two updates of the policy all versions needed already exist, so the gradients of one group may be computed
+together. A group of H gradients is cut into ceil(H / width) *waves* of `width` = lanes x devices slots; the last wave
+of a group applies the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stellaris_jax.timeline.simulate import Round
+
+
+class Plan(NamedTuple):
+    """A chunk of R rounds for S seeds; C = wave capacity, L = slots per wave, K = most peers, G x B = minibatches.
+
+    slots: int32 `[C, S, L, 3]`: fragment buffer, minibatch, ring slot of the version the gradient is computed on.
+    peers: int32 `[C, S, L, 1 + K]`: how many peers, then their ring slots.
+    weights: float32 `[C, S, L]`: weight of each gradient (Eq. 4); 0 marks an empty slot.
+    groups: int32 `[C, S, 2]`: size H of the group if this wave completes it, else 0; ring slot of the new version.
+    bounds: int32 `[R, 2]`: first wave of each round and the one after its last.
+    behaviour: int32 `[R, S]`: ring slot of the version the actors use.
+    order: int32 `[R, S, G, B]`: the data loader's minibatches, as indices into the fragment's T x N samples.
+    learning_rate: float32 `[R]`: factor on the base learning rate.
+    """
+
+    slots: np.ndarray
+    peers: np.ndarray
+    weights: np.ndarray
+    groups: np.ndarray
+    bounds: np.ndarray
+    behaviour: np.ndarray
+    order: np.ndarray
+    learning_rate: np.ndarray
+
+
+class PlanShape(NamedTuple):
+    """The static sizes of a plan; one compiled engine runs all plans of one shape."""
+
+    rounds: int
+    seeds: int
+    width: int
+    peers: int
+    gradients: int
+    batch: int
+    versions: int
+    buffers: int
+
+    @property
+    def capacity(self) -> int:
+        """Waves that always suffice: a round executes at most the gradients of `buffers` fragments."""
+        return self.rounds * self.gradients * self.buffers
+
+
+def minibatch_order(seed: int, fragment: int, epochs: int, minibatches: int, samples: int) -> np.ndarray:
+    """The data loader: a fresh permutation per epoch, cut into minibatches. Int32 `[epochs * minibatches, B]`."""
+    generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
+    order = np.empty((epochs, samples), np.int32)
+    for epoch in range(epochs):
+        order[epoch] = generator.permutation(samples)
+    return order.reshape(epochs * minibatches, samples // minibatches)
+
+
+def wave_count(record: Round, width: int) -> int:
+    """Waves a round takes: every group is rounded up to whole waves."""
+    return sum(-(-len(group.gradients) // width) for group in record.groups)
+
+
+def build_plan(
+    shape: PlanShape,
+    records: Sequence[Sequence[Round]],
+    orders: Sequence[Sequence[np.ndarray]],
+    learning_rate: Sequence[float],
+) -> Plan:
+    """Lay `records[r][s]` out as waves; seeds with fewer waves in a round get empty ones.
+
+    `orders[r][s]` is the minibatch order of fragment r of seed s, `learning_rate[r]` the schedule's factor.
+    Rounds beyond `len(records)` stay empty, so that the last, shorter chunk has the same shape.
+    """
+    rounds, seeds, width, k = shape.rounds, shape.seeds, shape.width, shape.peers
+    capacity, ring = shape.capacity, shape.versions
+    slots = np.zeros((capacity, seeds, width, 3), np.int32)
+    peers = np.zeros((capacity, seeds, width, 1 + k), np.int32)
+    weights = np.zeros((capacity, seeds, width), np.float32)
+    groups = np.zeros((capacity, seeds, 2), np.int32)
+    bounds = np.zeros((rounds, 2), np.int32)
+    behaviour = np.zeros((rounds, seeds), np.int32)
+    order = np.zeros((rounds, seeds, shape.gradients, shape.batch), np.int32)
+    factors = np.zeros(rounds, np.float32)
+
+    begin = 0
+    for r, row in enumerate(records):
+        end = begin
+        factors[r] = learning_rate[r]
+        for s, record in enumerate(row):
+            behaviour[r, s] = record.behaviour_version % ring
+            order[r, s] = orders[r][s]
+            positions: list[int] = []
+            slot_rows: list[tuple[int, int, int]] = []
+            peer_rows: list[list[int]] = []
+            flat_weights: list[float] = []
+            wave = begin
+            for group in record.groups:
+                base = wave * width
+                size = len(group.gradients)
+                for i, gradient in enumerate(group.gradients):
+                    positions.append(base + i)
+                    slot_rows.append((gradient.fragment % shape.buffers, gradient.minibatch, gradient.version % ring))
+                    if k:
+                        seen = [v % ring for v in gradient.peers]
+                        peer_rows.append([len(seen), *seen, *([0] * (k - len(seen)))])
+                flat_weights += group.weights
+                wave += -(-size // width)
+                groups[wave - 1, s] = size, (group.clock + 1) % ring
+            if positions:
+                waves, lanes = np.divmod(np.array(positions), width)
+                slots[waves, s, lanes] = slot_rows
+                weights[waves, s, lanes] = flat_weights
+                if k:
+                    peers[waves, s, lanes] = peer_rows
+            end = max(end, wave)
+        bounds[r] = begin, end
+        begin = end
+    return Plan(slots, peers, weights, groups, bounds, behaviour, order, factors)

@@ -1,0 +1,25 @@
+"""The version ring: the last H policies, so that a learner can compute on the version it fetched.
+
+This is the paper's distributed cache. Version c lives in slot c mod H; parameters are flat vectors `[P]`, so the
+whole ring is one array `[H, P]`.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def init(params: jax.Array, versions: int) -> jax.Array:
+    """A ring `[H, P]` whose every slot holds the initial policy."""
+    return jnp.broadcast_to(params, (versions, *params.shape)).copy()
+
+
+def fetch(ring: jax.Array, slot: jax.Array) -> jax.Array:
+    """The policy `[P]` in a slot."""
+    return jax.lax.dynamic_index_in_dim(ring, slot, keepdims=False)
+
+
+def publish(ring: jax.Array, slot: jax.Array, params: jax.Array, condition: jax.Array) -> jax.Array:
+    """Write a policy into a slot if the condition holds."""
+    return jax.lax.dynamic_update_index_in_dim(ring, jnp.where(condition, params, fetch(ring, slot)), slot, 0)
