@@ -1,0 +1,121 @@
+"""Run directories as reports read them: one run, and runs grouped into replicates of one configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from stellaris_jax.report.statistics import Curve
+from stellaris_jax.telemetry.jsonl import read_records
+
+NOT_COMPARED = ("run.dir", "run.name", "seed")
+"""Config keys that do not make two runs different: where a run lives, and its seed, which makes it a replicate."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until the run has finished."""
+
+    path: Path
+    config: dict[str, Any]
+    summary: dict[str, Any] | None
+    rounds: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+
+
+@dataclass
+class Group:
+    """Runs of one configuration, apart from the seed. `values` are the keys that set it apart from other groups."""
+
+    values: dict[str, Any]
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """A name for legends: `stellaris, decay=0.9`."""
+        parts = [str(value) if key.endswith(".name") else f"{short(key)}={value}" for key, value in self.values.items()]
+        first = self.runs[0]
+        return ", ".join(parts) or str(first.config.get("system.name", first.path.name))
+
+
+def read_run(path: Path) -> Run:
+    """Reads a run directory. Missing files leave their part empty, so that a run that failed can be listed."""
+    metrics, config, summary = path / "metrics.jsonl", path / "config.yaml", path / "summary.json"
+    records = list(read_records(metrics)) if metrics.exists() else []
+    return Run(
+        path=path,
+        config=flatten(OmegaConf.to_container(OmegaConf.load(config))) if config.exists() else {},
+        summary=json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None,
+        rounds=[record for record in records if record["kind"] == "round"],
+        evaluations=[record for record in records if record["kind"] == "evaluation"],
+    )
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as one level of dotted keys. Lists and empty mappings are values."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat.update(
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+        )
+    return flat
+
+
+def group_replicates(runs: Sequence[Run]) -> list[Group]:
+    """Groups runs of equal configuration, in order of first appearance. Runs without a configuration are left out."""
+    runs = [run for run in runs if run.config]
+    keys = differing_keys([run.config for run in runs])
+    groups: dict[str, Group] = {}
+    for run in runs:
+        values = {key: run.config.get(key) for key in keys}
+        groups.setdefault(json.dumps(values), Group(values)).runs.append(run)
+    return list(groups.values())
+
+
+def short(key: str) -> str:
+    """A config key as a heading: `system` for `system.name`, `decay` for `system.decay`."""
+    return key.removesuffix(".name").rpartition(".")[2]
+
+
+def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """The keys in which flat configs differ, names before others.
+
+    A value that follows from the names in every config (`system.rule` from `system.name`, a tuned learning rate from
+    `system.name` and `env.name`) tells nothing new, and its key is left out.
+    """
+
+    def distinct(columns: list[str]) -> int:
+        return len({json.dumps([config.get(column) for column in columns]) for config in configs})
+
+    keys = list(dict.fromkeys(key for config in configs for key in config if key not in NOT_COMPARED))
+    keys = [key for key in keys if distinct([key]) > 1]
+    names = [key for key in keys if key.endswith(".name")]
+    return names + [key for key in keys if distinct(names) < distinct([*names, key])]
+
+
+def seed_curves(run: Run, axis: str) -> list[Curve]:
+    """The return of every seed of a run against `axis`: env_steps, simulated_seconds or cost_usd.
+
+    Evaluated returns, or the returns of training episodes where the run has no evaluations. Points without a value
+    are left out, and so are seeds without points.
+    """
+    records, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
+    curves = []
+    for seed in range(len(records[0]["per_seed"][key]) if records else 0):
+        points = [
+            (
+                record["env_steps"] if axis == "env_steps" else record["per_seed"][axis][seed],
+                record["per_seed"][key][seed],
+            )
+            for record in records
+        ]
+        present = np.array([point for point in points if None not in point], dtype=float)
+        if len(present):
+            curves.append((present[:, 0], present[:, 1]))
+    return curves

@@ -1,0 +1,47 @@
+"""Means and intervals over seeds, and curves on a common grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import stdtrit
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""One seed's curve: x, not decreasing, and y, both [points]."""
+
+
+def mean_ci95(values: ArrayLike) -> tuple[float, float]:
+    """Mean of `values` [seeds] and half the width of its 95 % interval (Student's t, n - 1 degrees of freedom).
+
+    The half-width of fewer than two values is NaN, and so is the mean of none.
+    """
+    sample = np.asarray(values, dtype=float)
+    if sample.size == 0:
+        return math.nan, math.nan
+    if sample.size == 1:
+        return float(sample[0]), math.nan
+    error = sample.std(ddof=1) / math.sqrt(sample.size)
+    return float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error)
+
+
+def on_common_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """Interpolates curves linearly on `points` even steps of the range that all of them cover.
+
+    Returns the grid [points] and the values [curves, points]. The grid is a single point where the range is one,
+    and empty where the curves share no range.
+    """
+    low = max(x[0] for x, _ in curves)
+    high = min(x[-1] for x, _ in curves)
+    grid = np.linspace(low, high, points) if low < high else np.full(int(low == high), low)
+    return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
+
+
+def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Grid, mean and half-width of the 95 % interval over curves, each [points]."""
+    grid, values = on_common_grid(curves)
+    intervals = [mean_ci95(column) for column in values.T]
+    mean, half_width = np.array(intervals, dtype=float).reshape(-1, 2).T
+    return grid, mean, half_width

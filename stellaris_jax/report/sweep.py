@@ -1,0 +1,134 @@
+"""The report of a sweep: one table and one figure over its points."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stellaris_jax.config import ConfigError
+from stellaris_jax.report.curves import comparison_figure, save
+from stellaris_jax.report.runs import Group, Run, group_replicates, read_run, short
+from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.telemetry.format import compact, count, dollars, interval, number
+
+PIPE_WIDTH = 160
+MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
+"""Summary values of the table, each the mean over a point's runs (staleness_max: their maximum)."""
+
+
+def report(sweep_dir: Path) -> None:
+    """Writes `table.md`, `table.csv` and `curves.png` into a sweep directory and prints the table.
+
+    The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed
+    are one row. A point without a summary has failed; it is listed and left out of means and curves.
+    Raises ConfigError where there are no points.
+    """
+    sweep_dir = Path(sweep_dir)
+    places = sorted((path for path in sweep_dir.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    if not places:
+        raise ConfigError(f"{sweep_dir} holds no sweep points; give a directory with subdirectories 0, 1, ...")
+    runs = [read_run(place) for place in places]
+    groups = group_replicates(runs)
+    failed = [run.path.name for run in runs if run.summary is None]
+    rows = [sweep_row(group) for group in groups]
+    cells = [_cells(row, group) for row, group in zip(rows, groups, strict=True)]
+    written = [sweep_dir / "table.md", sweep_dir / "table.csv"]
+    curves = {group.label: _finished(group) for group in groups if _finished(group)}
+    if curves:
+        written.append(save(comparison_figure(curves, title=sweep_dir.name), sweep_dir / "curves.png"))
+    written[0].write_text(_markdown(sweep_dir.name, cells, failed, bool(curves)), encoding="utf-8")
+    with open(written[1], "w", newline="", encoding="utf-8") as file:
+        if rows:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    console = Console()
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    _print(console, sweep_dir.name, cells, failed, written)
+
+
+def sweep_row(group: Group) -> dict[str, Any]:
+    """One point of a sweep as numbers: its keys, return over seeds, measures; None where there is no value."""
+    done = _finished(group)
+    returns = [value for run in done for value in final_returns(run)]
+    mean, half_width = mean_ci95(returns)
+    row: dict[str, Any] = {
+        **group.values,
+        "return_mean": _defined(mean),
+        "return_ci95": _defined(half_width),
+        "seeds": len(returns),
+        "failed": len(group.runs) - len(done),
+    }
+    for key in MEASURES:
+        values = [run.summary[key] for run in done if run.summary and run.summary.get(key) is not None]
+        combined = max if key == "staleness_max" else lambda items: mean_ci95(items)[0]
+        row[key] = combined(values) if values else None
+    return row
+
+
+def final_returns(run: Run) -> list[float]:
+    """The last evaluated return of every seed, without those that have none."""
+    if not run.evaluations:
+        return []
+    return [value for value in run.evaluations[-1]["per_seed"]["eval_return_mean"] if value is not None]
+
+
+def _finished(group: Group) -> list[Run]:
+    return [run for run in group.runs if run.summary is not None]
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _cells(row: dict[str, Any], group: Group) -> dict[str, str]:
+    """A row as a reader sees it."""
+    headings = Counter(map(short, group.values))
+    keys = {short(key) if headings[short(key)] == 1 else key: str(value) for key, value in group.values.items()}
+    failed = row["failed"] == len(group.runs)
+    return {
+        **(keys or {"point": group.label}),
+        "return": "failed" if failed else interval(row["return_mean"], row["return_ci95"]),
+        "seeds": str(row["seeds"]),
+        "staleness": f"{number(row['staleness_mean'], 2)} (max {count(row['staleness_max'])})",
+        "steps/s": compact(row["steps_per_second"]),
+        "simulated s": number(row["simulated_seconds"]),
+        "cost": dollars(row["cost_usd"]),
+        "updates": count(row["updates"]),
+    }
+
+
+def _markdown(name: str, cells: list[dict[str, str]], failed: list[str], curves: bool) -> str:
+    lines = [f"# {name}", ""]
+    if cells:
+        header = list(cells[0])
+        table = [header, ["---"] * len(header), *(list(row.values()) for row in cells)]
+        lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
+        lines += ["", "Return is the last evaluation, ± half of the 95 % interval over seeds (Student's t)."]
+    if failed:
+        lines += ["", f"Failed points: {', '.join(failed)}."]
+    if curves:
+        lines += ["", "![Return against env steps, simulated seconds and dollars](curves.png)"]
+    return "\n".join(lines) + "\n"
+
+
+def _print(console: Console, name: str, cells: list[dict[str, str]], failed: list[str], written: list[Path]) -> None:
+    if cells:
+        table = Table(title=Text(name))
+        for column in cells[0]:
+            table.add_column(Text(column))
+        for row in cells:
+            table.add_row(*map(Text, row.values()))
+        console.print(table)
+    if failed:
+        console.print(Text(f"Failed points: {', '.join(failed)}", style="red"))
+    for path in written:
+        console.print(Text(str(path)), soft_wrap=True)

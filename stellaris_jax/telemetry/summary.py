@@ -1,0 +1,53 @@
+"""The final table of a run and the commands that continue from it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stellaris_jax.telemetry.format import compact, count, dollars, duration, interval, number, percent
+
+
+def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of the final table, from the run's summary."""
+    get = summary.get
+    returned = interval(get("eval_return_mean"), get("eval_return_ci95"))
+    return [
+        ("eval return", f"{returned}  ({count(get('eval_episodes'))} episodes)"),
+        ("env steps", count(get("env_steps"))),
+        ("wall time", f"{number(get('wall_seconds'))} s"),
+        ("compile time", f"{number(get('compile_seconds'))} s"),
+        ("speed", f"{compact(get('steps_per_second'))} env steps/s"),
+        ("updates", count(get("updates"))),
+        ("staleness", f"mean {number(get('staleness_mean'), 2)}  max {count(get('staleness_max'))}"),
+        ("gate escapes", count(get("gate_escapes"))),
+        ("occupancy", percent(get("occupancy"))),
+        ("simulated time", duration(get("simulated_seconds"))),
+        ("cost", dollars(get("cost_usd"))),
+        ("non-finite gradients", count(get("nonfinite_gradients"))),
+    ]
+
+
+def print_summary(console: Console, summary: dict[str, Any], run_dir: Path) -> None:
+    """Prints the final table, the run directory and what to do with it."""
+    names = [str(summary[key]) for key in ("system", "env") if summary.get(key)]
+    seeds = summary.get("num_seeds") or 1
+    table = Table(title=Text(" · ".join([*names, f"{seeds} seed{'s' if seeds > 1 else ''}"])), show_header=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(justify="right")
+    for name, value in summary_rows(summary):
+        table.add_row(name, Text(value))
+    console.print(table)
+    place = shlex.quote(str(run_dir))
+    further = f"total_steps={2 * int(summary['env_steps'])}" if summary.get("env_steps") else "total_steps=..."
+    for name, text in (
+        ("run", place),
+        ("evaluate", f"python scripts/evaluate.py {place}"),
+        ("go on", f"python scripts/train.py resume={place} {further}"),
+    ):
+        console.print(Text(f"{name:<9}", style="cyan") + Text(text, style="default"), soft_wrap=True)

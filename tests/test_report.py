@@ -1,0 +1,300 @@
+"""Statistics, figures and sweep tables on run directories made up here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+import scipy.stats
+import yaml
+from matplotlib.patches import Rectangle
+
+from stellaris_jax.config import ConfigError
+from stellaris_jax.report.curves import comparison_figure, plot_run, plot_runs, run_figure
+from stellaris_jax.report.runs import differing_keys, flatten, group_replicates, read_run, seed_curves
+from stellaris_jax.report.statistics import band, mean_ci95, on_common_grid
+from stellaris_jax.report.sweep import report
+
+ROOT = Path(__file__).parents[1]
+STEPS = 2048
+
+
+def make_run(
+    path: Path,
+    config: dict[str, Any] | None = None,
+    returns: list[float] | None = None,
+    *,
+    rounds: int = 40,
+    evaluations: int = 8,
+    finished: bool = True,
+) -> Path:
+    """A run directory whose seeds learn up to `returns` along a saturating curve."""
+    returns = returns or [480.0, 450.0, 495.0]
+    pace = np.linspace(1.0, 1.2, len(returns))
+    random = np.random.default_rng(0)
+    path.mkdir(parents=True)
+    names = {"system": {"name": "stellaris"}, "env": {"name": "gymnax/CartPole-v1"}, "run": {"dir": str(path)}}
+    (path / "config.yaml").write_text(yaml.safe_dump(config or {**names, "seed": 0}))
+
+    def now(round_: int) -> dict[str, Any]:
+        seconds, dollars = 7.0 * round_ * pace, 0.02 * round_ * pace
+        return {
+            "round": round_,
+            "env_steps": STEPS * round_,
+            "wall_seconds": 0.1 * round_,
+            "simulated_seconds": seconds.mean(),
+            "cost_usd": dollars.mean(),
+            "per_seed": {"simulated_seconds": seconds.tolist(), "cost_usd": dollars.tolist()},
+        }
+
+    lines = []
+    for round_ in range(1, rounds + 1):
+        learned = np.array(returns) * (1 - math.exp(-5 * round_ / rounds))
+        trained = learned * random.uniform(0.6, 1.0, len(returns))
+        counts = random.poisson(np.array([3.0, 8, 6, 4, 2, 1, 0.5, 0.2]))
+        record = now(round_)
+        record |= {
+            "kind": "round",
+            "gate": None if round_ == 1 else 8 * 0.96**round_,
+            "staleness_counts": counts.tolist(),
+        }
+        record |= {"staleness_mean": float(counts @ np.arange(8) / max(1, counts.sum())), "staleness_max": 7}
+        record |= {"train_return": None if round_ == 1 else trained.mean()}
+        record["per_seed"]["train_return"] = [None if round_ == 1 else value for value in trained]
+        lines.append(record)
+        if evaluations and round_ % (rounds // evaluations) == 0:
+            mean, half_width = mean_ci95(learned)
+            record = {"kind": "evaluation", **now(round_), "eval_return_mean": mean}
+            record["eval_return_ci95"] = half_width if math.isfinite(half_width) else None
+            record["per_seed"]["eval_return_mean"] = learned.tolist()
+            lines.append(record)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        summary = {"staleness_mean": 2.5, "staleness_max": 7, "steps_per_second": 2.8e5, "simulated_seconds": 281.0}
+        (path / "summary.json").write_text(json.dumps({**summary, "cost_usd": 0.8, "updates": 640}))
+    return path
+
+
+def sweep_config(place: Path, rule: str, seed: int, decay: float) -> dict[str, Any]:
+    return {
+        "system": {"name": rule, "rule": rule, "decay": decay},
+        "algorithm": {"learning_rate": {"stellaris": 1e-3, "async": 5e-4}[rule]},
+        "env": {"name": "gymnax/CartPole-v1", "kwargs": {}},
+        "run": {"dir": str(place), "name": place.name},
+        "seed": seed,
+    }
+
+
+# Statistics
+
+
+def test_interval_is_students_t() -> None:
+    values = np.random.default_rng(1).normal(size=5)
+    mean, half_width = mean_ci95(values)
+    low, high = scipy.stats.t.interval(0.95, 4, loc=values.mean(), scale=scipy.stats.sem(values))
+    assert (mean - half_width, mean + half_width) == pytest.approx((low, high))
+    # Two values: the table's quantile 12.706 times |a - b| / 2.
+    assert mean_ci95([1.0, 3.0]) == pytest.approx((2.0, 12.706), rel=1e-4)
+
+
+def test_interval_of_few_values() -> None:
+    assert mean_ci95([4.0])[0] == 4.0
+    assert math.isnan(mean_ci95([4.0])[1])
+    assert all(map(math.isnan, mean_ci95([])))
+
+
+def test_common_grid_is_the_shared_range() -> None:
+    straight = (np.array([0.0, 10.0]), np.array([0.0, 10.0]))
+    bent = (np.array([2.0, 4.0, 8.0]), np.array([0.0, 4.0, 4.0]))
+    grid, values = on_common_grid([straight, bent], points=7)
+    np.testing.assert_allclose(grid, [2, 3, 4, 5, 6, 7, 8])
+    np.testing.assert_allclose(values, [[2, 3, 4, 5, 6, 7, 8], [0, 2, 4, 4, 4, 4, 4]])
+    grid, mean, half_width = band([straight, bent])
+    assert (mean[0], mean[-1]) == (1.0, 6.0)
+    assert half_width[0] == pytest.approx(12.706, rel=1e-4)
+
+
+@pytest.mark.parametrize(("start", "points"), [(1.0, 1), (2.0, 0)])
+def test_common_grid_of_touching_and_of_disjoint_curves(start: float, points: int) -> None:
+    first, second = (np.array([0.0, 1.0]), np.zeros(2)), (np.array([start, 3.0]), np.ones(2))
+    assert [len(part) for part in band([first, second])] == [points] * 3
+
+
+# Reading and grouping
+
+
+def test_differing_keys_leave_out_what_names_imply() -> None:
+    configs = [
+        flatten(sweep_config(Path("a"), "stellaris", 0, 0.96)),
+        flatten(sweep_config(Path("b"), "stellaris", 1, 0.9)),
+        flatten(sweep_config(Path("c"), "async", 0, 0.96)),
+    ]
+    assert configs[0]["env.kwargs"] == {}
+    assert differing_keys(configs) == ["system.name", "system.decay"]
+    assert differing_keys(configs[:2]) == ["system.decay"]
+    assert differing_keys(configs[:1]) == []
+
+
+def test_replicates_share_a_group(tmp_path: Path) -> None:
+    places = [("stellaris", 0), ("stellaris", 1), ("async", 0)]
+    runs = [
+        read_run(make_run(tmp_path / str(index), sweep_config(tmp_path / str(index), rule, seed, 0.96)))
+        for index, (rule, seed) in enumerate(places)
+    ]
+    groups = group_replicates(runs)
+    assert [(group.label, [run.path.name for run in group.runs]) for group in groups] == [
+        ("stellaris", ["0", "1"]),
+        ("async", ["2"]),
+    ]
+    assert group_replicates(runs[:2])[0].label == "stellaris"
+
+
+def test_seed_curves_use_each_seeds_own_axis(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", returns=[100.0, 200.0], rounds=10, evaluations=2))
+    (x, y), (slower, _) = seed_curves(run, "simulated_seconds")
+    np.testing.assert_allclose(x, [35, 70])
+    np.testing.assert_allclose(slower, [42, 84])
+    assert y[-1] == pytest.approx(100 * (1 - math.exp(-5)))
+    np.testing.assert_allclose(seed_curves(run, "env_steps")[0][0], [5 * STEPS, 10 * STEPS])
+
+
+def test_seed_curves_fall_back_on_training_returns(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", rounds=10, evaluations=0))
+    steps, returns = seed_curves(run, "env_steps")[2]
+    assert steps[0] == 2 * STEPS, "the first round, in which no episode ended, is left out"
+    assert len(returns) == 9
+
+
+# Figures
+
+
+def axes_labels(figure: Any) -> list[str]:
+    return [axes.get_xlabel() for axes in figure.axes]
+
+
+def assert_picture(path: Path, width: int) -> None:
+    pixels = matplotlib.image.imread(path)
+    assert pixels.shape[1] == width
+    assert pixels[..., :3].std() > 0.01
+
+
+def test_figure_of_one_run(tmp_path: Path) -> None:
+    place = make_run(tmp_path / "run")
+    figure = run_figure(read_run(place))
+    assert axes_labels(figure) == ["env steps", "simulated seconds", "dollars", "staleness (versions)", "round"]
+    assert figure.axes[0].get_ylabel() == "return"
+    shares = [bar.get_bbox().height for bar in figure.axes[3].patches if isinstance(bar, Rectangle)]
+    assert sum(shares) == pytest.approx(100)
+    assert plot_run(place) == place / "curve.png"
+    assert_picture(place / "curve.png", width=1200)
+
+
+@pytest.mark.parametrize("shape", [{"evaluations": 0}, {"returns": [480.0]}, {"rounds": 1, "evaluations": 1}])
+def test_figures_of_meagre_runs(tmp_path: Path, shape: dict[str, Any]) -> None:
+    place = make_run(tmp_path / "run", **shape)
+    assert_picture(plot_run(place, tmp_path / "one.png"), width=1200)
+    assert_picture(plot_runs({"a": [place]}, tmp_path / "many.png", "One"), width=1200)
+
+
+def test_figure_of_several_runs(tmp_path: Path) -> None:
+    slow = [read_run(make_run(tmp_path / str(index), returns=[100.0 + index, 120.0])) for index in range(2)]
+    fast = [read_run(make_run(tmp_path / "fast"))]
+    figure = comparison_figure({"slow": slow, "fast": fast}, "Comparison")
+    assert axes_labels(figure) == ["env steps", "simulated seconds", "dollars"]
+    assert [item.get_text() for item in figure.legends[0].get_texts()] == ["slow (4 seeds)", "fast (3 seeds)"]
+    mean = np.asarray(figure.axes[0].lines[0].get_ydata())
+    assert mean[-1] == pytest.approx((100 + 120 + 101 + 120) / 4 * (1 - math.exp(-5)))
+
+
+def test_directories_without_metrics_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no metrics"):
+        plot_run(tmp_path)
+
+
+def test_plot_script(tmp_path: Path) -> None:
+    places = [
+        make_run(tmp_path / rule, sweep_config(tmp_path / rule, rule, 0, 0.96)) for rule in ("stellaris", "async")
+    ]
+
+    def plot(*arguments: Any) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(ROOT / "scripts" / "plot.py"), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+
+    assert plot(places[0]).stdout.strip() == str(places[0] / "curve.png")
+    assert_picture(places[0] / "curve.png", width=1200)
+    assert plot(*places, "--out", tmp_path / "both.png").returncode == 0
+    assert_picture(tmp_path / "both.png", width=1200)
+    refused = plot(tmp_path / "nothing")
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+
+
+# Sweeps
+
+
+def make_sweep(path: Path) -> Path:
+    points = [("stellaris", 0, 0.96), ("stellaris", 1, 0.96), ("stellaris", 0, 0.9), ("async", 0, 0.96)]
+    for index, point in enumerate(points):
+        place = path / str(index)
+        returns = [100.0 * (index + 1), 110.0 * (index + 1)]
+        make_run(place, sweep_config(place, *point), returns, finished=index != 2)
+    (path / "4").mkdir()  # a point that failed before it wrote anything
+    return path
+
+
+def test_sweep_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = make_sweep(tmp_path / "sweep")
+    report(sweep)
+    with open(sweep / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["system.name"], row["system.decay"]) for row in rows] == [
+        ("stellaris", "0.96"),
+        ("stellaris", "0.9"),
+        ("async", "0.96"),
+    ]
+    expected = np.array([100.0, 110, 200, 220]) * (1 - math.exp(-5))
+    low, high = scipy.stats.t.interval(0.95, 3, loc=expected.mean(), scale=scipy.stats.sem(expected))
+    assert float(rows[0]["return_mean"]) == pytest.approx(expected.mean())
+    assert float(rows[0]["return_ci95"]) == pytest.approx((high - low) / 2)
+    assert [(row["seeds"], row["failed"]) for row in rows] == [("4", "0"), ("0", "1"), ("2", "0")]
+    assert (rows[0]["staleness_max"], rows[0]["updates"]) == ("7", "640.0")
+    assert rows[1]["return_mean"] == rows[1]["cost_usd"] == ""
+
+    table = (sweep / "table.md").read_text()
+    assert "| stellaris | 0.9 | failed | 0 |" in table
+    assert f"| stellaris | 0.96 | {expected.mean():.1f} ± {(high - low) / 2:.1f} | 4 |" in table
+    assert "Failed points: 2, 4." in table
+    assert_picture(sweep / "curves.png", width=1200)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("table.md", "table.csv", "curves.png", "Failed points: 2, 4"))
+
+
+def test_sweep_in_which_everything_failed(tmp_path: Path) -> None:
+    make_run(tmp_path / "0", finished=False)
+    report(tmp_path)
+    assert "| stellaris | failed |" in (tmp_path / "table.md").read_text()
+    assert not (tmp_path / "curves.png").exists()
+
+
+def test_sweep_over_seeds_alone_is_one_row(tmp_path: Path) -> None:
+    for seed in range(2):
+        make_run(tmp_path / str(seed), sweep_config(tmp_path / str(seed), "async", seed, 0.96))
+    report(tmp_path)
+    with open(tmp_path / "table.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["seeds"] == "6"
+
+
+def test_directory_without_points_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no sweep points"):
+        report(tmp_path)

@@ -1,0 +1,324 @@
+"""What a run writes (metrics.jsonl, TensorBoard events) and shows (live panel, lines, final table)."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tensorboardX.proto.event_pb2 import Event
+
+from stellaris_jax.telemetry import Telemetry
+from stellaris_jax.telemetry.format import compact, dollars, duration, interval, sparkline
+from stellaris_jax.telemetry.jsonl import read_records
+
+
+def round_record(number: int, **changes: Any) -> dict[str, Any]:
+    record = {
+        "kind": "round",
+        "round": number,
+        "env_steps": 2048 * number,
+        "updates": 8 * number,
+        "wall_seconds": 0.1 * number,
+        "steps_per_second": 283_456.0,
+        "staleness_mean": 3.1,
+        "staleness_max": 8,
+        "staleness_counts": [12, 3, 0, 1],
+        "gate": 2.31,
+        "gate_escapes": 4,
+        "group_size": 2.1,
+        "learning_rate": 9e-4,
+        "simulated_seconds": 4000.0,
+        "cost_usd": 0.21,
+        "occupancy": 0.95,
+        "nonfinite_gradients": 0,
+        "dropped": 0,
+        "failed": 0,
+        "train_return": 112.0,
+        "policy_loss": -0.01,
+        "per_seed": {"train_return": [110.0, 114.0], "simulated_seconds": [3999.0, 4001.0]},
+    }
+    return {**record, **changes}
+
+
+def evaluation_record(number: int, **changes: Any) -> dict[str, Any]:
+    record = {
+        "kind": "evaluation",
+        "round": number,
+        "env_steps": 2048 * number,
+        "wall_seconds": 0.1 * number,
+        "eval_return_mean": 312.4,
+        "eval_return_ci95": 20.1,
+        "simulated_seconds": 4000.0,
+        "cost_usd": 0.21,
+        "per_seed": {"eval_return_mean": [300.0, 324.8], "simulated_seconds": [3999.0, 4001.0]},
+    }
+    return {**record, **changes}
+
+
+def open_telemetry(run_dir: Path, terminal: bool = False, **arguments: Any) -> tuple[Telemetry, Console]:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=110, record=True)
+    arguments = {"total_rounds": 40, "title": "stellaris [CartPole]", "progress": True, **arguments}
+    return Telemetry(run_dir, console=console, **arguments), console
+
+
+def rounds_in(run_dir: Path) -> list[int]:
+    return [record["round"] for record in read_records(run_dir / "metrics.jsonl")]
+
+
+def read_events(file: Path) -> list[Event]:
+    """The events of a TensorBoard file: length, checksum, payload, checksum, and so on."""
+    data, events, position = file.read_bytes(), [], 0
+    while position < len(data):
+        (length,) = struct.unpack_from("<Q", data, position)
+        events.append(Event.FromString(data[position + 12 : position + 12 + length]))
+        position += 16 + length
+    return events
+
+
+# metrics.jsonl
+
+
+def test_every_round_is_one_line_on_disk_at_once(tmp_path: Path) -> None:
+    telemetry, _ = open_telemetry(tmp_path)
+    telemetry.rounds([round_record(1), round_record(2)])
+    telemetry.evaluation(evaluation_record(2))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [round_record(1), round_record(2), evaluation_record(2)]
+    telemetry.close()
+
+
+def test_values_that_json_lacks(tmp_path: Path) -> None:
+    telemetry, _ = open_telemetry(tmp_path)
+    seeds = {"train_return": np.array([1.5, np.nan], dtype=np.float32)}
+    telemetry.rounds(
+        [round_record(1, policy_loss=math.nan, grad_norm=np.float32(np.inf), updates=np.int64(7), per_seed=seeds)]
+    )
+    telemetry.close()
+    (record,) = read_records(tmp_path / "metrics.jsonl")
+    assert record["policy_loss"] is None
+    assert record["grad_norm"] is None
+    assert record["updates"] == 7
+    assert record["per_seed"] == {"train_return": [1.5, None]}
+
+
+def test_resume_drops_later_rounds(tmp_path: Path) -> None:
+    telemetry, _ = open_telemetry(tmp_path)
+    for number in range(1, 7):
+        telemetry.rounds([round_record(number)])
+        telemetry.evaluation(evaluation_record(number))
+    telemetry.close()
+    telemetry, _ = open_telemetry(tmp_path, resume_round=4)
+    telemetry.rounds([round_record(5)])
+    telemetry.close()
+    assert rounds_in(tmp_path) == [1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("torn", ['{"kind":"round","round":3,"env_', '{"round":3,"title":"\N{GREEK SMALL LETTER BETA}'])
+def test_resume_after_a_kill_in_the_middle_of_a_line(tmp_path: Path, torn: str) -> None:
+    telemetry, _ = open_telemetry(tmp_path)
+    telemetry.rounds([round_record(1), round_record(2)])
+    telemetry.close()
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(torn.encode()[:-1])
+    assert rounds_in(tmp_path) == [1, 2]
+    telemetry, _ = open_telemetry(tmp_path, resume_round=2)
+    telemetry.rounds([round_record(3)])
+    telemetry.close()
+    assert rounds_in(tmp_path) == [1, 2, 3]
+
+
+def test_a_torn_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"round": 1}\n{"round":\n{"round": 3}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl:2 is not a JSON record"):
+        list(read_records(path))
+
+
+def test_a_fresh_run_starts_empty(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"kind":"round","round":1,"env_steps":8}\n')
+    open_telemetry(tmp_path)[0].close()
+    assert rounds_in(tmp_path) == []
+
+
+# TensorBoard
+
+
+def test_tensorboard_events(tmp_path: Path) -> None:
+    telemetry, _ = open_telemetry(tmp_path)
+    telemetry.rounds([round_record(1, train_return=None), round_record(2)])
+    telemetry.evaluation(evaluation_record(2))
+    telemetry.close()
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    scalars: dict[tuple[str, int], Any] = {}
+    histograms: dict[tuple[str, int], Any] = {}
+    for event in read_events(file):
+        for value in event.summary.value:
+            (histograms if value.HasField("histo") else scalars)[value.tag, event.step] = value
+    assert scalars["train/return", 4096].simple_value == 112.0
+    assert ("train/return", 2048) not in scalars
+    assert scalars["staleness/gate", 2048].simple_value == pytest.approx(2.31)
+    assert scalars["simulated/cost_usd", 4096].simple_value == pytest.approx(0.21)
+    assert scalars["eval/return_mean", 4096].simple_value == pytest.approx(312.4)
+    assert scalars["eval/return_seed_1", 4096].simple_value == pytest.approx(324.8)
+    assert {tag.count("/") for tag, _ in scalars} == {1}
+    histogram = histograms["staleness/distribution", 4096].histo
+    assert (histogram.min, histogram.max, histogram.num) == (0, 3, 32)
+    assert (histogram.sum, histogram.sum_squares) == (12, 24)
+    assert list(histogram.bucket) == [24, 6, 0, 2]
+
+
+def test_resume_tells_tensorboard_what_to_forget(tmp_path: Path) -> None:
+    telemetry, _ = open_telemetry(tmp_path)
+    telemetry.rounds([round_record(1), round_record(2), round_record(3)])
+    telemetry.close()
+    telemetry, _ = open_telemetry(tmp_path, resume_round=2)
+    telemetry.close()
+    first, second = sorted(tmp_path.glob("events.out.tfevents.*"), key=lambda path: len(path.name))
+    assert any(event.step == 3 * 2048 for event in read_events(first)), "the first process's events are kept"
+    (start,) = [event for event in read_events(second) if event.HasField("session_log")]
+    assert start.step == 2 * 2048 + 1
+
+
+# The display
+
+
+def test_lines_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("stellaris_jax.telemetry.progress.time.monotonic", lambda: now)
+    telemetry, console = open_telemetry(tmp_path)
+    for number in range(1, 21):
+        now += 1.0
+        telemetry.rounds([round_record(number, train_return=112.0 if number == 1 else None)])
+    telemetry.evaluation(evaluation_record(20))
+    telemetry.note("checkpoint saved at round 20")
+    telemetry.close()
+    lines = console.export_text().splitlines()
+    assert lines[0] == "stellaris [CartPole]"
+    assert [line.split()[1] for line in lines if line.startswith("round")] == ["1/40", "11/40"]
+    assert lines[2] == (
+        "round 11/40  22,528 steps  283k steps/s  return 112.0  staleness 3.1 (max 8)  gate 2.31 (4 escapes)  "
+        "simulated 1:06:40  $0.21  ETA 0:00:29"
+    )
+    assert lines[3] == "evaluation at 40,960 steps: return 312.4 ± 20.1  simulated 1:06:40  $0.21"
+    assert lines[4:] == ["checkpoint saved at round 20"]
+
+
+def test_progress_can_be_turned_off_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    telemetry, console = open_telemetry(tmp_path, terminal=True, progress=False)
+    telemetry.rounds([round_record(1)])
+    telemetry.close()
+    assert "round 1/40  2,048 steps" in console.export_text()
+
+
+def test_live_panel_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    telemetry, console = open_telemetry(tmp_path, terminal=True)
+    with telemetry:
+        telemetry.note("no checkpoint [yet]")
+        telemetry.rounds([round_record(1, gate=None)])
+        telemetry.evaluation(evaluation_record(1, eval_return_mean=20.0))
+        telemetry.rounds([round_record(2, train_return=None, failed=3)])
+        telemetry.evaluation(evaluation_record(2))
+    telemetry.close()
+    frames = console.export_text()
+    assert "no checkpoint [yet]" in frames
+    panel = frames[frames.rindex("stellaris [CartPole]") :]
+    for shown in (
+        "round 2/40",
+        "ETA 0:0",
+        "train 112.0",
+        "eval 312.4 ± 20.1",
+        "▁█",
+        "283k env steps/s",
+        "4,096 env steps",
+        "mean 3.10",
+        "max 8",
+        "β 2.31",
+        "escapes 4",
+        "time 1:06:40",
+        "cost $0.21",
+        "failed 3",
+    ):
+        assert shown in panel
+    assert "non-finite" not in panel
+
+
+def test_live_panel_before_the_first_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    telemetry, console = open_telemetry(tmp_path, terminal=True)
+    telemetry.close()
+    assert "compiling the first rounds" in console.export_text()
+
+
+def test_final_table(tmp_path: Path) -> None:
+    telemetry, console = open_telemetry(tmp_path / "a run")
+    summary = {
+        "system": "stellaris",
+        "env": "gymnax/CartPole-v1",
+        "num_seeds": 2,
+        "env_steps": 501_760,
+        "updates": 1960,
+        "eval_return_mean": 498.25,
+        "eval_return_ci95": math.nan,
+        "eval_episodes": 128,
+        "wall_seconds": 61.23,
+        "compile_seconds": 12.0,
+        "steps_per_second": 8194.0,
+        "staleness_mean": 2.5,
+        "staleness_max": 9,
+        "gate_escapes": 3,
+        "occupancy": 0.954,
+        "simulated_seconds": 3723.4,
+        "cost_usd": 12.3,
+        "nonfinite_gradients": 0,
+    }
+    telemetry.finish(summary)
+    telemetry.close()
+    shown = console.export_text()
+    assert "stellaris · gymnax/CartPole-v1 · 2 seeds" in shown
+    values = {row[1].strip(): row[2].strip() for line in shown.splitlines() if len(row := line.split("│")) == 4}
+    assert values == {
+        "eval return": "498.2  (128 episodes)",
+        "env steps": "501,760",
+        "wall time": "61.2 s",
+        "compile time": "12.0 s",
+        "speed": "8.19k env steps/s",
+        "updates": "1,960",
+        "staleness": "mean 2.50  max 9",
+        "gate escapes": "3",
+        "occupancy": "95 %",
+        "simulated time": "1:02:03",
+        "cost": "$12.30",
+        "non-finite gradients": "0",
+    }
+    assert f"python scripts/evaluate.py '{tmp_path}/a run'" in shown
+    assert f"python scripts/train.py resume='{tmp_path}/a run' total_steps=1003520" in shown
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (duration(59.6), "0:01:00"),
+        (duration(360_000), "100:00:00"),
+        (dollars(0), "$0"),
+        (dollars(0.00213), "$0.0021"),
+        (dollars(1234.5), "$1,234.50"),
+        (compact(999.4), "999"),
+        (compact(1_500_000), "1.5M"),
+        (interval(None, None), "-"),
+        (interval(1.0, None), "1.0"),
+        (sparkline([1.0, 1.0]), "▁▁"),
+        (sparkline([0.0, 7.0, 3.0]), "▁█▄"),
+    ],
+)
+def test_numbers_as_text(shown: str, expected: str) -> None:
+    assert shown == expected
