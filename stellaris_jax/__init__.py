@@ -7,3 +7,24 @@ gradient on which policy version, and one compiled program carries the plan out.
 from __future__ import annotations
 
 __version__ = "0.1.0.dev0"
+
+__all__ = ["Config", "ConfigError", "Policy", "Trainer", "__version__", "load_config", "load_policy", "train"]
+
+_HOMES = {
+    "Config": "config",
+    "ConfigError": "config",
+    "Policy": "policy",
+    "Trainer": "trainer",
+    "load_config": "compose",
+    "load_policy": "policy",
+    "train": "run",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Resolved on first use, so that importing the package imports nothing heavy.
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"stellaris_jax.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,6 +49,7 @@ class ActorCritic:
         outputs = self.distribution.size // 2 if self.free_log_std else self.distribution.size
         self._actor = MLP(config.hidden, outputs, 0.01, config.activation)
         self._critic = MLP(config.hidden, 1, 1.0, config.activation)
+        self.observation_shape = observation_space.shape
         self._obs = jnp.zeros((1, *observation_space.shape))
         template = jax.eval_shape(self._init_tree, jax.random.key(0))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), template)

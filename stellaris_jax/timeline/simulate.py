@@ -16,7 +16,7 @@ never on gradient values. So the timeline is simulated first, on the host, and e
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -60,7 +60,12 @@ class Group:
 
 @dataclass
 class Usage:
-    """What has been used so far, in simulated seconds and counts; the bill is computed from it."""
+    """What has happened since the run began, in simulated seconds and counts; the bill is computed from it.
+
+    seconds: wall-clock. *_busy: function-seconds of useful work; learner_failed: of invocations that died;
+    learner_startup: of containers starting. updates: versions published. gradients: aggregated. dropped: too old for
+    the version ring. waits: aggregations delayed because of the ring. escapes: of the rule's gate.
+    """
 
     seconds: float = 0.0
     learner_busy: float = 0.0
@@ -70,19 +75,32 @@ class Usage:
     aggregate_busy: float = 0.0
     invocations: int = 0
     failures: int = 0
+    updates: int = 0
+    gradients: int = 0
     dropped: int = 0
     waits: int = 0
+    escapes: int = 0
+    staleness_total: int = 0
+    staleness_max: int = 0
 
 
 @dataclass
 class Round:
-    """All that happened from the start of collecting fragment `index` to the start of collecting the next."""
+    """All that happened from the start of collecting fragment `index` to the start of collecting the next.
+
+    `usage` is the total since the run began, at the round's end.
+    """
 
     index: int
     behaviour_version: int
     start: float
     groups: list[Group] = field(default_factory=list)
     dropped: list[Gradient] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+    def staleness(self) -> list[int]:
+        """Staleness of every gradient aggregated in the round."""
+        return [gradient.staleness for group in self.groups for gradient in group.gradients]
 
 
 class Timeline:
@@ -151,6 +169,7 @@ class Timeline:
             self._dispatch()
         self.remaining.pop(self.fragment - self.depth, None)
         self.usage.seconds = self.now
+        record.usage = replace(self.usage)
         return record
 
     def _schedule(self, delay: float, kind: int, payload: list[Any]) -> None:
@@ -241,6 +260,10 @@ class Timeline:
         threshold = self.rule.threshold()
         weights = [self.rule.weight(s) for s in staleness]
         self.rule.aggregated(staleness)
+        self.usage.gradients += len(group)
+        self.usage.escapes += escaped
+        self.usage.staleness_total += sum(staleness)
+        self.usage.staleness_max = max(self.usage.staleness_max, *staleness)
         record.groups.append(Group(group, weights, self.clock, self.now, escaped, threshold))
         duration = next(self.streams["aggregate"])
         self.usage.aggregate_busy += duration
@@ -255,6 +278,7 @@ class Timeline:
     def _publish(self, consumed: list[int]) -> None:
         self.aggregating = False
         self.clock += 1
+        self.usage.updates += 1
         self._consume(consumed)
 
     def _consume(self, fragments: list[int]) -> None:
@@ -278,6 +302,11 @@ class Timeline:
             "containers": self.containers.state(),
             "streams": {name: stream.state() for name, stream in self.streams.items()},
         }
+
+    @staticmethod
+    def usage_of(state: dict[str, Any]) -> Usage:
+        """The usage recorded in what `state()` returned."""
+        return Usage(**state["usage"])
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state()` returned (it may have passed through JSON)."""

@@ -1,0 +1,92 @@
+"""Evaluation: whole episodes of the current policy on environments of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.config import Config
+from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.networks import ActorCritic
+from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.rollout import Normalizers, view
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Undiscounted returns and lengths of whole episodes, arrays `[S, E]` (seeds, episodes)."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def per_seed(self) -> list[float]:
+        """Mean return of each seed."""
+        return [float(x) for x in self.returns.mean(axis=1)]
+
+    def mean_ci95(self) -> tuple[float, float]:
+        """Mean return and half its 95 % interval: over seeds if there are several, else over episodes."""
+        sample = self.per_seed if len(self.returns) > 1 else [float(x) for x in self.returns[0]]
+        return mean_ci95(sample)
+
+
+def play(
+    env: VecEnv,
+    network: ActorCritic,
+    config: Config,
+    params: jax.Array,
+    normalizers: Normalizers,
+    key: jax.Array,
+    episodes: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns and lengths `[E]` of one episode in each of E fresh environments. Statistics are read, never updated."""
+    tree = network.unravel(params)
+    reset_key, start_key, step_key = jax.random.split(key, 3)
+    state, obs = env.reset(jax.random.split(reset_key, episodes))
+    starts = env.starts(start_key)
+
+    def going(carry: tuple[Any, ...]) -> jax.Array:
+        t, _, _, playing, _, _ = carry
+        return (t < env.max_episode_steps) & jnp.any(playing)
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        t, state, obs, playing, returns, lengths = carry
+        action_key, env_key = jax.random.split(jax.random.fold_in(step_key, t))
+        distribution = network.policy(tree, view(normalizers, obs, config.env))
+        if config.evaluation.greedy:
+            action = network.distribution.mode(distribution)
+        else:
+            noise = network.distribution.noise(action_key, (episodes,))
+            action = network.distribution.perturb(distribution, noise)
+        state, result = env.step(jax.random.split(env_key, episodes), state, action, starts)
+        returns += jnp.where(playing, result.reward, 0.0)
+        lengths += playing
+        playing &= ~(result.terminated | result.truncated)
+        return t + 1, state, result.obs, playing, returns, lengths
+
+    zeros = jnp.zeros(episodes)
+    start = (jnp.int32(0), state, obs, jnp.ones(episodes, bool), zeros, zeros.astype(jnp.int32))
+    *_, returns, lengths = jax.lax.while_loop(going, step, start)
+    return returns, lengths
+
+
+class Evaluator:
+    """Evaluates all seeds' policies at once; compiled on first use."""
+
+    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, episodes: int):
+        def run(params: jax.Array, normalizers: Normalizers, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jax.vmap(lambda p, n, k: play(env, network, config, p, n, k, episodes))(params, normalizers, keys)
+
+        self._run = jax.jit(run)
+
+    def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
+        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
+        keys = jnp.stack([jax.random.fold_in(jax.random.fold_in(jax.random.key(s), 0x5EED), stream) for s in seeds])
+        # Evaluation runs on one device, whatever the mesh the state lives on.
+        params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
+        returns, lengths = jax.device_get(self._run(params, normalizers, keys))
+        return Evaluation(returns, lengths)

@@ -1,0 +1,324 @@
+"""The trainer: plans rounds, executes them, evaluates, saves. `stellaris_jax.run` adds the run directory around it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from stellaris_jax.billing import bill
+from stellaris_jax.checkpoint import Checkpoints
+from stellaris_jax.config import Config, validate
+from stellaris_jax.engine import Engine, RoundMetrics
+from stellaris_jax.envs.registry import make
+from stellaris_jax.evaluate import Evaluation, Evaluator
+from stellaris_jax.networks import ActorCritic
+from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, build_plan, minibatch_order, wave_count
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Counters:
+    """Host-side totals of a run that its timelines do not carry; saved with every checkpoint.
+
+    train_seconds: real seconds spent executing chunks, compilation apart. computed: gradient slots executed per
+    seed, empty ones included.
+    """
+
+    train_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    computed: int = 0
+    nonfinite: int = 0
+
+
+@dataclass
+class _Chunk:
+    """A planned chunk: what the engine runs, and what the host knows of it."""
+
+    plan: Plan
+    rounds: list[list[Round]]
+    computed: list[int]
+
+
+class Trainer:
+    """Trains `num_seeds` agents, each on its own timeline.
+
+    >>> trainer = Trainer(load_config(["env=gymnax/cartpole"]))
+    >>> trainer.run()
+    >>> trainer.evaluate().mean_ci95()
+
+    Args:
+      config: see `stellaris_jax.config`; it is validated first, so mistakes cost no compilation.
+    """
+
+    def __init__(self, config: Config):
+        validate(config)
+        self.config = config
+        algorithm, system = config.algorithm, config.system
+        self.env = make(config.env.name, config.env.kwargs)
+        self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
+        self.seeds = list(range(config.seed, config.seed + config.num_seeds))
+        self.steps_per_round = config.env.num_envs * algorithm.rollout_length
+        self.total_rounds = math.ceil(config.total_steps / self.steps_per_round)
+        gradients = algorithm.epochs * algorithm.minibatches
+        self.timelines = [
+            Timeline(system, config.platform, config.delays, gradients_per_round=gradients, seed=seed)
+            for seed in self.seeds
+        ]
+        truncates = system.truncation != "none"
+        self.shape = PlanShape(
+            rounds=config.engine.chunk_rounds,
+            seeds=config.num_seeds,
+            width=config.engine.lanes * config.engine.devices,
+            peers=min(system.learners, system.versions) - 1 if truncates else 0,
+            gradients=gradients,
+            batch=self.steps_per_round // algorithm.minibatches,
+            versions=system.versions,
+            buffers=self.timelines[0].depth,
+        )
+        self.engine = Engine(config, self.env, self.network, self.shape)
+        self.state = self.engine.init(self.seeds)
+        self.round = 0
+        self.counters = Counters()
+        self._evaluators: dict[int, Evaluator] = {}
+        self._planned: _Chunk | None = None
+        self._timeline_states = [timeline.state() for timeline in self.timelines]
+
+    # Training ------------------------------------------------------------------------------------------------------
+
+    @property
+    def evaluation_rounds(self) -> list[int]:
+        """Rounds after which the policy is evaluated, spread evenly, the last round among them."""
+        points = self.config.evaluation.points if self.config.evaluation.episodes > 0 else 0
+        return sorted({math.ceil(self.total_rounds * i / points) for i in range(1, points + 1)})
+
+    @property
+    def checkpoint_rounds(self) -> list[int]:
+        """Rounds after which a checkpoint is due, the last round among them."""
+        interval = self.config.checkpoint.interval
+        due = self.evaluation_rounds if interval == 0 else range(interval, self.total_rounds, interval)
+        return sorted({*due, self.total_rounds})
+
+    def _chunk_size(self, begin: int) -> int:
+        """Rounds of the chunk that begins at round `begin`: it ends where an evaluation or a checkpoint is due."""
+        stops = [stop for stop in (*self.evaluation_rounds, *self.checkpoint_rounds) if stop > begin]
+        return min([self.shape.rounds, *(stop - begin for stop in stops)])
+
+    def _plan(self, begin: int, size: int) -> _Chunk:
+        algorithm = self.config.algorithm
+        rounds = [[timeline.next_round() for timeline in self.timelines] for _ in range(size)]
+        orders = [
+            [
+                minibatch_order(seed, begin + r, algorithm.epochs, algorithm.minibatches, self.steps_per_round)
+                for seed in self.seeds
+            ]
+            for r in range(size)
+        ]
+        factors = [self._learning_rate_factor(begin + r) for r in range(size)]
+        plan = build_plan(self.shape, rounds, orders, factors)
+        computed = [max(wave_count(record, self.shape.width) for record in row) * self.shape.width for row in rounds]
+        return _Chunk(plan, rounds, computed)
+
+    def _learning_rate_factor(self, round_: int) -> float:
+        return 1.0 - round_ / self.total_rounds if self.config.algorithm.anneal else 1.0
+
+    def compile(self) -> float:
+        """Compile the engine now rather than at the first step; returns the seconds it took."""
+        if self._planned is None:
+            self._planned = self._plan(self.round, self._chunk_size(self.round))
+        if self.engine.compile_seconds == 0.0:
+            self.engine.compile(self.state, self._planned.plan)
+        return self.engine.compile_seconds
+
+    def step(self) -> list[Record]:
+        """Train one chunk of rounds; one record per round (see `stellaris_jax.telemetry`)."""
+        if self.round >= self.total_rounds:
+            return []
+        self.compile()
+        chunk, self._planned = self._planned, None
+        assert chunk is not None
+        begin = time.perf_counter()
+        size = len(chunk.rounds)
+        self.state, metrics = self.engine.run(self.state, chunk.plan, size)
+        # While the device works, plan the next chunk; what a checkpoint needs is the timelines as they are now.
+        self._timeline_states = [timeline.state() for timeline in self.timelines]
+        upcoming = self.round + size
+        if upcoming < self.total_rounds:
+            self._planned = self._plan(upcoming, self._chunk_size(upcoming))
+        metrics = jax.device_get(metrics)
+        seconds = time.perf_counter() - begin
+        self.counters.train_seconds += seconds
+        self.counters.wall_seconds += seconds
+        rate = size * self.steps_per_round * len(self.seeds) / seconds
+        records = [self._record(chunk, r, metrics, rate) for r in range(size)]
+        self.round = upcoming
+        return records
+
+    def run(self, rounds: int | None = None) -> list[Record]:
+        """Train `rounds` more rounds (rounded up to chunks), or to the end; returns all records."""
+        end = self.total_rounds if rounds is None else min(self.round + rounds, self.total_rounds)
+        records: list[Record] = []
+        while self.round < end:
+            records += self.step()
+        return records
+
+    def _record(self, chunk: _Chunk, r: int, metrics: RoundMetrics, rate: float) -> Record:
+        """The record of the chunk's r-th round."""
+        row = chunk.rounds[r]
+        one = jax.tree.map(lambda x: x[r], metrics)
+        self.counters.computed += chunk.computed[r]
+        self.counters.nonfinite = int(one.rejected.sum())
+        staleness = [record.staleness() for record in row]
+        flat = [s for values in staleness for s in values]
+        groups = [len(g.gradients) for record in row for g in record.groups]
+        gates = [record.groups[-1].threshold for record in row if record.groups]
+        gates = [gate for gate in gates if gate is not None]
+        trust = [sum(g.weights) / len(g.weights) for record in row for g in record.groups]
+        usages = [record.usage for record in row]
+        costs = [bill(self.config.system, self.config.prices, usage).total for usage in usages]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            returns = one.episodes.total_return / one.episodes.count
+            lengths = one.episodes.total_length / one.episodes.count
+        useful = np.mean([u.gradients for u in usages])
+        return {
+            "round": row[0].index + 1,
+            "env_steps": (row[0].index + 1) * self.steps_per_round,
+            "updates": _mean([u.updates for u in usages]),
+            "wall_seconds": self.counters.wall_seconds,
+            "steps_per_second": rate,
+            "staleness_mean": _mean(flat),
+            "staleness_max": max(flat, default=0),
+            "staleness_counts": np.bincount(flat).tolist() if flat else [],
+            "gate": _mean(gates) if gates else None,
+            "gate_escapes": sum(u.escapes for u in usages),
+            "group_size": _mean(groups),
+            "learning_rate": self.config.algorithm.learning_rate * float(chunk.plan.learning_rate[r]) * _mean(trust, 1.0),
+            "simulated_seconds": _mean([u.seconds for u in usages]),
+            "cost_usd": _mean(costs),
+            "occupancy": float(useful / self.counters.computed) if self.counters.computed else 1.0,
+            "nonfinite_gradients": self.counters.nonfinite,
+            "dropped": sum(u.dropped for u in usages),
+            "failed": sum(u.failures for u in usages),
+            "train_return": _finite_mean(returns),
+            "episode_length": _finite_mean(lengths),
+            **{name: float(np.mean(value)) for name, value in one.loss._asdict().items()},
+            "grad_norm": float(np.mean(one.gradient_norm)),
+            "kl_coefficient": float(np.mean(one.kl_coefficient)),
+            "per_seed": {
+                "train_return": [float(x) for x in returns],
+                "simulated_seconds": [u.seconds for u in usages],
+                "cost_usd": costs,
+                "staleness_mean": [_mean(values) for values in staleness],
+            },
+        }
+
+    # Evaluation ----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, episodes: int | None = None, stream: int | None = None) -> Evaluation:
+        """Play whole episodes with the current policies; `stream` picks other episodes than the round's own."""
+        episodes = self.config.evaluation.episodes if episodes is None else episodes
+        if episodes not in self._evaluators:
+            self._evaluators[episodes] = Evaluator(self.env, self.network, self.config, episodes)
+        begin = time.perf_counter()
+        result = self._evaluators[episodes](
+            self.state.params, self.state.normalizers, self.seeds, self.round if stream is None else stream
+        )
+        self.counters.wall_seconds += time.perf_counter() - begin
+        return result
+
+    def evaluation_record(self, evaluation: Evaluation) -> Record:
+        """An evaluation of the current policies as a record."""
+        mean, ci95 = evaluation.mean_ci95()
+        usages = [Timeline.usage_of(state) for state in self._timeline_states]
+        costs = [bill(self.config.system, self.config.prices, usage).total for usage in usages]
+        seconds = [usage.seconds for usage in usages]
+        return {
+            "round": self.round,
+            "env_steps": self.round * self.steps_per_round,
+            "wall_seconds": self.counters.wall_seconds,
+            "eval_return_mean": mean,
+            "eval_return_ci95": ci95,
+            "simulated_seconds": _mean(seconds),
+            "cost_usd": _mean(costs),
+            "per_seed": {"eval_return_mean": evaluation.per_seed, "simulated_seconds": seconds, "cost_usd": costs},
+        }
+
+    # Saving --------------------------------------------------------------------------------------------------------
+
+    def host_state(self) -> dict[str, Any]:
+        """Everything outside the engine state that the next round depends on, as JSON data."""
+        return {"round": self.round, "timelines": self._timeline_states, "counters": asdict(self.counters)}
+
+    def save(self, checkpoints: Checkpoints, eval_return: float | None = None) -> None:
+        """Write a checkpoint of the current round, in the background."""
+        checkpoints.save(self.round, self.state, self.host_state(), eval_return)
+
+    def restore(self, checkpoints: Checkpoints, note: Any = print, round_: int | None = None) -> int:
+        """Continue from the newest intact checkpoint (or that of a given round); returns its round."""
+        restored, state, host = checkpoints.restore(self.engine.abstract_state(), note, round_)
+        self.state = state
+        self.round = restored
+        self.counters = Counters(**host["counters"])
+        self._planned = None
+        self._timeline_states = host["timelines"]
+        for timeline, saved in zip(self.timelines, host["timelines"], strict=True):
+            timeline.restore(saved)
+        return restored
+
+    # Reporting -----------------------------------------------------------------------------------------------------
+
+    def summary(self, evaluation: Evaluation | None) -> dict[str, Any]:
+        """The figures of `summary.json`; means over seeds unless they are counts."""
+        usages = [Timeline.usage_of(state) for state in self._timeline_states]
+        bills = [bill(self.config.system, self.config.prices, usage) for usage in usages]
+        gradients = sum(u.gradients for u in usages)
+        mean, ci95 = evaluation.mean_ci95() if evaluation is not None else (None, None)
+        steps = self.round * self.steps_per_round
+        seconds = self.counters.train_seconds
+        return {
+            "env": self.config.env.name,
+            "system": self.config.system.name,
+            "algorithm": self.config.algorithm.name,
+            "seed": self.config.seed,
+            "num_seeds": self.config.num_seeds,
+            "rounds": self.round,
+            "env_steps": steps,
+            "updates": _mean([u.updates for u in usages]),
+            "gradients": gradients / len(usages),
+            "eval_return_mean": mean,
+            "eval_return_ci95": ci95,
+            "eval_return_per_seed": evaluation.per_seed if evaluation is not None else None,
+            "eval_episodes": int(evaluation.returns.size) if evaluation is not None else 0,
+            "wall_seconds": self.counters.wall_seconds + self.engine.compile_seconds,
+            "train_seconds": seconds,
+            "compile_seconds": self.engine.compile_seconds,
+            "steps_per_second": steps * len(self.seeds) / seconds if seconds else None,
+            "staleness_mean": sum(u.staleness_total for u in usages) / gradients if gradients else 0.0,
+            "staleness_max": max(u.staleness_max for u in usages),
+            "gate_escapes": sum(u.escapes for u in usages),
+            "occupancy": gradients / len(usages) / self.counters.computed if self.counters.computed else 1.0,
+            "simulated_seconds": _mean([u.seconds for u in usages]),
+            "cost_usd": _mean([b.total for b in bills]),
+            "cost_items_usd": {
+                item: _mean([getattr(b, item) for b in bills]) for item in ("learner", "actor", "parameter_function")
+            },
+            "nonfinite_gradients": self.counters.nonfinite,
+            "dropped_gradients": sum(u.dropped for u in usages),
+            "failed_invocations": sum(u.failures for u in usages),
+            "parameters": self.network.size,
+        }
+
+
+def _mean(values: Any, empty: float = 0.0) -> float:
+    values = list(values)
+    return float(sum(values) / len(values)) if values else empty
+
+
+def _finite_mean(values: np.ndarray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else None
