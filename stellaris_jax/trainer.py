@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -91,13 +93,13 @@ class Trainer:
 
     # Training ------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def evaluation_rounds(self) -> list[int]:
         """Rounds after which the policy is evaluated, spread evenly, the last round among them."""
         points = self.config.evaluation.points if self.config.evaluation.episodes > 0 else 0
         return sorted({math.ceil(self.total_rounds * i / points) for i in range(1, points + 1)})
 
-    @property
+    @cached_property
     def checkpoint_rounds(self) -> list[int]:
         """Rounds after which a checkpoint is due, the last round among them."""
         interval = self.config.checkpoint.interval
@@ -106,8 +108,8 @@ class Trainer:
 
     def _chunk_size(self, begin: int) -> int:
         """Rounds of the chunk that begins at round `begin`: it ends where an evaluation or a checkpoint is due."""
-        stops = [stop for stop in (*self.evaluation_rounds, *self.checkpoint_rounds) if stop > begin]
-        return min([self.shape.rounds, *(stop - begin for stop in stops)])
+        due = [rounds[bisect(rounds, begin) :][:1] for rounds in (self.evaluation_rounds, self.checkpoint_rounds)]
+        return min([self.shape.rounds, *(stop - begin for stops in due for stop in stops)])
 
     def _plan(self, begin: int, size: int) -> _Chunk:
         algorithm = self.config.algorithm

@@ -1,0 +1,80 @@
+"""Measure this machine: `python scripts/benchmark.py throughput|engine [options] [--json FILE]`.
+
+throughput  training steps/s on four jobs, beside rejax if `--peer-python` names a Python that has it
+            (see scripts/peers/rejax_ppo.py for the environment)
+engine      time per gradient of asynchronous learners as a ratio to synchronous ones
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def main() -> None:
+    from stellaris_jax import benchmark
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    through = commands.add_parser("throughput", help="training steps/s beside a peer")
+    through.add_argument("--jobs", nargs="+", choices=list(benchmark.JOBS), default=list(benchmark.JOBS))
+    through.add_argument("--systems", nargs="+", choices=list(benchmark.SYSTEMS), default=["central", "stellaris"])
+    through.add_argument("--repeats", type=int, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
+    through.add_argument("--peer-python", help="Python of a virtual environment with rejax")
+    engine = commands.add_parser("engine", help="the cost of asynchrony per gradient")
+    engine.add_argument("--rounds", type=int, default=16, help="rounds per chunk (default 16)")
+    engine.add_argument("--repeats", type=int, default=15, help="chunks of each system (default 15)")
+    engine.add_argument("overrides", nargs="*", help="config overrides, e.g. engine.lanes=8")
+    one = commands.add_parser("measure", help="one run of one job, as a JSON line (used by throughput)")
+    one.add_argument("job", choices=list(benchmark.JOBS))
+    one.add_argument("system", choices=list(benchmark.SYSTEMS))
+    one.add_argument("--seed", type=int, default=0)
+    for command in (through, engine):
+        command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
+    arguments = parser.parse_args()
+
+    console = Console()
+    result: Any
+    if arguments.command == "measure":
+        print(json.dumps(benchmark.measure(arguments.job, arguments.system, arguments.seed)))
+        return
+    benchmark.enable_compile_cache()
+    if arguments.command == "throughput":
+        result = benchmark.throughput(
+            arguments.jobs, arguments.systems, arguments.repeats, arguments.peer_python, console.print
+        )
+        show_throughput(console, result)
+    else:
+        result = benchmark.engine_cost(arguments.rounds, arguments.repeats, arguments.overrides)
+        console.print_json(json.dumps(result))
+    if arguments.json:
+        document = {"benchmark": arguments.command, **benchmark.context(), "result": result}
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def show_throughput(console: Console, rows: list[dict[str, Any]]) -> None:
+    table = Table(title="training throughput (medians; compilation and evaluation excluded)")
+    for column in ("job", "what", "steps/s", "ratio to rejax", "return", "compile s", "peak MB"):
+        table.add_column(column, justify="left" if column in ("job", "what") else "right")
+    for row in rows:
+        ratio = row.get("ratio_to_rejax")
+        table.add_row(
+            row["job"],
+            row["what"],
+            f"{row['steps_per_second']:,.0f}",
+            "" if ratio is None else f"{ratio:.2f}",
+            f"{row['return_mean']:.1f}",
+            f"{row['compile_seconds']:.1f}",
+            f"{row['peak_memory_mb']:.0f}",
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

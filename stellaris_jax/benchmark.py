@@ -1,0 +1,186 @@
+"""Measurements behind `scripts/benchmark.py`: training throughput beside a peer, and the cost of asynchrony."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from stellaris_jax.compose import load_config
+from stellaris_jax.run import device_name, enable_compile_cache, versions
+from stellaris_jax.trainer import Trainer
+
+Figures = dict[str, Any]
+
+JOBS: dict[str, list[str]] = {
+    "cartpole_small": [
+        "env=gymnax/cartpole",
+        "env.num_envs=4",
+        "algorithm.rollout_length=128",
+        "algorithm.minibatches=4",
+        "algorithm.learning_rate=2.5e-4",
+        "total_steps=500_000",
+        "engine.chunk_rounds=64",
+    ],
+    "cartpole_large": [
+        "env=gymnax/cartpole",
+        "env.num_envs=2048",
+        "algorithm.rollout_length=32",
+        "algorithm.minibatches=8",
+        "algorithm.learning_rate=1e-3",
+        "total_steps=10_000_000",
+    ],
+    "hopper_spring": [
+        "env=brax/hopper",
+        "env.num_envs=2048",
+        "env.kwargs={backend: spring}",
+        "env.normalize_observation=true",
+        "env.normalize_reward=false",
+        "network.hidden=[256,256]",
+        "network.activation=tanh",
+        "algorithm.rollout_length=10",
+        "algorithm.minibatches=32",
+        "algorithm.learning_rate=3e-4",
+        "algorithm.anneal=false",
+        "algorithm.entropy_coefficient=0",
+        "total_steps=1_000_000",
+    ],
+    "minatar_spaceinvaders": [
+        "env=gymnax/spaceinvaders_minatar",
+        "env.num_envs=64",
+        "network.hidden=[64,64]",
+        "network.activation=relu",
+        "algorithm.rollout_length=128",
+        "algorithm.minibatches=8",
+        "algorithm.learning_rate=5e-3",
+        "algorithm.anneal=false",
+        "total_steps=1_000_000",
+    ],
+}
+"""The JAX-native jobs: same networks, epochs, minibatches and steps as `scripts/peers/`."""
+
+SYSTEMS: dict[str, list[str]] = {
+    "central": ["system=central"],
+    "allreduce": ["system=allreduce"],
+    "stellaris, no truncation": ["system=stellaris", "system.truncation=none"],
+    "stellaris": ["system=stellaris"],
+}
+"""`central` is the algorithm of the peers: one minibatch after the other on the newest policy."""
+
+
+def measure(job: str, system: str, seed: int = 0) -> Figures:
+    """Train one job once in this process: steps/s without compilation and evaluation, and the return reached."""
+    config = load_config([*JOBS[job], *SYSTEMS[system], f"seed={seed}", "evaluation.points=1"])
+    trainer = Trainer(config)
+    compile_seconds = trainer.compile()
+    begin = time.perf_counter()
+    trainer.run()
+    seconds = time.perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    evaluation = trainer.evaluate()
+    steps = trainer.round * trainer.steps_per_round
+    return {
+        "job": job,
+        "system": system,
+        "seed": seed,
+        "steps": steps,
+        "seconds": seconds,
+        "steps_per_second": steps / seconds,
+        "compile_seconds": compile_seconds,
+        "peak_memory_mb": peak / 2**20,
+        "return_mean": evaluation.mean_ci95()[0],
+    }
+
+
+def _in_own_process(command: list[str]) -> Figures:
+    """Run a command whose last line of output is one JSON object."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
+
+
+def throughput(
+    jobs: list[str], systems: list[str], repeats: int, peer_python: str | None, note: Callable[[str], None]
+) -> list[Figures]:
+    """Measure jobs beside the peer, in turn and each in a process of its own, so that memory and load are comparable."""
+    script = str(Path(__file__).resolve().parent.parent / "scripts" / "benchmark.py")
+    peer_script = str(Path(__file__).resolve().parent.parent / "scripts" / "peers" / "rejax_ppo.py")
+    table = []
+    for job in jobs:
+        commands = {system: [sys.executable, script, "measure", job, system] for system in systems}
+        if peer_python is not None:
+            commands["rejax"] = [peer_python, peer_script, job]
+        runs: dict[str, list[Figures]] = {name: [] for name in commands}
+        for repeat in range(repeats):
+            for name, command in commands.items():
+                figures = _in_own_process([*command, "--seed", str(repeat)])
+                runs[name].append(figures)
+                note(f"{job} {name} seed {repeat}: {figures['steps_per_second']:,.0f} steps/s, return {figures['return_mean']:.1f}")
+        for name, results in runs.items():
+            row: Figures = {"job": job, "what": name, "repeats": repeats}
+            for key in ("steps_per_second", "compile_seconds", "peak_memory_mb"):
+                row[key] = statistics.median(r[key] for r in results)
+            row["return_mean"] = statistics.mean(r["return_mean"] for r in results)
+            row["returns"] = [r["return_mean"] for r in results]
+            if peer_python is not None and name != "rejax":
+                ratios = [a["steps_per_second"] / b["steps_per_second"] for a, b in zip(results, runs["rejax"], strict=True)]
+                row["ratio_to_rejax"] = statistics.median(ratios)
+                row["ratios_to_rejax"] = ratios
+            table.append(row)
+    return table
+
+
+def engine_cost(rounds: int, repeats: int, overrides: list[str]) -> Figures:
+    """Time per gradient of stellaris against allreduce, chunks of all systems in turn within one process.
+
+    Both compute the same number of gradients from the same amount of data; time includes collecting it and planning.
+    Programs compiled after the first chunk are counted.
+    """
+    names = ("allreduce", "stellaris, no truncation", "stellaris")
+    common = ["total_steps=1e12", "evaluation.points=0", f"engine.chunk_rounds={rounds}"]
+    trainers = {name: Trainer(load_config([*common, *overrides, *SYSTEMS[name]])) for name in names}
+    compiled: list[str] = []
+    for trainer in trainers.values():
+        trainer.compile()
+        trainer.step()
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
+    )
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name, trainer in trainers.items():
+            begin = time.perf_counter()
+            trainer.step()
+            times[name].append(time.perf_counter() - begin)
+    gradients = rounds * trainers["allreduce"].shape.gradients
+    base = times["allreduce"]
+    return {
+        "env": trainers["allreduce"].config.env.name,
+        "gradients_per_chunk": gradients,
+        "chunks": repeats,
+        "microseconds_per_gradient": {n: statistics.median(t) / gradients * 1e6 for n, t in times.items()},
+        "ratio_to_allreduce": {
+            n: statistics.median(a / b for a, b in zip(t, base, strict=True)) for n, t in times.items()
+        },
+        "occupancy": {n: t.summary(None)["occupancy"] for n, t in trainers.items()},
+        "staleness_mean": {n: t.summary(None)["staleness_mean"] for n, t in trainers.items()},
+        "compiled_after_first_chunk": len(compiled),
+    }
+
+
+def context() -> Figures:
+    """Hardware and versions a figure belongs to."""
+    return {"device": device_name(load_config()), "versions": versions()}
+
+
+__all__ = ["JOBS", "SYSTEMS", "context", "enable_compile_cache", "engine_cost", "measure", "throughput"]
