@@ -1,0 +1,245 @@
+"""The trainer end to end: bit-exact resumption after a kill, damaged checkpoints, signals, guards, the Python API."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from stellaris_jax import Config, ConfigError, Trainer, load_config, load_policy
+from stellaris_jax.checkpoint import CheckpointError, Checkpoints, to_host
+from stellaris_jax.run import open_run, train
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TINY = [
+    "env=gymnax/cartpole",
+    "env.num_envs=8",
+    "env.normalize_observation=true",
+    "env.normalize_reward=true",
+    "network.hidden=[8]",
+    "algorithm.rollout_length=16",
+    "algorithm.epochs=2",
+    "algorithm.minibatches=4",
+    "algorithm.kl_coefficient=0.2",
+    "system.learners=3",
+    "system.versions=8",
+    "system.actors=pipelined",
+    "delays.failure=0.1",
+    "evaluation.episodes=4",
+    "evaluation.points=1",
+    "run.progress=false",
+]
+
+
+def tiny(*overrides: str) -> Config:
+    return load_config([*TINY, *overrides])
+
+
+def steps(rounds: int) -> str:
+    return f"total_steps={rounds * 8 * 16}"
+
+
+def leaves(trainer: Trainer) -> list[np.ndarray]:
+    return to_host(trainer.state)
+
+
+def assert_identical(one: Trainer, other: Trainer) -> None:
+    """Bit for bit, engine state and timelines."""
+    for a, b in zip(leaves(one), leaves(other), strict=True):
+        assert a.tobytes() == b.tobytes()
+    assert json.dumps(one.host_state()["timelines"]) == json.dumps(other.host_state()["timelines"])
+
+
+def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *overrides]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(
+        command, cwd=run_dir.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def wait_for_checkpoints(process: subprocess.Popen[str], run_dir: Path, count: int) -> None:
+    """Until that many checkpoints are complete, while the process still trains."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if len([p for p in (run_dir / "checkpoints").glob("*") if p.name.isdigit()]) >= count:
+            return
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        time.sleep(0.005)
+    raise AssertionError("no checkpoint appeared")
+
+
+ROUNDS = 400
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> Trainer:
+    trainer = Trainer(tiny(steps(ROUNDS)))
+    trainer.run()
+    return trainer
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_resumed_run_equals_uninterrupted_run(signum: int, uninterrupted: Trainer, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, *TINY, steps(ROUNDS), f"run.dir={run_dir}", "checkpoint.interval=4")
+    wait_for_checkpoints(process, run_dir, 2)
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=60)
+    assert not (run_dir / "summary.json").exists(), "the run ended before it could be stopped"
+    if signum == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 128 + signum
+        assert re.search(rf"resume={re.escape(str(run_dir))}", output.replace("\n", ""))
+
+    summary = train(load_config([f"resume={run_dir}", "checkpoint.interval=50"]))
+    assert summary["rounds"] == ROUNDS
+    assert_identical(open_run(run_dir), uninterrupted)
+    rounds = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in rounds if r["kind"] == "round"] == list(range(1, ROUNDS + 1))
+
+
+def test_damaged_checkpoint_falls_back(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(tiny(steps(6), f"run.dir={run_dir}", "checkpoint.interval=2"))
+    newest = run_dir / "checkpoints" / "6"
+    data = max((p for p in (newest / "state").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    raw = bytearray(data.read_bytes())
+    for i in range(0, len(raw), 97):
+        raw[i] ^= 0x55
+    data.write_bytes(raw)
+
+    trainer, notes = Trainer(tiny(steps(6))), []
+    checkpoints = Checkpoints(run_dir / "checkpoints", keep=3)
+    assert trainer.restore(checkpoints, notes.append) == 4
+    assert len(notes) == 1
+    assert "round 6" in notes[0]
+    assert "damaged" in notes[0]
+
+    reference = Trainer(tiny(steps(6)))
+    reference.run()
+    trainer.run()
+    assert_identical(trainer, reference)
+    checkpoints.close()
+
+    for path in (run_dir / "checkpoints").glob("*/state/manifest.ocdbt"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="no intact checkpoint"):
+        open_run(run_dir)
+
+
+def test_resume_towards_more_steps(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(tiny(steps(4), f"run.dir={run_dir}"))
+    train(load_config([f"resume={run_dir}", steps(8)]))
+    reference = Trainer(tiny(steps(8)))
+    reference.run()
+    assert_identical(open_run(run_dir), reference)
+
+
+def test_run_directory_is_never_overwritten(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "precious").write_text("data")
+    with pytest.raises(ConfigError, match=r"run\.dir=.* is not empty"):
+        train(tiny(steps(2), f"run.dir={run_dir}"))
+    assert (run_dir / "precious").read_text() == "data"
+
+
+def test_run_directory_holds_what_was_promised(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    summary = train(tiny(steps(4), f"run.dir={run_dir}", "num_seeds=2"))
+    present = {p.name for p in run_dir.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "summary.json", "checkpoints", "curve.png"} <= present
+    assert any(name.startswith("events.out.tfevents") for name in present)
+    promised = """env system algorithm seed num_seeds env_steps updates eval_return_mean eval_return_ci95 eval_episodes
+        wall_seconds compile_seconds steps_per_second staleness_mean staleness_max gate_escapes occupancy
+        simulated_seconds cost_usd nonfinite_gradients versions device""".split()
+    saved = json.loads((run_dir / "summary.json").read_text())
+    assert set(promised) <= set(saved)
+    assert saved["eval_episodes"] == 8
+    assert saved["env_steps"] == 4 * 128
+    assert saved["eval_return_mean"] == pytest.approx(summary["eval_return_mean"])
+
+
+def test_seeds_have_their_own_delays_and_data() -> None:
+    trainer = Trainer(tiny(steps(4), "num_seeds=2", "seed=5"))
+    records = trainer.run()
+    params = np.asarray(trainer.state.params)
+    assert not np.array_equal(params[0], params[1])
+    seconds = records[-1]["per_seed"]["simulated_seconds"]
+    assert seconds[0] != seconds[1]
+    alone = Trainer(tiny(steps(4), "seed=6"))
+    alone.run()
+    assert alone.timelines[0].state() == trainer.timelines[1].state()
+    np.testing.assert_allclose(np.asarray(alone.state.params)[0], params[1], rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_compiles_after_the_first_chunk() -> None:
+    trainer = Trainer(tiny(steps(40), "engine.chunk_rounds=3"))
+    trainer.step()
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
+    )
+    trainer.run()
+    assert trainer.round == 40
+    assert compiled == []
+
+
+def test_nonfinite_gradients_are_rejected_and_counted() -> None:
+    trainer = Trainer(tiny(steps(12), "env=diagnostic/nonfinite", "env.kwargs={}", "env.normalize_reward=false"))
+    before = np.asarray(trainer.state.params)
+    records = trainer.run()
+    assert records[-1]["nonfinite_gradients"] > 0
+    after = np.asarray(trainer.state.params)
+    assert np.isfinite(after).all()
+    assert not np.array_equal(before, after), "finite minibatches must still be learned from"
+
+
+def test_devices_change_nothing() -> None:
+    one, four = Trainer(tiny(steps(3))), Trainer(tiny(steps(3), "engine.devices=4"))
+    one.run()
+    four.run()
+    for a, b in zip(leaves(one), leaves(four), strict=True):
+        assert a.shape == b.shape
+        if a.dtype.kind != "f":
+            np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(leaves(one)[0], leaves(four)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_too_many_devices_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"engine\.devices=64"):
+        train(load_config(["engine.devices=64", "env.num_envs=64", "system.learners=8"]))
+
+
+def test_trained_policy_loads_from_python(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(tiny(steps(4), f"run.dir={run_dir}", "num_seeds=2"))
+    policy = load_policy(run_dir, seed=1)
+    single, batch = policy(np.zeros(4)), policy(np.zeros((3, 4)))
+    assert single.shape == ()
+    assert batch.shape == (3,)
+    sampled = policy(np.zeros((500, 4)), key=jax.random.key(0))
+    assert set(np.unique(np.asarray(sampled))) == {0, 1}
+    with pytest.raises(ConfigError, match="accepted: 0, 1"):
+        load_policy(run_dir, seed=7)
+
+
+def test_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    (example,) = [b for b in re.findall(r"```python\n(.*?)```", readme, re.S) if "Trainer(" in b]
+    assert len(example.strip().splitlines()) <= 10
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), scope)
