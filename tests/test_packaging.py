@@ -1,0 +1,83 @@
+"""What is published: contents of the wheel, one version, pins within the declared ranges, an import without effects."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import stellaris_jax
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PUBLISHED_EXTRAS = ("mujoco", "brax", "envpool", "all", "dev")  # the CUDA extras are not pinned: they are the user's
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution and the wheel built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def repository_files(folder: str, pattern: str) -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob(pattern)}
+
+
+def test_wheel_holds_the_package_and_its_configs_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    info = f"stellaris_jax-{stellaris_jax.__version__}.dist-info/"
+    code = repository_files("stellaris_jax", "*.py") | {"stellaris_jax/py.typed"}
+    configs = {f"stellaris_jax/{name}" for name in repository_files("configs", "*.yaml")}
+    assert {name for name in names if not name.startswith(info)} == code | configs
+    assert info + "licenses/LICENSE" in names
+
+
+def test_source_distribution_holds_what_make_needs(built: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    needed = {"Makefile", "LICENSE", "CHANGELOG.md", "README.md", "scripts/install.sh", "tests/conftest.py"}
+    assert needed | repository_files("constraints", "*.txt") <= names
+
+
+def test_there_is_one_version(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert wheel.name.split("-")[1] == stellaris_jax.__version__
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    expected = "Unreleased" if "dev" in stellaris_jax.__version__ else stellaris_jax.__version__
+    assert headings[0] == expected
+
+
+@pytest.mark.parametrize("constraints", sorted((ROOT / "constraints").glob("py*.txt")), ids=lambda path: path.stem)
+def test_every_dependency_is_pinned_within_its_range(constraints: Path) -> None:
+    lines = [line for line in constraints.read_text().splitlines() if not line.startswith("#")]
+    pins = dict(line.split("==") for line in lines)  # anything but name==version fails here
+    extras = PROJECT["optional-dependencies"]
+    declared = PROJECT["dependencies"] + [line for extra in PUBLISHED_EXTRAS for line in extras[extra]]
+    for requirement in map(Requirement, declared):
+        name = canonicalize_name(requirement.name)
+        if name != PROJECT["name"]:
+            assert requirement.specifier.contains(pins[name], prereleases=True), requirement
+
+
+def test_import_sets_no_environment_and_leaves_jax_alone() -> None:
+    code = (
+        "import json, os, sys; before = dict(os.environ); import stellaris_jax;"
+        "print(json.dumps([dict(os.environ) == before, 'jax' in sys.modules]))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    same_environment, jax_imported = json.loads(result.stdout)
+    assert same_environment and not jax_imported
