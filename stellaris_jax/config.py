@@ -1,24 +1,37 @@
 """The typed configuration tree: the schema of `configs/`, its documentation and its validation.
 
 Every field carries a help text with its unit and, where it has one, the symbol and equation of the paper
-("Stellaris", SC'24). `python scripts/train.py --help` prints them.
+("Stellaris", SC'24), and the values it accepts. `python scripts/train.py --help` prints them.
 """
+
+# ruff: noqa: RUF009  (`knob` and `group` make dataclass fields)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from functools import cache
+from operator import attrgetter
+from typing import Any, get_args, get_origin, get_type_hints
+
+from stellaris_jax.near_miss import did_you_mean
 
 
 class ConfigError(ValueError):
     """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted."""
 
 
-def knob(default: Any, help: str) -> Any:
-    """A config field with its help text. Mutable defaults (dict, list) are copied per instance."""
+def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "") -> Any:
+    """A config field with its help text. Mutable defaults (dict, list) are copied per instance.
+
+    Args:
+      choices: the words accepted, where they are few.
+      within: the interval a number must lie in, such as "(0, 1]"; for a list, every element of it.
+    """
+    metadata = {"help": help, "choices": choices, "within": within}
     if isinstance(default, (dict, list)):
-        return field(default_factory=lambda: type(default)(default), metadata={"help": help})
-    return field(default=default, metadata={"help": help})
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def group(kind: type, help: str) -> Any:
@@ -29,83 +42,117 @@ def group(kind: type, help: str) -> Any:
 @dataclass
 class EnvConfig:
     name: str = knob("gymnax/CartPole-v1", "environment as suite/name, e.g. gymnax/acrobot, brax/reacher")
-    num_envs: int = knob(16, "environments stepped side by side per seed (N), shared out over the actors")
-    kwargs: dict[str, Any] = knob({}, "extra arguments for the suite, e.g. {backend: spring} for brax")
+    num_envs: int = knob(
+        16, "environments stepped side by side per seed (N), shared out over the actors", within="[1, inf)"
+    )
+    kwargs: dict[str, Any] = knob({}, "extra arguments for the suite, e.g. env.kwargs.backend=spring for brax")
     normalize_observation: bool = knob(False, "subtract the running mean of observations, divide by their deviation")
     normalize_reward: bool = knob(False, "divide rewards by the running deviation of the discounted return")
 
 
 @dataclass
 class NetworkConfig:
-    hidden: list[int] = knob([64, 64], "widths of the hidden layers of the policy and of the value network")
-    activation: str = knob("tanh", "activation of the hidden layers: tanh or relu")
+    hidden: list[int] = knob(
+        [64, 64], "widths of the hidden layers of the policy and of the value network, in units", within="[1, inf)"
+    )
+    activation: str = knob("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
 
 
 @dataclass
 class AlgorithmConfig:
-    name: str = knob("ppo", "the loss: ppo")
-    rollout_length: int = knob(128, "steps of every environment per round (T), in env steps")
-    epochs: int = knob(4, "passes over a round's data")
-    minibatches: int = knob(4, "minibatches per pass; each is one learner invocation")
-    learning_rate: float = knob(1e-3, "base learning rate (alpha_0 of Eq. 4)")
+    name: str = knob("ppo", "the loss", choices=("ppo",))
+    rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
+    epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
+    minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
+    learning_rate: float = knob(1e-3, "base learning rate (alpha_0 of Eq. 4)", within="(0, inf)")
     anneal: bool = knob(False, "lower the learning rate linearly to zero over total_steps")
-    max_grad_norm: float = knob(0.5, "clip the norm of an aggregated gradient at this value; 0 turns it off")
-    adam_eps: float = knob(1e-5, "epsilon of Adam")
-    gamma: float = knob(0.99, "discount per step (gamma)")
-    gae_lambda: float = knob(0.95, "lambda of generalised advantage estimation")
-    clip: float = knob(0.2, "clip range of the importance ratio (epsilon of PPO)")
-    value_clip: float = knob(0.2, "clip range of the value update; 0 turns it off")
-    value_coefficient: float = knob(0.5, "weight of the value loss")
-    entropy_coefficient: float = knob(0.01, "weight of the entropy bonus")
-    kl_coefficient: float = knob(0.0, "initial weight of KL(mu || pi), adapted each round; 0 turns it off")
-    kl_target: float = knob(0.01, "KL the coefficient is adapted towards, in nats")
+    max_grad_norm: float = knob(
+        0.5, "clip the norm of an aggregated gradient at this value; 0 turns it off", within="[0, inf)"
+    )
+    adam_eps: float = knob(1e-5, "epsilon of Adam", within="(0, inf)")
+    gamma: float = knob(0.99, "discount per step (gamma)", within="[0, 1]")
+    gae_lambda: float = knob(0.95, "lambda of generalised advantage estimation", within="[0, 1]")
+    clip: float = knob(0.2, "clip range of the importance ratio (epsilon of PPO)", within="(0, inf)")
+    value_clip: float = knob(0.2, "clip range of the value update; 0 turns it off", within="[0, inf)")
+    value_coefficient: float = knob(0.5, "weight of the value loss", within="[0, inf)")
+    entropy_coefficient: float = knob(0.01, "weight of the entropy bonus", within="[0, inf)")
+    kl_coefficient: float = knob(
+        0.0, "initial weight of KL(mu || pi), adapted each round; 0 turns it off", within="[0, inf)"
+    )
+    kl_target: float = knob(0.01, "KL the coefficient is adapted towards, in nats", within="(0, inf)")
 
 
 @dataclass
 class SystemConfig:
     name: str = knob("stellaris", "name of the system, for reports")
     rule: str = knob(
-        "stellaris", "when the parameter function aggregates: allreduce, central, async, softsync, ssp, stellaris, artifact"
+        "stellaris",
+        "when the parameter function aggregates gradients",
+        choices=("allreduce", "central", "async", "softsync", "ssp", "stellaris", "artifact"),
     )
-    learners: int = knob(8, "learner functions that may be in flight (n)")
-    softsync_c: int = knob(4, "gradients per aggregation of rule softsync (c)")
-    ssp_s: int = knob(2, "iterations a learner may run ahead of the slowest under rule ssp (s)")
-    decay: float = knob(0.96, "decay of the staleness threshold per round (d of Eq. 3)")
-    root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)")
+    learners: int = knob(8, "learner functions that may be in flight (n)", within="[1, inf)")
+    softsync_c: int = knob(4, "gradients per aggregation of rule softsync (c)", within="[1, inf)")
+    ssp_s: int = knob(2, "iterations a learner may run ahead of the slowest under rule ssp (s)", within="[0, inf)")
+    decay: float = knob(0.96, "decay of the staleness threshold per round (d of Eq. 3)", within="(0, 1]")
+    root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
     weighting: bool = knob(True, "weight gradients by staleness (Eq. 4); false gives every gradient weight 1")
     aggregation: str = knob(
-        "factored", "how weights meet the optimizer: factored (direction and step size), gradient, sequential"
+        "factored",
+        "how weights meet the optimizer: on its direction and step size (factored), on the gradient it is fed "
+        "(gradient), or by one optimizer step per gradient (sequential)",
+        choices=("factored", "gradient", "sequential"),
     )
     truncation: str = knob(
-        "weight", "global importance-sampling truncation (Eq. 2): weight, surrogate, artifact, none"
+        "weight",
+        "global importance-sampling truncation (Eq. 2): R'/R weights the clipped loss (weight), R' is the ratio in it "
+        "(surrogate), or as in the released code (artifact)",
+        choices=("weight", "surrogate", "artifact", "none"),
     )
-    rho: float = knob(1.0, "truncation threshold (rho of Eq. 2)")
-    actors: str = knob("barrier", "barrier: actors wait for the round's updates; pipelined: they collect the next fragment")
-    versions: int = knob(32, "policy versions kept for learners (length H of the version ring)")
-    overflow: str = knob("wait", "a gradient older than the ring: wait (delay the next update) or drop (count and discard)")
-    learner_billing: str = knob("serverless", "learners billed serverless (busy seconds) or serverful (wall-clock)")
-    actor_billing: str = knob("serverful", "actors billed serverless (busy seconds) or serverful (wall-clock)")
+    rho: float = knob(1.0, "truncation threshold (rho of Eq. 2)", within="(0, inf)")
+    actors: str = knob(
+        "barrier",
+        "actors wait for all updates of the round (barrier) or collect the next fragment meanwhile (pipelined)",
+        choices=("barrier", "pipelined"),
+    )
+    versions: int = knob(32, "policy versions kept for learners (length H of the version ring)", within="[2, inf)")
+    overflow: str = knob(
+        "wait",
+        "a gradient older than the version ring delays the next update (wait) or is discarded and counted (drop)",
+        choices=("wait", "drop"),
+    )
+    learner_billing: str = knob(
+        "serverless",
+        "learners are billed for busy seconds (serverless) or for wall-clock (serverful)",
+        choices=("serverless", "serverful"),
+    )
+    actor_billing: str = knob(
+        "serverful",
+        "actors are billed for busy seconds (serverless) or for wall-clock (serverful)",
+        choices=("serverless", "serverful"),
+    )
 
 
 @dataclass
 class PlatformConfig:
     name: str = knob("regular", "name of the platform, for reports")
-    gpus: int = knob(2, "GPUs that host learner functions")
-    slots_per_gpu: int = knob(4, "learner functions one GPU holds at a time")
-    actors: int = knob(128, "actor functions, one CPU core each")
-    cold_start: float = knob(1.5, "seconds to start a learner function whose container is not warm")
-    warm_start: float = knob(0.0, "seconds to start a learner function in a warm container")
-    keep_alive: float = knob(600.0, "seconds an idle container stays warm")
+    gpus: int = knob(2, "GPUs that host learner functions", within="[1, inf)")
+    slots_per_gpu: int = knob(4, "learner functions one GPU holds at a time", within="[1, inf)")
+    actors: int = knob(128, "actor functions, one CPU core each", within="[1, inf)")
+    cold_start: float = knob(1.5, "seconds to start a learner function whose container is not warm", within="[0, inf)")
+    warm_start: float = knob(0.0, "seconds to start a learner function in a warm container", within="[0, inf)")
+    keep_alive: float = knob(600.0, "seconds an idle container stays warm", within="[0, inf)")
     prewarm: bool = knob(True, "start the run with warm containers")
 
 
 @dataclass
 class DelayConfig:
-    kind: str = knob("constant", "distribution of durations: constant, lognormal, pareto, measured")
-    seconds: float = knob(1.0, "the constant; the median of lognormal; the minimum of pareto, in seconds")
-    sigma: float = knob(0.5, "deviation of log-seconds of lognormal")
-    alpha: float = knob(2.0, "tail index of pareto; smaller means heavier stragglers")
-    table: list[float] = knob([], "measured durations in seconds, used in order and over again")
+    kind: str = knob("constant", "distribution of durations", choices=("constant", "lognormal", "pareto", "measured"))
+    seconds: float = knob(
+        1.0, "the constant; the median of lognormal; the minimum of pareto, in seconds", within="[0, inf)"
+    )
+    sigma: float = knob(0.5, "deviation of log-seconds of lognormal", within="[0, inf)")
+    alpha: float = knob(2.0, "tail index of pareto; smaller means heavier stragglers", within="(0, inf)")
+    table: list[float] = knob([], "measured durations in seconds, used in order and over again", within="(0, inf)")
 
 
 @dataclass
@@ -114,46 +161,50 @@ class DelaysConfig:
     learner: DelayConfig = group(DelayConfig, "one learner invocation: one minibatch gradient")
     actor: DelayConfig = group(DelayConfig, "one actor rolling out its share of a fragment")
     aggregate: DelayConfig = group(DelayConfig, "one aggregation by the parameter function")
-    failure: float = knob(0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed")
+    failure: float = knob(
+        0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 1)"
+    )
 
 
 @dataclass
 class PricesConfig:
     name: str = knob("us_east_2", "name of the price book, for reports")
-    learner_vm: float = knob(3.06, "dollars per hour of one learner VM")
-    learner_vms: int = knob(2, "learner VMs in the cluster")
-    learner_vm_slots: int = knob(4, "learner functions per learner VM (an invocation pays this share)")
-    actor_vm: float = knob(4.896, "dollars per hour of one actor VM")
-    actor_vms: int = knob(1, "actor VMs in the cluster")
-    actor_vm_slots: int = knob(128, "actor functions per actor VM (an invocation pays this share)")
+    learner_vm: float = knob(3.06, "dollars per hour of one learner VM", within="[0, inf)")
+    learner_vms: int = knob(2, "learner VMs in the cluster", within="[1, inf)")
+    learner_vm_slots: int = knob(
+        4, "learner functions per learner VM (an invocation pays this share)", within="[1, inf)"
+    )
+    actor_vm: float = knob(4.896, "dollars per hour of one actor VM", within="[0, inf)")
+    actor_vms: int = knob(1, "actor VMs in the cluster", within="[1, inf)")
+    actor_vm_slots: int = knob(128, "actor functions per actor VM (an invocation pays this share)", within="[1, inf)")
 
 
 @dataclass
 class EngineConfig:
-    lanes: int = knob(1, "gradients computed side by side on each device")
-    devices: int = knob(1, "devices learners and environments are spread over")
-    chunk_rounds: int = knob(8, "rounds per compiled call; metrics reach the host once per call")
+    lanes: int = knob(1, "gradients computed side by side on each device", within="[1, inf)")
+    devices: int = knob(1, "devices learners and environments are spread over", within="[1, inf)")
+    chunk_rounds: int = knob(8, "rounds per compiled call; metrics reach the host once per call", within="[1, inf)")
     compile_cache: bool = knob(True, "keep compiled programs on disk for the next run")
 
 
 @dataclass
 class EvaluationConfig:
-    episodes: int = knob(128, "episodes per evaluation and seed; 0 turns evaluation off")
-    points: int = knob(10, "evaluations spread evenly over the run, the last at its end")
+    episodes: int = knob(128, "episodes per evaluation and seed; 0 turns evaluation off", within="[0, inf)")
+    points: int = knob(10, "evaluations spread evenly over the run, the last at its end", within="[0, inf)")
     greedy: bool = knob(True, "act by the mode of the policy instead of sampling")
 
 
 @dataclass
 class CheckpointConfig:
-    interval: int = knob(0, "rounds between checkpoints; 0 saves at every evaluation point")
-    keep: int = knob(3, "most recent checkpoints kept beside the best one")
+    interval: int = knob(0, "rounds between checkpoints; 0 saves at every evaluation point", within="[0, inf)")
+    keep: int = knob(3, "most recent checkpoints kept beside the best one", within="[1, inf)")
 
 
 @dataclass
 class RunConfig:
     dir: str = knob("", "run directory; empty means runs/<time>-<name>; one that holds a run is refused")
     name: str = knob("", "label in the default directory's name; empty means <system>-<env>")
-    progress: bool = knob(True, "live progress display; off prints one line per evaluation")
+    progress: bool = knob(True, "live progress display; false prints one line per evaluation")
 
 
 @dataclass
@@ -169,7 +220,158 @@ class Config:
     evaluation: EvaluationConfig = group(EvaluationConfig, "measuring the policy")
     checkpoint: CheckpointConfig = group(CheckpointConfig, "saving the run")
     run: RunConfig = group(RunConfig, "where the run lives")
-    seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained")
-    num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays")
-    total_steps: int = knob(500_000, "env steps per seed, rounded up to whole rounds")
-    resume: str = knob("", "run directory to continue; only total_steps, engine, evaluation and checkpoint may change")
+    seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained", within="[0, inf)")
+    num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, inf)")
+    total_steps: int = knob(500_000, "env steps per seed, rounded up to whole rounds", within="[1, inf)")
+    resume: str = knob(
+        "", "run directory to continue; only total_steps, engine, evaluation, checkpoint and run.progress may change"
+    )
+
+
+KINDS = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list[int]: "a list of integers",
+    list[float]: "a list of numbers",
+    dict[str, Any]: "a mapping",
+}
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What is known of one config field: its dotted key, its type (one of `KINDS`) and what `knob` was told."""
+
+    key: str
+    kind: Any
+    help: str
+    choices: tuple[str, ...]
+    within: str
+
+    def check(self, value: Any) -> None:
+        """Raise ConfigError unless `value` has the right type and is one of the values accepted."""
+        if not _is_kind(value, self.kind):
+            raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {value!r}.")
+        if self.choices and value not in self.choices:
+            raise ConfigError(f"{self.key} must be {self.accepted}, not {value!r}{did_you_mean(value, self.choices)}")
+        for number in (value if isinstance(value, list) else [value]) if self.within else []:
+            if not _is_within(number, self.within):
+                raise ConfigError(f"{self.key} must be {self.accepted}, not {number!r}.")
+
+    @property
+    def accepted(self) -> str:
+        """The values accepted, in words; empty where any of the right type is."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        low, _, high = self.within[1:-1].partition(", ")
+        if high == "inf":
+            return f"at least {low}" if self.within[0] == "[" else f"greater than {low}"
+        return f"in {self.within}" if self.within else ""
+
+
+def _is_kind(value: Any, kind: Any) -> bool:
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_is_kind(element, get_args(kind)[0]) for element in value)
+    return isinstance(value, get_origin(kind) or kind)
+
+
+def _is_within(number: float, interval: str) -> bool:
+    low, high = (float(bound) for bound in interval[1:-1].split(","))
+    return low < number < high or (number == low and interval[0] == "[") or (number == high and interval[-1] == "]")
+
+
+def _fields(kind: type, prefix: str = "") -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Dotted key, type and metadata of every field below a dataclass, groups before their members."""
+    hints = get_type_hints(kind)
+    for entry in fields(kind):
+        yield prefix + entry.name, hints[entry.name], dict(entry.metadata)
+        if is_dataclass(hints[entry.name]):
+            yield from _fields(hints[entry.name], f"{prefix}{entry.name}.")
+
+
+@cache
+def knobs() -> dict[str, Knob]:
+    """Every config field by its dotted key, in the order of the schema."""
+    return {key: Knob(key, kind, **about) for key, kind, about in _fields(Config) if not is_dataclass(kind)}
+
+
+@cache
+def sections() -> dict[str, str]:
+    """Help text of every nested group of fields by its dotted key, in the order of the schema."""
+    return {key: about["help"] for key, kind, about in _fields(Config) if is_dataclass(kind)}
+
+
+def unknown_key(key: str) -> ConfigError:
+    """The error for a dotted key that the schema does not have."""
+    return ConfigError(f"{key} is not a config key{did_you_mean(key, [*knobs(), *sections()])}")
+
+
+def validate(config: Config) -> None:
+    """Raise ConfigError for the first value or combination of values that cannot run."""
+    for key, entry in knobs().items():
+        entry.check(attrgetter(key)(config))
+    for holds, sentence in _combinations(config):
+        if not holds:
+            raise ConfigError(sentence)
+
+
+def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
+    """Conditions between keys, each with the sentence to say where it does not hold."""
+    samples = c.env.num_envs * c.algorithm.rollout_length
+    yield (
+        samples % c.algorithm.minibatches == 0,
+        f"algorithm.minibatches={c.algorithm.minibatches} must divide the {samples} samples of a round "
+        f"(env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length}).",
+    )
+    yield (
+        c.env.num_envs % c.engine.devices == 0,
+        f"env.num_envs={c.env.num_envs} must be a multiple of engine.devices={c.engine.devices}.",
+    )
+    learners = c.system.learners
+    slots = c.platform.gpus * c.platform.slots_per_gpu
+    yield (
+        learners <= slots,
+        f"system.learners={learners} must be at most the platform's {slots} slots "
+        f"(platform.gpus={c.platform.gpus} times platform.slots_per_gpu={c.platform.slots_per_gpu}).",
+    )
+    fragments = 2 if c.system.actors == "pipelined" else 1
+    gradients = c.algorithm.epochs * c.algorithm.minibatches * fragments
+    yield (
+        learners <= gradients,
+        f"system.learners={learners} must be at most the {gradients} minibatches there are at a time "
+        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}"
+        f"{' of two fragments' if fragments == 2 else ''}).",
+    )
+    yield (
+        c.system.rule != "central" or learners == 1,
+        f"system.rule=central has one learner, so system.learners must be 1, not {learners}.",
+    )
+    yield (
+        c.system.rule != "softsync" or c.system.softsync_c <= learners,
+        f"system.softsync_c={c.system.softsync_c} must be at most system.learners={learners}.",
+    )
+    priced = c.prices.learner_vms * c.prices.learner_vm_slots
+    yield (
+        slots <= priced,
+        f"platform={c.platform.name} has {slots} learner slots, but prices={c.prices.name} pays for {priced} "
+        f"(prices.learner_vms={c.prices.learner_vms} times prices.learner_vm_slots={c.prices.learner_vm_slots}).",
+    )
+    priced = c.prices.actor_vms * c.prices.actor_vm_slots
+    yield (
+        c.platform.actors <= priced,
+        f"platform={c.platform.name} has {c.platform.actors} actors, but prices={c.prices.name} pays for {priced} "
+        f"(prices.actor_vms={c.prices.actor_vms} times prices.actor_vm_slots={c.prices.actor_vm_slots}).",
+    )
+    for key in ("learner", "actor", "aggregate"):
+        delay: DelayConfig = getattr(c.delays, key)
+        yield (
+            delay.kind != "measured" or len(delay.table) > 0,
+            f"delays.{key}.kind=measured needs delays.{key}.table, a list of seconds with at least one entry.",
+        )
+        yield (
+            delay.kind not in ("lognormal", "pareto") or delay.seconds > 0,
+            f"delays.{key}.seconds must be greater than 0 if delays.{key}.kind is {delay.kind}, not {delay.seconds}.",
+        )

@@ -1,0 +1,133 @@
+"""The command line of `scripts/train.py`: `--help`, one run, or with `-m` a sweep of runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from stellaris_jax.compose import GROUPS, PRIMARY, choices, compose_config, load_config, load_sweep, shipped_configs
+from stellaris_jax.config import Config, ConfigError, knobs, sections
+
+WIDTH = 120
+USAGE = """\
+python scripts/train.py [group=choice] [key=value] ...        one run
+python scripts/train.py -m [sweep=choice] [key=a,b,c] ...     a sweep: one run per combination
+  -h, --help           this text; with overrides, the values they lead to
+  -m, --multirun       sweep over every key with several values
+  --config-dir DIR     a directory laid out like configs/, with further choices"""
+EXAMPLES = """\
+python scripts/train.py env=gymnax/acrobot num_seeds=8
+python scripts/train.py env=brax/hopper system=allreduce algorithm.learning_rate=3e-4
+python scripts/train.py -m sweep=staleness
+python scripts/train.py -m system=stellaris system.decay=0.9,0.96,1 seed=0,1,2
+python scripts/train.py resume=runs/NAME total_steps=1e6"""
+
+
+def main(task: Callable[[Config], Any], argv: Sequence[str] | None = None) -> None:
+    """Run `task` on the configuration that the command line asks for, or on each of a sweep.
+
+    Args:
+      task: trains one configuration. In a sweep it is called once per point, with `run.dir` inside the sweep's
+        directory unless the command line sets it.
+      argv: the arguments; those of the process by default.
+
+    A ConfigError ends the process with exit code 2 and one line on stderr, before anything has run if it can be known
+    by then. The report of a sweep is written when its last point is done, and also when it is cut short.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--config-dir")
+    args, overrides = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
+    try:
+        for flag in overrides:
+            if flag.startswith("-"):
+                raise ConfigError(f"{flag} is not an option; settings are written key=value, and --help lists them.")
+        if args.help:
+            print(help_text(compose_config(overrides, args.config_dir), args.config_dir))
+        elif args.multirun:
+            _sweep(task, overrides, args.config_dir)
+        else:
+            _single(task, overrides, args.config_dir)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def help_text(config: Config, config_dir: str | Path | None = None) -> str:
+    """Every group with its choices and every key with its value in `config`, its meaning and what it accepts."""
+    lines = [USAGE, "", "GROUPS (files below configs/)"]
+    for group in GROUPS:
+        others = "; or any other environment of a suite, as in env=brax/ant" if group == "env" else ""
+        lines += _row(f"{group:<10}", ", ".join(choices(group, config_dir)) + others, indent=13)
+    headings = {"": "the run as a whole", **sections()}
+    entries = sorted(knobs().values(), key=lambda entry: list(headings).index(entry.key.rpartition(".")[0]))
+    heading = None
+    for entry in entries:
+        section = entry.key.rpartition(".")[0]
+        if section != heading:
+            heading = section
+            lines += ["", f"{section.upper() or 'TOP LEVEL'}: {headings[section]}"]
+        about = f"{entry.help}; {entry.accepted}" if entry.accepted else entry.help
+        lines += _row(f"{entry.key:<30} {_shown(attrgetter(entry.key)(config)):<12}", about, indent=46)
+    return "\n".join([*lines, "", "EXAMPLES", EXAMPLES])
+
+
+def _row(head: str, about: str, indent: int) -> list[str]:
+    """What a line is about, and wrapped text in a column to its right; below it where the head is too long."""
+    wrapped = [" " * indent + line for line in textwrap.wrap(about, WIDTH - indent)]
+    if len(head) + 3 > indent:
+        return [f"  {head}", *wrapped]
+    return [f"  {head} ".ljust(indent) + wrapped[0].lstrip(), *wrapped[1:]]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if value != "" else "''"
+
+
+def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
+    sweep = load_sweep(overrides, config_dir)
+    if len(sweep.points) > 1:
+        raise ConfigError(f"This is a sweep over {len(sweep.points)} points; add -m to run them all.")
+    task(load_config(overrides, config_dir))
+
+
+def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
+    """Check every point, then let Hydra launch them one after the other, and report."""
+    sweep = load_sweep(overrides, config_dir)
+    for point in sweep.points:
+        load_config(point, config_dir)
+
+    def run_point(_: DictConfig) -> Any:
+        job = HydraConfig.get()
+        config = load_config(job.overrides.task, config_dir)
+        config.run.dir = config.run.dir or str(Path(job.sweep.dir) / job.sweep.subdir)
+        print(f"point {job.job.num + 1} of {len(sweep.points)}: {' '.join(job.overrides.task)}", flush=True)
+        try:
+            return task(config)
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+
+    app = hydra.main(config_path=str(shipped_configs()), config_name=PRIMARY, version_base="1.3")(run_point)
+    arguments = sys.argv
+    sys.argv = [arguments[0], "--multirun", *sweep.overrides, f"hydra.sweep.dir='{sweep.directory}'"]
+    try:
+        app()
+    finally:
+        sys.argv = arguments
+        if any(sweep.directory.glob("[0-9]*")):
+            from stellaris_jax.report.sweep import report
+
+            report(sweep.directory)

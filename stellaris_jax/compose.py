@@ -1,0 +1,335 @@
+"""From overrides to a `Config`: Hydra composition over `configs/`, with every mistake told in one sentence.
+
+Hydra is used for what it is good at (groups, the override grammar, sweeps). Around it stand three things of our own:
+overrides are checked against the schema before Hydra sees them, any environment of a suite is a choice of group `env`
+without a file (`SuiteSource`), and what Hydra still has to refuse is retold as a `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, get_origin
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+
+from stellaris_jax.config import KINDS, Config, ConfigError, Knob, knobs, sections, unknown_key, validate
+from stellaris_jax.near_miss import did_you_mean
+
+GROUPS = ("env", "algorithm", "system", "platform", "delays", "prices", "sweep")
+"""Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
+
+RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress")
+"""Keys, and groups of keys, that may differ when a run is resumed."""
+
+PRIMARY = "train"
+
+
+def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
+    """Compose and validate a configuration.
+
+    Args:
+      overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
+      config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
+
+    With `resume=RUN_DIR` the configuration is the stored one of that run, with the overrides that may change.
+    Raises ConfigError, whose message is one sentence, for anything that cannot run.
+    """
+    config = compose_config(overrides, config_dir)
+    validate(config)
+    # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
+    from stellaris_jax.envs.registry import resolve
+
+    config.env.name = resolve(config.env.name)
+    return config
+
+
+def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
+    """`load_config` without the checks of values: keys, choices and types are right, what they mean may not be."""
+    with _composer(config_dir) as hydra:
+        parsed = hydra.parse(overrides)
+        for override in parsed:
+            if override.is_sweep_override():
+                raise ConfigError(
+                    f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
+                )
+        directory = next((str(o.value()) for o in reversed(parsed) if o.key_or_group == "resume"), "")
+        return _resumed(directory, parsed) if directory else _typed(hydra.compose(parsed))
+
+
+class Sweep(NamedTuple):
+    """What a multirun goes through: its overrides with those of the sweep file among them, the override list of every
+    point (a single one where nothing is swept), and its directory."""
+
+    overrides: list[str]
+    points: list[list[str]]
+    directory: Path
+
+
+def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
+    """Expand what is swept, on the command line (`seed=0,1,2`) and in the chosen file of group `sweep`.
+
+    A key given on the command line replaces that of the file. Raises ConfigError.
+    """
+    with _composer(config_dir) as hydra:
+        given = hydra.parse(overrides)
+        keys = {o.key_or_group for o in given}
+        chosen = [o for o in given if o.key_or_group == "sweep" or o.is_hydra_override()]
+        node = hydra.compose(chosen, hydra=True).hydra
+        params = {key: value for key, value in (node.sweeper.params or {}).items() if key not in keys}
+        merged = hydra.parse([f"{key}={value}" for key, value in params.items()]) + given
+        points = itertools.product(*(_values(o) for o in merged))
+        return Sweep(hydra.search + [_line(o) for o in merged], [list(point) for point in points], Path(node.sweep.dir))
+
+
+def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
+    """The files of a config group such as `system`; those of `env` as suite/name."""
+    with _composer(config_dir) as hydra:
+        return hydra.choices(group)
+
+
+def to_yaml(config: Config) -> str:
+    """The configuration as YAML, from which `from_yaml` makes an equal one."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def from_yaml(path: str | Path) -> Config:
+    """Read what `to_yaml` wrote. Keys the file lacks have their defaults. Raises ConfigError."""
+    try:
+        node = OmegaConf.load(path)
+        if not isinstance(node, DictConfig) or not node:
+            raise ConfigError("there are no keys in it.")
+        return _typed(node)
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def shipped_configs() -> Path:
+    """The directory of the shipped config files: inside the installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+class SuiteSource(ConfigSource):
+    """Where Hydra finds `env/<suite>/<name>` for a name that has no file of its own.
+
+    A spelling of a tuned environment (`CartPole-v1` for cartpole.yaml) gets its file, any other name nothing but the
+    name. Whether the suite has such an environment is checked later, by `load_config`.
+    """
+
+    @staticmethod
+    def scheme() -> str:
+        return "suites"
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return False
+
+    def is_config(self, config_path: str) -> bool:
+        return re.fullmatch(r"env/[^/]+/.+", config_path) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return []
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        name = config_path.removeprefix("env/").removesuffix(".yaml")
+        suite, _, task = name.partition("/")
+        folder = shipped_configs() / "env" / suite.lower()
+        tuned = next((file for file in sorted(folder.glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
+        node = OmegaConf.merge(OmegaConf.load(tuned) if tuned else {}, {"env": {"name": name}})
+        return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
+
+
+def _plain(task: str) -> str:
+    """`CartPole-v1` -> `cartpole`: lower case, without version and punctuation."""
+    return re.sub(r"[\W_]", "", re.sub(r"-v\d+$", "", task.lower()))
+
+
+class _Composer:
+    """Hydra, initialised on the config directories: parses and checks overrides, and composes."""
+
+    def __init__(self, search: list[str]):
+        self.search = search
+        self.loader = GlobalHydra.instance().config_loader()
+
+    def parse(self, overrides: Sequence[str]) -> list[Override]:
+        """The overrides, checked against the schema and the files, in a form that Hydra accepts."""
+        parser = OverridesParser.create(self.loader)
+        parsed = []
+        for line in overrides:
+            try:
+                (override,) = parser.parse_overrides([line])
+                self._check(override)
+                parsed += parser.parse_overrides([_normal(override, line)])
+            except HydraException:
+                advice = "write key=value" if "=" not in line else "quote the value, as in key='a, b'"
+                raise ConfigError(f"{line!r} is not an override; {advice}.") from None
+        return parsed
+
+    def _check(self, override: Override) -> None:
+        key = override.key_or_group
+        if override.is_hydra_override():
+            return
+        if override.is_delete():
+            raise ConfigError(f"~{key} is not possible; keys can be set, but not removed.")
+        if override.package is not None:
+            raise unknown_key(f"{key}@{override.package}")
+        if key in GROUPS:
+            for choice in _values(override):
+                self._check_choice(key, choice.removeprefix(f"{key}="))
+        elif key in sections():
+            if not isinstance(override.value(), dict):
+                members = ", ".join(name for name in knobs() if name.startswith(f"{key}."))
+                raise ConfigError(f"{key} is a group of keys, not a value; set one of {members}.")
+        elif _knob_of(key) is None:
+            raise unknown_key(key)
+
+    def _check_choice(self, group: str, choice: str) -> None:
+        if group == "env":
+            if not re.fullmatch(r"[^/]+/.+", choice):
+                raise ConfigError(f"env={choice} must be suite/name, such as env=gymnax/cartpole.")
+            return
+        options = self.choices(group)
+        if choice not in options:
+            raise ConfigError(f"{group}={choice} is not one of {', '.join(options)}{did_you_mean(choice, options)}")
+
+    def choices(self, group: str) -> list[str]:
+        folders = [""]
+        if group == "env":
+            folders = [f"{name}/" for name in self._list(group, ObjectType.GROUP)]
+        return [folder + name for folder in folders for name in self._list(f"{group}/{folder}", ObjectType.CONFIG)]
+
+    def _list(self, group: str, kind: ObjectType) -> list[str]:
+        return self.loader.get_group_options(group.rstrip("/"), kind, PRIMARY, self.search)
+
+    def compose(self, overrides: Sequence[Override], hydra: bool = False) -> DictConfig:
+        """The composed tree; with `hydra`, Hydra's own settings are in it."""
+        try:
+            return compose(PRIMARY, self.search + [_line(o) for o in overrides], return_hydra_config=hydra)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+            raise _retold(error) from None
+
+
+@contextmanager
+def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
+    """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
+    ConfigStore.instance().store(name="schema", node=Config)
+    Plugins.instance().register(SuiteSource)
+    search = []
+    if config_dir:
+        if not Path(config_dir).is_dir():
+            raise ConfigError(f"The config directory {config_dir} does not exist.")
+        search = [f"hydra.searchpath=['file://{Path(config_dir).resolve()}','suites://']"]
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(shipped_configs()), version_base="1.3"):
+            yield _Composer(search)
+    finally:
+        if outer is not None:
+            GlobalHydra.instance().initialize(outer)
+
+
+def _knob_of(key: str) -> Knob | None:
+    """The config field that `key` sets, wholly or, of a mapping such as env.kwargs, in part."""
+    owner = next(
+        (name for name, entry in knobs().items() if get_origin(entry.kind) is dict and key.startswith(f"{name}.")), key
+    )
+    return knobs().get(owner)
+
+
+def _normal(override: Override, line: str) -> str:
+    """The line as Hydra wants it: mappings are opened for new keys, and 1e6 is an integer where one is needed."""
+    if override.is_hydra_override():
+        return line
+    key, _, value = line.lstrip("+").partition("=")
+    entry = _knob_of(key)
+    if entry is None:
+        return f"{key}={value}"
+    if entry.kind is int:
+        value = re.sub(r"(?<![\w.])\d+(\.\d*)?e\+?\d+(?![\w.])", _integer, value, flags=re.IGNORECASE)
+    return f"++{key}={value}" if get_origin(entry.kind) is dict else f"{key}={value}"
+
+
+def _integer(number: re.Match[str]) -> str:
+    value = float(number[0])
+    return str(int(value)) if value.is_integer() else number[0]
+
+
+def _line(override: Override) -> str:
+    return str(override.input_line)
+
+
+def _values(override: Override) -> list[str]:
+    """One override per value swept; the override itself where nothing is."""
+    if not override.is_sweep_override():
+        return [_line(override)]
+    if not override.is_discrete_sweep():
+        raise ConfigError(f"{_line(override)} is not a list of values, which a sweep needs.")
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def _typed(node: DictConfig) -> Config:
+    """The dataclasses of a composed or loaded tree."""
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), node))
+    except OmegaConfBaseException as error:
+        raise _retold(error) from None
+    assert isinstance(config, Config)
+    return config
+
+
+def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
+    """The stored configuration of a run, with those overrides that may change."""
+    path = Path(directory) / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
+    node = OmegaConf.structured(from_yaml(path))
+    for override in overrides:
+        key = override.key_or_group
+        if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
+            raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
+        try:
+            OmegaConf.update(node, key, override.value())
+        except OmegaConfBaseException as error:
+            raise _retold(error) from None
+    config = _typed(node)
+    config.run.dir = directory
+    return config
+
+
+def _retold(error: Exception) -> ConfigError:
+    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__ or cause.__context__
+    key = re.sub(r"\[.*", "", str(cause.full_key)) if cause else ""
+    if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and key:
+        return unknown_key(key)
+    if isinstance(cause, ValidationError) and key in knobs():
+        return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {cause.value!r}.")
+    return ConfigError(_one_line(cause or error))
+
+
+def _one_line(error: BaseException) -> str:
+    """The message without the details OmegaConf adds on lines of their own."""
+    return " ".join(re.sub(r"\n\s+\w+: .*|\n\s*\w+=.*", "", str(error)).split()).rstrip(".") + "."

@@ -1,0 +1,493 @@
+"""The configuration layer: schema, groups, overrides, sweeps, and one clear sentence for every mistake."""
+
+from __future__ import annotations
+
+import math
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stellaris_jax import cli
+from stellaris_jax.compose import GROUPS, choices, from_yaml, load_config, load_sweep, shipped_configs, to_yaml
+from stellaris_jax.config import Config, ConfigError, knobs, sections, validate
+from stellaris_jax.timeline.rules import RULES
+
+FILES = [(group, choice) for group in GROUPS for choice in choices(group)]
+
+
+def complaint(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides)
+    message = str(caught.value)
+    assert "\n" not in message and message[-1] in ".?", message
+    return message
+
+
+def with_value(key: str, value: object) -> Config:
+    config = Config()
+    owner, _, leaf = key.rpartition(".")
+    setattr(attrgetter(owner)(config) if owner else config, leaf, value)
+    return config
+
+
+# What ships
+
+
+def test_schema_alone_is_valid() -> None:
+    validate(Config())
+
+
+@pytest.mark.parametrize(("group", "choice"), FILES, ids=["=".join(pair) for pair in FILES])
+def test_every_file_composes_and_validates(group: str, choice: str) -> None:
+    needed = ["prices=hpc"] if (group, choice) == ("platform", "hpc") else []
+    config = load_config([f"{group}={choice}", *needed])
+    if group not in ("env", "sweep"):
+        assert getattr(config, group).name == choice
+
+
+def test_every_config_file_is_a_choice() -> None:
+    files = {path.relative_to(shipped_configs()).with_suffix("") for path in shipped_configs().rglob("*.yaml")}
+    assert files == {Path(group, choice) for group, choice in FILES} | {Path("train")}
+
+
+def test_presets_name_rules_that_exist() -> None:
+    assert set(knobs()["system.rule"].choices) == set(RULES) == set(choices("system"))
+
+
+@pytest.mark.parametrize("system", ["allreduce", "central", "async", "softsync", "ssp"])
+def test_baselines_are_serverful_and_without_truncation(system: str) -> None:
+    config = load_config([f"system={system}"]).system
+    assert (config.rule, config.learner_billing, config.truncation) == (system, "serverful", "none")
+    # Only n-softsync weighs by staleness, by 1 / staleness (Zhang et al. 2016).
+    assert (config.weighting, config.root) == ((True, 1) if system == "softsync" else (False, 3))
+
+
+def test_paper_values() -> None:
+    """Section VIII of the paper: d = 0.96, v = 3, rho = 1; 8 and 64 slots; $11.016 and $84.96 an hour."""
+    system = load_config().system
+    assert (system.decay, system.root, system.rho, system.learners) == (0.96, 3, 1.0, 8)
+    for overrides, slots, dollars in (([], 8, 11.016), (["platform=hpc", "prices=hpc"], 64, 84.96)):
+        config = load_config(overrides)
+        prices = config.prices
+        assert config.platform.gpus * config.platform.slots_per_gpu == slots
+        hourly = prices.learner_vm * prices.learner_vms + prices.actor_vm * prices.actor_vms
+        assert hourly == pytest.approx(dollars)
+
+
+def test_delay_models_share_their_medians() -> None:
+    constant, pareto = load_config(["delays=constant"]).delays, load_config(["delays=pareto"]).delays
+    lognormal = load_config(["delays=lognormal"]).delays
+    for key in ("learner", "actor", "aggregate"):
+        seconds = getattr(constant, key).seconds
+        assert getattr(lognormal, key).seconds == seconds
+        tail = getattr(pareto, key)
+        assert tail.seconds * 2 ** (1 / tail.alpha) == pytest.approx(seconds, rel=0.01)
+
+
+# Precedence
+
+
+def test_later_layers_override_earlier_ones() -> None:
+    schema = Config().algorithm.minibatches
+    group = load_config(["env=diagnostic/constant_reward"]).algorithm.minibatches
+    env = load_config(["env=brax/hopper"]).algorithm.minibatches
+    line = load_config(["algorithm.minibatches=64", "env=brax/hopper"]).algorithm.minibatches
+    assert (schema, group, env, line) == (4, 8, 32, 64)
+
+
+def test_own_directory_adds_choices(tmp_path: Path) -> None:
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "mine.yaml").write_text("name: mine\nrule: softsync\nsoftsync_c: 3\n")
+    (tmp_path / "env" / "own").mkdir(parents=True)
+    (tmp_path / "env" / "own" / "task.yaml").write_text("# @package _global_\nenv: {name: brax/fast}\nseed: 9\n")
+    assert load_config(["system=mine"], tmp_path).system.softsync_c == 3
+    config = load_config(["system=async", "env=own/task"], tmp_path)
+    assert (config.system.rule, config.env.name, config.seed) == ("async", "brax/fast", 9)
+    assert load_config(["env=gymnax/CartPole-v1"], tmp_path) == load_config()
+    assert choices("system", tmp_path) == sorted([*choices("system"), "mine"])
+
+
+def test_mistake_in_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "system").mkdir()
+    for text, expected in [
+        ("lerners: 3", "system.lerners is not a config key; did you mean system.learners?"),
+        ("learners: many", "system.learners must be an integer, not 'many'."),
+    ]:
+        (tmp_path / "system" / "mine.yaml").write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            load_config(["system=mine"], tmp_path)
+        assert str(caught.value) == expected
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
+        load_config([], tmp_path / "nowhere")
+
+
+# Environments by name
+
+
+@pytest.mark.parametrize(
+    ("choice", "name"),
+    [
+        ("gymnax/MountainCar-v0", "gymnax/MountainCar-v0"),
+        ("gymnax/mountaincar", "gymnax/MountainCar-v0"),
+        ("brax/fast", "brax/fast"),
+        ("diagnostic/constant_reward", "diagnostic/constant_reward"),
+    ],
+)
+def test_environment_without_a_file(choice: str, name: str) -> None:
+    config = load_config([f"env={choice}", "env.num_envs=32"])
+    assert (config.env.name, config.env.num_envs, config.env.kwargs) == (name, 32, {})
+
+
+@pytest.mark.parametrize("spelling", ["gymnax/Breakout-MinAtar", "gymnax/breakout-minatar", "Gymnax/BreakoutMinAtar"])
+def test_other_spellings_find_the_tuned_file(spelling: str) -> None:
+    assert load_config([f"env={spelling}"]) == load_config(["env=gymnax/breakout_minatar"])
+
+
+def test_version_that_does_not_exist_is_not_replaced_by_the_tuned_one() -> None:
+    assert "CartPole-v0" in complaint("env=gymnax/CartPole-v0")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("algoritm.lr=1", "algorithm.learning_rate"),
+        ("lr=1", "algorithm.learning_rate"),
+        ("algorithm.ent_coef=1", "algorithm.entropy_coefficient"),
+        ("sytem=async", "system"),
+        ("system.learner=2", "system.learners"),
+        ("learners=2", "system.learners"),
+        ("timesteps=5", "total_steps"),
+        ("delays.learner.second=5", "delays.learner.seconds"),
+        ("network={hiden: [8]}", "network.hidden"),
+        ("+checkpoints.keep=1", "checkpoint.keep"),
+        ("system=stelaris", "stellaris"),
+        ("delays=lognorm", "lognormal"),
+        ("env=gymnax/acrobt", "Acrobot-v1"),
+        ("system.truncation=wieght", "weight"),
+        ("network.activation=Tanh", "tanh"),
+    ],
+)
+def test_near_misses(override: str, meant: str) -> None:
+    assert complaint(override).endswith(f"did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("xyz=1", ["xyz", "not a config key"]),
+        ("system=foo", ["system=foo", *choices("system")]),
+        ("env=cartpole", ["env=cartpole", "suite/name"]),
+        ("env=gymnax", ["env=gymnax", "suite/name"]),
+        ("env=atari3000/pong", ["atari3000"]),
+        ("system@x=async", ["system@x"]),
+        ("~seed", ["seed", "removed"]),
+        ("network=cnn", ["network.hidden", "network.activation"]),
+        ("seed", ["'seed'", "key=value"]),
+        ("run.name=a(b", ["run.name=a(b", "quote"]),
+        ("seed=1,2", ["seed=1,2", "-m"]),
+        ("hydra.foo=1", ["hydra.foo"]),
+        ("run.name=${missing}", ["missing"]),
+        ("algorithm.learning_rate=fast", ["algorithm.learning_rate", "a number", "'fast'"]),
+        ("seed=1.5", ["seed", "an integer", "1.5"]),
+        ("seed=null", ["seed", "an integer", "None"]),
+        ("env.num_envs=true", ["env.num_envs", "an integer", "True"]),
+        ("system.weighting=maybe", ["system.weighting", "true or false", "'maybe'"]),
+        ("network.hidden=[a]", ["network.hidden", "a list of integers", "'a'"]),
+        ("network.hidden=64", ["network.hidden", "a list of integers", "64"]),
+        ("env.kwargs=spring", ["env.kwargs", "a mapping", "spring"]),
+        ("network.hidden=[64,0]", ["network.hidden", "at least 1", "0"]),
+        ("system.rule=synchronous", ["system.rule", "allreduce, central, async", "'synchronous'"]),
+    ],
+)
+def test_mistakes_name_key_value_and_what_is_accepted(override: str, parts: list[str]) -> None:
+    message = complaint(override)
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted", "refused"),
+    [
+        ("env.num_envs", [1], [0, -1]),
+        ("algorithm.epochs", [1], [0]),
+        ("algorithm.learning_rate", [1e-9, 3], [0.0, -1.0, math.inf, math.nan]),
+        ("algorithm.gamma", [0.0, 1, 1.0], [-0.01, 1.01, math.nan]),
+        ("algorithm.gae_lambda", [0.0, 1.0], [1.5]),
+        ("algorithm.max_grad_norm", [0.0], [-0.5]),
+        ("system.decay", [1e-6, 1.0], [0.0, 1.01]),
+        ("system.root", [1], [0]),
+        ("system.rho", [0.1], [0.0]),
+        ("system.ssp_s", [0], [-1]),
+        ("system.versions", [2], [1]),
+        ("delays.failure", [0.0, 0.99], [1.0, -0.1]),
+        ("delays.learner.sigma", [0.0], [-0.1]),
+        ("delays.learner.alpha", [0.1], [0.0]),
+        ("delays.learner.table", [[], [0.1]], [[0.1, 0.0], [-1.0]]),
+        ("prices.learner_vm", [0.0], [-1.0]),
+        ("evaluation.points", [0], [-1]),
+        ("checkpoint.keep", [1], [0]),
+        ("seed", [0], [-1]),
+        ("total_steps", [1], [0]),
+    ],
+)
+def test_ranges(key: str, accepted: list[object], refused: list[object]) -> None:
+    for value in accepted:
+        knobs()[key].check(attrgetter(key)(with_value(key, value)))
+    for value in refused:
+        with pytest.raises(ConfigError, match=key):
+            validate(with_value(key, value))
+
+
+@pytest.mark.parametrize("key", list(knobs()))
+def test_every_key_refuses_another_type(key: str) -> None:
+    """From Python, where nothing but `validate` stands between a wrong type and the engine."""
+    for value in (None, object(), ("a",)):
+        with pytest.raises(ConfigError, match=f"^{key} must be "):
+            validate(with_value(key, value))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["algorithm.minibatches=7"], ["algorithm.minibatches=7", "2048 samples"]),
+        (["engine.devices=3"], ["env.num_envs=16", "engine.devices=3"]),
+        (["system.learners=9"], ["system.learners=9", "8 slots"]),
+        (["algorithm.epochs=1", "algorithm.minibatches=4"], ["system.learners=8", "4 minibatches"]),
+        (["system=central", "system.learners=2"], ["central", "system.learners", "2"]),
+        (["system=softsync", "system.softsync_c=9"], ["system.softsync_c=9", "system.learners=8"]),
+        (["platform=hpc"], ["platform=hpc", "64 learner slots", "prices=us_east_2 pays for 8"]),
+        (["platform.actors=129"], ["129 actors", "pays for 128"]),
+        (["delays.actor.kind=measured"], ["delays.actor.table"]),
+        (["delays.learner.seconds=0"], ["delays.learner.seconds", "lognormal", "greater than 0"]),
+    ],
+)
+def test_impossible_combinations(overrides: list[str], parts: list[str]) -> None:
+    message = complaint(*overrides)
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["system=central", "system.softsync_c=4"],  # c belongs to softsync alone
+        ["system.actors=pipelined", "algorithm.epochs=1", "algorithm.minibatches=4"],  # two fragments at a time
+        ["delays=constant", "delays.aggregate.seconds=0"],
+        ["platform.actors=128", "env.num_envs=8"],
+    ],
+)
+def test_combinations_that_are_possible(overrides: list[str]) -> None:
+    load_config(overrides)
+
+
+# Values
+
+
+def test_values_as_people_write_them() -> None:
+    config = load_config(["total_steps=1.5e6", "algorithm.learning_rate=1", "env.kwargs.backend=spring", "run.name=7"])
+    assert config.total_steps == 1_500_000 and isinstance(config.total_steps, int)
+    assert config.algorithm.learning_rate == 1.0
+    assert config.env.kwargs == {"backend": "spring"}
+    assert config.run.name == "7"
+    assert "1.5" in complaint("total_steps=1.5")
+
+
+def test_instances_do_not_share_their_mappings() -> None:
+    Config().env.kwargs["x"] = 1
+    assert Config().env.kwargs == {} == load_config().env.kwargs
+
+
+# Run directories
+
+
+def values(kind: object) -> st.SearchStrategy[object]:
+    numbers = st.floats(allow_nan=False, allow_infinity=False)
+    text = st.text(st.characters(codec="ascii", exclude_categories=["Cc"], exclude_characters="$?"))
+    return {
+        int: st.integers(),
+        float: numbers,
+        bool: st.booleans(),
+        str: text,
+        list[int]: st.lists(st.integers()),
+        list[float]: st.lists(numbers),
+    }.get(kind, st.dictionaries(text.filter(str.isidentifier), st.one_of(st.integers(), numbers, text)))  # type: ignore[call-overload]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_yaml_round_trip_is_exact(data: st.DataObject) -> None:
+    import tempfile
+
+    config = Config()
+    for key in data.draw(st.lists(st.sampled_from(list(knobs())), unique=True, max_size=12)):
+        owner, _, leaf = key.rpartition(".")
+        setattr(attrgetter(owner)(config) if owner else config, leaf, data.draw(values(knobs()[key].kind)))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(to_yaml(config), encoding="utf-8")
+        assert from_yaml(path) == config
+
+
+def test_unreadable_run_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        from_yaml(path)
+    for text in ("seed: [1", "", "- 1"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"config\.yaml"):
+            from_yaml(path)
+    path.write_text("sead: 1")
+    with pytest.raises(ConfigError, match="did you mean seed"):
+        from_yaml(path)
+
+
+def test_resume_takes_the_stored_configuration(tmp_path: Path) -> None:
+    stored = load_config(["env=gymnax/acrobot", "system=ssp", "seed=5"])
+    (tmp_path / "config.yaml").write_text(to_yaml(stored))
+    config = load_config([f"resume={tmp_path}", "total_steps=2e6", "engine.lanes=4"])
+    assert (config.env, config.system, config.seed) == (stored.env, stored.system, 5)
+    assert (config.total_steps, config.engine.lanes) == (2_000_000, 4)
+    assert config.run.dir == config.resume == str(tmp_path)
+    for override in ("seed=6", "system=async", "env.num_envs=8"):
+        message = complaint(f"resume={tmp_path}", override)
+        assert override.partition("=")[0] in message and "total_steps" in message
+    assert "an integer" in complaint(f"resume={tmp_path}", "total_steps=many")
+    assert "holds no run" in complaint(f"resume={tmp_path / 'nowhere'}")
+
+
+# Sweeps and the command line
+
+
+def test_sweep_file_expands_to_its_grid() -> None:
+    systems = ["allreduce", "async", "softsync", "ssp", "stellaris"]
+    points = load_sweep(["sweep=staleness"]).points
+    assert [point[:2] for point in points] == [[f"system={s}", f"seed={i}"] for s in systems for i in (0, 1)]
+    assert [load_config(point).system.name for point in points[::2]] == systems
+
+
+def test_command_line_replaces_keys_of_the_sweep_file() -> None:
+    points = load_sweep(["sweep=staleness", "system=async,central", "seed=3", "total_steps=1e5,2e5"]).points
+    configs = [load_config(point) for point in points]
+    assert [(c.system.name, c.seed, c.total_steps) for c in configs] == [
+        ("async", 3, 100_000),
+        ("async", 3, 200_000),
+        ("central", 3, 100_000),
+        ("central", 3, 200_000),
+    ]
+
+
+def test_globs_and_ranges_are_sweeps_too() -> None:
+    points = load_sweep(["system=glob(s*)", "seed=range(0,3)", "env.kwargs.x=1,2"]).points
+    assert len(points) == 3 * 3 * 2
+    with pytest.raises(ConfigError, match="did you mean stellaris"):
+        load_sweep(["system=async,stelaris"])
+
+
+def test_dummy_sweep_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reported: list[Path] = []
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", reported.append)
+    seen: list[Config] = []
+
+    def task(config: Config) -> None:
+        assert Path.cwd() == tmp_path and Path(config.run.dir).is_dir()
+        seen.append(config)
+
+    cli.main(task, ["-m", "sweep=staleness", "env=gymnax/Acrobot-v1", "env.kwargs.max_steps_in_episode=9"])
+    assert len({(config.system.name, config.seed) for config in seen}) == len(seen) == 10
+    assert all(config.env.kwargs == {"max_steps_in_episode": 9} for config in seen)
+    (folder,) = reported
+    assert folder.parent == Path("runs/sweeps") and folder.name.endswith("-staleness")
+    assert [Path(config.run.dir) for config in seen] == [folder / str(i) for i in range(10)]
+    written = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    assert written == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "multirun.yaml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_sweep_survives_a_point_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reported: list[Path] = []
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", reported.append)
+    seen: list[int] = []
+
+    def task(config: Config) -> None:
+        seen.append(config.seed)
+        if config.seed == 1:
+            raise FloatingPointError("diverged")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(task, ["--multirun", "seed=0,1,2", "hydra.sweep.dir=mine"])
+    assert stopped.value.code == 1 and seen == [0, 1, 2] and reported == [Path("mine")]
+    assert "diverged" in capsys.readouterr().err
+
+
+def test_single_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[Config] = []
+    cli.main(seen.append, ["system=ssp", "seed=3"])
+    assert seen == [load_config(["system=ssp", "seed=3"])]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["algoritm.lr=1"], "algorithm.learning_rate"),
+        (["-m", "system=async,stelaris"], "stellaris"),
+        (["-m", "sweep=stalenes"], "did you mean staleness"),
+        (["-m", "system=central", "system.learners=1,2"], "must be 1, not 2"),
+        (["sweep=staleness"], "add -m"),
+        (["seed=1,2"], "add -m"),
+        (["-m", "algorithm.clip=interval(0,1)"], "list of values"),
+        (["--seed=3"], "key=value"),
+        (["--seed", "3"], "key=value"),
+        (["--config-dir", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_mistakes_end_in_one_line_before_anything_runs(
+    argv: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def task(config: Config) -> None:
+        raise AssertionError("must not run")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(task, argv)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert error.startswith("error: ") and part in error and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize("argv", [["seed=3"], ["-m", "seed=3"]])
+def test_config_error_of_the_task_is_one_line(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", lambda folder: None)
+
+    def task(config: Config) -> None:
+        raise ConfigError("run.dir=x holds a run.")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(task, argv)
+    assert stopped.value.code == 2 and capsys.readouterr().err == "error: run.dir=x holds a run.\n"
+
+
+def test_help_explains_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(lambda config: None, ["--help", "env=brax/hopper", "algorithm.clip=0.123"])
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= cli.WIDTH
+    flowing = " ".join(text.split())
+    for key, entry in knobs().items():
+        assert any(line.split()[:1] == [key] for line in lines), key
+        assert " ".join(entry.help.split()) in flowing, key
+        assert all(choice in flowing for choice in entry.choices)
+    assert all(help in flowing for help in sections().values())
+    assert all(choice in flowing for _, choice in FILES)
+    assert "0.123" in text and "brax/hopper" in text
