@@ -9,6 +9,20 @@ suitable() {
   "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 }
 
+# A few lines out of pip's many: large downloads and every 25th package.
+show_progress() {
+  local line found=0
+  while read -r line; do
+    case $line in
+      Collecting*|"Requirement already satisfied"*)
+        found=$((found + 1))
+        if [ $((found % 25)) -eq 0 ]; then echo "  $found packages found"; fi ;;
+      Downloading*[0-9][0-9]" MB)"|Downloading*[0-9][0-9].[0-9]" MB)") echo "  downloading ${line#Downloading }" ;;
+      "Installing collected packages"*) echo "  installing" ;;
+    esac
+  done
+}
+
 find_python() {
   local name path
   for name in ${PYTHON:-python3.12 python3.13 python3.11 python3}; do
@@ -39,15 +53,11 @@ for package in .venv/lib/python3.*/site-packages/*.dist-info; do
 done
 
 echo "Installing stellaris-jax and its pinned packages; the first time takes a few minutes (log: .venv/install.log)"
-show_progress='
-  /^ *(Collecting|Requirement already satisfied)/ { if (++found % 25 == 0) print "  " found " packages found" }
-  /^ *Downloading .*\([0-9][0-9]+(\.[0-9]+)? MB\)/  { print "  downloading " $2 " " $3 " " $4 }
-  /^ *Installing collected packages/              { print "  installing" }
-  { fflush() }'
 if ! .venv/bin/python -m pip install --progress-bar off --disable-pip-version-check \
-    -c "$constraints" -e '.[all,dev]' 2>&1 | tee .venv/install.log | awk "$show_progress"; then
+    -c "$constraints" -e '.[all,dev]' 2>&1 | tee .venv/install.log | show_progress; then
   tail -n 20 .venv/install.log >&2
   echo "Installation failed; call make again to continue it." >&2
   exit 1
 fi
 touch .venv/.installed
+echo "Ready: .venv with $(.venv/bin/python --version)"
