@@ -105,9 +105,11 @@ class Engine:
 
     def init(self, seeds: list[int]) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh."""
-        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-        state = jax.jit(jax.vmap(self._init_one))(keys)
-        return jax.device_put(state, self.shardings())
+        # One seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
+        # once can starve XLA's CPU thread pool for ever.
+        init = jax.jit(self._init_one)
+        states = [init(jax.random.key(seed)) for seed in seeds]
+        return jax.device_put(jax.tree.map(lambda *rows: jnp.stack(rows), *states), self.shardings())
 
     def _init_one(self, key: jax.Array) -> EngineState:
         params_key, env_key, run_key = jax.random.split(key, 3)

@@ -243,3 +243,10 @@ def test_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {}
     exec(compile(example, "README.md", "exec"), scope)
+
+
+def test_several_seeds_start_at_the_default_network() -> None:
+    """Batched orthogonal initialisation once hung for ever on two cores; a process of its own can be given up."""
+    code = "from stellaris_jax import Trainer, load_config; Trainer(load_config(['num_seeds=4'])); print('started')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=180)
+    assert done.stdout.strip().endswith("started"), done.stderr
