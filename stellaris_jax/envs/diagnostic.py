@@ -1,0 +1,183 @@
+"""Tiny environments whose right answers are known, to tell which part of a learner is broken.
+
+The first five follow Andy Jones, "Debugging RL, Without the Agonizing Pain" (2021): each adds one
+capability to the one before it, so the first that fails names the fault. The rest probe how time limits and
+non-finite numbers are treated. `V` is the value of an observation, `γ` the discount per step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.envs.autoreset import AutoResetEnv
+from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
+from stellaris_jax.envs.names import check_options
+
+REFUSED: dict[str, str] = {}
+
+
+def available() -> list[str]:
+    """The names of the diagnostic environments."""
+    return list(DIAGNOSTICS)
+
+
+def make(name: str, **kwargs: Any) -> Diagnostic:
+    """The environment `name`; none takes arguments."""
+    check_options(f"diagnostic/{name}", kwargs, [])
+    return DIAGNOSTICS[name]()
+
+
+class Diagnostic(AutoResetEnv):
+    """An episode of `max_episode_steps` steps: two actions, one real number to observe.
+
+    The state is (steps taken, observation). Subclasses say what is observed, what is paid, and whether
+    the last step terminates the episode or truncates it.
+    """
+
+    action_space = Discrete(2)
+    observation_space = Box((1,), (-1.0,), (1.0,))
+    max_episode_steps = 1
+    truncates: ClassVar[bool] = False
+
+    def observe(self, key: Array, steps: Array) -> Array:
+        """What is observed after `steps` steps, a scalar: 0 unless a subclass says otherwise."""
+        return jnp.float32(0.0)
+
+    def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
+        """What step number `steps` (from 0) pays for `action` on `obs`: 1 unless a subclass says otherwise."""
+        return jnp.float32(1.0)
+
+    def reset_one(self, key: Array) -> tuple[EnvState, Array]:
+        steps = jnp.int32(0)
+        obs = self.observe(key, steps)
+        return (steps, obs), obs[None]
+
+    def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
+        steps, obs = state
+        reward = self.reward(key, steps, obs, action)
+        steps = steps + 1
+        obs = self.observe(key, steps)
+        over = steps >= self.max_episode_steps
+        never = jnp.zeros_like(over)
+        terminated, truncated = (never, over) if self.truncates else (over, never)
+        return (steps, obs), obs[None], reward, terminated, truncated
+
+
+class ConstantReward(Diagnostic):
+    """One step that pays 1. Answer: V(0) = 1. Fails if the value loss or the optimizer is wrong."""
+
+    name = "diagnostic/constant_reward"
+
+
+class ObservationReward(Diagnostic):
+    """One step that pays the observation, -1 or 1 at random. Answer: V(o) = o.
+
+    Fails if gradients do not reach the network through its input.
+    """
+
+    name = "diagnostic/observation_reward"
+
+    def observe(self, key: Array, steps: Array) -> Array:
+        return jax.random.rademacher(key, (), jnp.float32)
+
+    def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
+        return obs
+
+
+class DelayedReward(Diagnostic):
+    """Two steps, observed as 0 then 1; only the second pays, 1. Answer: V(0) = γ, V(1) = 1.
+
+    Fails if the reward is not discounted or not passed back.
+    """
+
+    name = "diagnostic/delayed_reward"
+    max_episode_steps = 2
+
+    def observe(self, key: Array, steps: Array) -> Array:
+        return steps.astype(jnp.float32)
+
+    def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
+        return steps.astype(jnp.float32)
+
+
+class ActionReward(Diagnostic):
+    """One step: action 1 pays 1, action 0 pays -1. Answer: always act 1, and then V(0) = 1.
+
+    A policy that acts 1 with probability p has V(0) = 2p - 1. Fails if the policy loss has the wrong sign.
+    """
+
+    name = "diagnostic/action_reward"
+
+    def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
+        return 2.0 * action - 1.0
+
+
+class ObservationActionReward(Diagnostic):
+    """One step, observed as -1 or 1 at random: pays 1 if the action names its sign (1 for 1, 0 for -1), else -1.
+
+    Answer: act 1 on 1 and 0 on -1, and then V(-1) = V(1) = 1. Fails if actions, observations and advantages
+    are not kept together, for instance by a shuffle.
+    """
+
+    name = "diagnostic/observation_action_reward"
+
+    def observe(self, key: Array, steps: Array) -> Array:
+        return jax.random.rademacher(key, (), jnp.float32)
+
+    def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
+        return obs * (2.0 * action - 1.0)
+
+
+class Truncation(Diagnostic):
+    """Pays 1 at every step, observed as 0, never terminates and is truncated every 5 steps.
+
+    Answer: V(0) = 1 / (1 - γ), what the task would pay if it ran on. A learner that takes truncation for
+    termination finds at most the value of 5 steps, (1 - γ^5) / (1 - γ).
+    """
+
+    name = "diagnostic/truncation"
+    max_episode_steps = 5
+    truncates = True
+
+
+class Termination(Diagnostic):
+    """Pays 1 at every step, observed as the step number t = 0, 1, ..., and terminates after 5 steps.
+
+    Answer: V(t) = (1 - γ^(5 - t)) / (1 - γ). A learner that bootstraps past the end finds more.
+    """
+
+    name = "diagnostic/terminating"
+    max_episode_steps = 5
+    observation_space = Box((1,), (0.0,), (5.0,))
+
+    def observe(self, key: Array, steps: Array) -> Array:
+        return steps.astype(jnp.float32)
+
+
+class NonFinite(ActionReward):
+    """`ActionReward` whose reward is NaN with probability 1/32, whatever the action.
+
+    Answer: a guarded learner counts bad gradients, keeps finite parameters and still learns to act 1.
+    """
+
+    name = "diagnostic/nonfinite"
+
+    def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
+        broken = jax.random.bernoulli(key, 1 / 32)
+        return jnp.where(broken, jnp.nan, super().reward(key, steps, obs, action))
+
+
+_ALL = (
+    ConstantReward,
+    ObservationReward,
+    DelayedReward,
+    ActionReward,
+    ObservationActionReward,
+    Truncation,
+    Termination,
+    NonFinite,
+)
+DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name.removeprefix("diagnostic/"): kind for kind in _ALL}

@@ -1,0 +1,120 @@
+"""Environments by name: `suite/name`, typed loosely, with a clear sentence for a name that means nothing.
+
+A suite is a module of this package. It has `available()`, the names it can make; `REFUSED`, names it knows
+but does not offer, each with the reason; and `make(name, **kwargs)`. It is imported when first asked for,
+so a suite whose package is not installed costs nothing and fails only when used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from stellaris_jax.config import ConfigError
+from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.envs.names import match, suggest
+
+# Each suite with what it needs beyond this package.
+SUITES = {
+    "brax": "the brax extra: pip install 'stellaris-jax[brax]'",
+    "diagnostic": "nothing",
+    "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
+}
+
+_registered: dict[str, Callable[..., VecEnv]] = {}
+
+
+def register(name: str, factory: Callable[..., VecEnv]) -> None:
+    """Make an environment of your own available as `env.name=<name>`, where `name` is `suite/name`.
+
+    The suite is free to choose, a new one or an existing one. `factory` is called with `env.kwargs` as
+    keyword arguments and returns a `VecEnv`; deriving from `AutoResetEnv` leaves a reset and a step of one
+    environment to write. Registering a name again replaces it. Example:
+
+        class Corridor(AutoResetEnv):
+            '''Walk from 0 to `length`; every step costs 1.'''
+
+            name = "mine/corridor"
+            observation_space = Box((1,), (0.0,), (float("inf"),))
+            action_space = Discrete(2)
+            max_episode_steps = 100
+
+            def __init__(self, length: int = 10):
+                self.length = length
+
+            def reset_one(self, key):
+                state = (jnp.int32(0), jnp.int32(0))
+                return state, jnp.zeros(1)
+
+            def step_one(self, key, state, action):
+                position, steps = state
+                position, steps = jnp.maximum(position + 2 * action - 1, 0), steps + 1
+                obs = position[None].astype(jnp.float32)
+                terminated, truncated = position >= self.length, steps >= self.max_episode_steps
+                return (position, steps), obs, jnp.float32(-1), terminated, truncated
+
+        register("mine/corridor", Corridor)
+
+    Raises ConfigError if `name` is not of the form `suite/name`.
+    """
+    suite, env = _split(name)
+    _registered[f"{suite}/{env}"] = factory
+
+
+def make(name: str, kwargs: Mapping[str, Any]) -> VecEnv:
+    """The environment called `name`, built with `kwargs`.
+
+    Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that
+    is missing, and for an environment that cannot be trained on here.
+    """
+    canonical = resolve(name)
+    if canonical in _registered:
+        return _registered[canonical](**kwargs)
+    suite, env = canonical.split("/", 1)
+    return _load(suite, name).make(env, **kwargs)
+
+
+def resolve(name: str) -> str:
+    """The canonical `suite/name` meant by `name`, whose case, punctuation and missing version do not matter."""
+    given_suite, given_env = _split(name)
+    suites = {*SUITES, *(_split(registered)[0] for registered in _registered)}
+    suite = match(given_suite, suites)
+    if suite is None:
+        raise ConfigError(f"env.name={name} names the unknown suite {given_suite}: {suggest(given_suite, suites)}")
+    mine = [env for owner, env in map(_split, _registered) if owner == suite]
+    if (env := match(given_env, mine)) is not None:
+        return f"{suite}/{env}"
+    refused: Mapping[str, str] = {}
+    if suite in SUITES:
+        module = _load(suite, name)
+        refused = module.REFUSED
+        if (env := match(given_env, module.available())) is not None:
+            return f"{suite}/{env}"
+    if (env := match(given_env, refused)) is not None:
+        raise ConfigError(f"env.name={suite}/{env} is not offered: {refused[env]}.")
+    raise ConfigError(f"env.name={name} is not an environment of {suite}: {suggest(given_env, available(suite))}")
+
+
+def available(suite: str) -> list[str]:
+    """The names `make` accepts after `suite/`, sorted; empty for a suite that does not exist."""
+    mine = [env for owner, env in map(_split, _registered) if owner == suite]
+    builtin = _load(suite, suite).available() if suite in SUITES else []
+    return sorted({*mine, *builtin})
+
+
+def _split(name: str) -> tuple[str, str]:
+    suite, _, env = name.partition("/")
+    if suite and env:
+        return suite, env
+    raise ConfigError(f"env.name={name} must be of the form suite/name, for example gymnax/CartPole-v1.")
+
+
+def _load(suite: str, name: str) -> ModuleType:
+    try:
+        module = importlib.import_module(f"stellaris_jax.envs.{suite}")
+        module.available()
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"env.name={name} needs {SUITES[suite]}") from error
+    return module
