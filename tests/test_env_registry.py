@@ -115,8 +115,8 @@ def test_the_documented_example_of_register_runs(monkeypatch: pytest.MonkeyPatch
 
     env = make("mine/Corridor", {"length": 3})
     assert isinstance(env, VecEnv) and available("mine") == ["corridor"]
-    keys = jnp.stack([KEYS] * 6)
-    steps = scan(env, env.reset(KEYS)[0], keys, jnp.ones((6, N), jnp.int32), env.starts(KEYS[0]))
+    (state, _), starts, right = env.reset(KEYS), env.starts(KEYS[0]), jnp.ones(N, jnp.int32)
+    _, steps = jax.lax.scan(lambda state, _: env.step(KEYS, state, right, starts), state, length=6)
     np.testing.assert_array_equal(steps.final_obs[:, 0, 0], [1, 2, 3, 1, 2, 3])
     np.testing.assert_array_equal(steps.terminated[:, 0], [False, False, True] * 2)
     with pytest.raises(ConfigError, match="not an environment of mine: did you mean corridor"):
