@@ -1,0 +1,128 @@
+"""Small tasks with known answers, trained end to end with asynchronous learners: what is learned is right."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from stellaris_jax.config import (
+    AlgorithmConfig,
+    Config,
+    DelayConfig,
+    DelaysConfig,
+    EngineConfig,
+    EnvConfig,
+    NetworkConfig,
+    PlatformConfig,
+    SystemConfig,
+)
+from stellaris_jax.engine import Engine
+from stellaris_jax.envs.registry import make
+from stellaris_jax.networks import ActorCritic
+from stellaris_jax.timeline import PlanShape, Timeline, build_plan, minibatch_order
+
+GAMMA = 0.5
+ROUNDS, CHUNK = 200, 20
+
+
+class Learned(NamedTuple):
+    """What a run has learned: V(o) and pi(1|o), as functions of a scalar observation, and traces of the run.
+
+    surprise: largest |target - V| in the last fragment, its advantages before they are standardised.
+    staleness: mean over all gradients. rejected: gradients that were not finite. finite: whether the state is.
+    """
+
+    value: dict[float, float]
+    action_1: dict[float, float]
+    surprise: float
+    staleness: float
+    rejected: int
+    finite: bool
+
+
+def train(name: str, observations: tuple[float, ...]) -> Learned:
+    """Rule stellaris, 4 learners, truncation and staleness weights on, the learning rate annealed to zero."""
+    config = Config(
+        env=EnvConfig(name=f"diagnostic/{name}", num_envs=8),
+        network=NetworkConfig(hidden=[16, 16]),
+        algorithm=AlgorithmConfig(
+            rollout_length=16,
+            minibatches=8,
+            learning_rate=1e-2,
+            gamma=GAMMA,
+            value_clip=0.0,
+            value_coefficient=2.0,
+            entropy_coefficient=0.0,
+        ),
+        system=SystemConfig(rule="stellaris", learners=4, decay=1.0, versions=16),
+        platform=PlatformConfig(actors=1),
+        delays=DelaysConfig(learner=DelayConfig("lognormal", 0.3, 0.5)),
+        engine=EngineConfig(chunk_rounds=CHUNK),
+    )
+    algorithm = config.algorithm
+    gradients, samples = algorithm.epochs * algorithm.minibatches, config.env.num_envs * algorithm.rollout_length
+    env = make(config.env.name, {})
+    network = ActorCritic(env.observation_space, env.action_space, config.network)
+    shape = PlanShape(CHUNK, 1, 1, 3, gradients, samples // algorithm.minibatches, config.system.versions, 1)
+    engine = Engine(config, env, network, shape)
+    timeline = Timeline(config.system, config.platform, config.delays, gradients_per_round=gradients, seed=0)
+    state, staleness = engine.init([0]), []
+    for first in range(0, ROUNDS, CHUNK):
+        rounds = range(first, first + CHUNK)
+        records = [[timeline.next_round()] for _ in rounds]
+        staleness += [g.staleness for row in records for group in row[0].groups for g in group.gradients]
+        orders = [[minibatch_order(0, r, algorithm.epochs, algorithm.minibatches, samples)] for r in rounds]
+        plan = build_plan(shape, records, orders, [1.0 - r / ROUNDS for r in rounds])
+        state, metrics = engine.run(state, plan, CHUNK)
+    tree = network.unravel(state.params[0])
+    obs = np.float32(observations)[:, None]
+    value, policy = network.value(tree, obs), jax.nn.softmax(network.policy(tree, obs))
+    fragment = state.loader.fragments
+    return Learned(
+        dict(zip(observations, np.asarray(value).tolist(), strict=True)),
+        dict(zip(observations, np.asarray(policy[:, 1]).tolist(), strict=True)),
+        float(np.abs(fragment.target - fragment.value).max()),
+        float(np.mean(staleness)),
+        int(metrics.rejected[-1, 0]),
+        all(np.all(np.isfinite(x)) for x in jax.tree.leaves((state.params, state.ring, state.aggregator))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("constant_reward", {0.0: 1.0}),
+        ("observation_reward", {-1.0: -1.0, 1.0: 1.0}),
+        ("delayed_reward", {0.0: GAMMA, 1.0: 1.0}),
+        # Taking truncation for termination would give the mean value of 1 to 5 steps, 1.61.
+        ("truncation", {0.0: 1 / (1 - GAMMA)}),
+        # Taking termination for truncation would give 2 throughout.
+        ("terminating", {float(t): (1 - GAMMA ** (5 - t)) / (1 - GAMMA) for t in range(5)}),
+    ],
+)
+def test_values(name: str, values: dict[float, float]) -> None:
+    """Rewards that no action changes: the critic finds their value, and no action is better than another."""
+    learned = train(name, tuple(values))
+    print(learned)
+    assert learned.value == pytest.approx(values, abs=0.05)
+    assert learned.surprise < 0.1
+    assert learned.staleness > 0.5 and learned.rejected == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [("action_reward", {0.0: 1}), ("observation_action_reward", {-1.0: 0, 1.0: 1}), ("nonfinite", {0.0: 1})],
+)
+def test_policies(name: str, best: dict[float, int]) -> None:
+    """Rewards that depend on the action: the policy finds the right one, and the critic what it is worth, 1."""
+    learned = train(name, tuple(best))
+    for obs, action in best.items():
+        right = learned.action_1[obs] if action == 1 else 1.0 - learned.action_1[obs]
+        assert right > 0.95
+        assert learned.value[obs] == pytest.approx(1.0, abs=0.1)
+    assert learned.staleness > 0.5 and learned.finite
+    assert (learned.rejected > 0) == (name == "nonfinite")
+    print(learned)
