@@ -1,0 +1,324 @@
+"""The literal system, as the paper draws it: actors, a data loader, learner functions, a parameter function, a cache.
+
+It is slow on purpose and shares no code with the package's timeline, plan, engine, aggregator, learner or loss: events
+are callbacks on a clock, gradients are computed one at a time (`reference_training.py`), and the cache is a dictionary
+that forgets nothing. What it takes from the package is what both must be given alike: durations (`Stream`), networks
+and collected samples. `Eq.` and `§` refer to the Stellaris paper (SC'24).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from stellaris_jax.config import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.timeline.delays import Stream
+
+
+class Clock:
+    """Simulated seconds. What is due at the same moment happens in the order in which it was arranged."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._tickets = count()
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        heappush(self._agenda, (self.now + seconds, next(self._tickets), action))
+
+    def advance(self) -> bool:
+        """Let the next thing happen; false if nothing is arranged."""
+        if not self._agenda:
+            return False
+        self.now, _, action = heappop(self._agenda)
+        action()
+        return True
+
+
+@dataclass
+class Delivery:
+    """A gradient in the parameter function's queue."""
+
+    fragment: int
+    minibatch: int
+    learner: int
+    version: int
+    start: float
+    end: float
+    peers: list[int]
+    staleness: int = 0
+
+
+@dataclass
+class Aggregation:
+    """Deliveries that together made version `clock + 1`, while fragment `round` was the newest."""
+
+    round: int
+    clock: int
+    second: float
+    deliveries: list[Delivery]
+    weights: list[float]
+    escaped: bool
+    threshold: float | None
+
+
+@dataclass
+class Learner:
+    """A learner function's slot; `holds` is the version it fetched, `None` while it is idle."""
+
+    number: int
+    last_used: float | None
+    holds: int | None = None
+    iterations: int = 0
+
+
+@dataclass
+class Log:
+    """What happened: starts of fragments `(version, second)`, aggregations, lost gradients, and the meter readings."""
+
+    fragments: list[tuple[int, float]] = field(default_factory=list)
+    aggregations: list[Aggregation] = field(default_factory=list)
+    dropped: list[tuple[int, Delivery]] = field(default_factory=list)
+    learner_busy: float = 0.0
+    learner_failed: float = 0.0
+    learner_startup: float = 0.0
+    actor_busy: float = 0.0
+    aggregate_busy: float = 0.0
+    invocations: int = 0
+    failures: int = 0
+    waits: int = 0
+
+
+class Training(Protocol):
+    """What is computed while the system runs; `reference_training.Training` is the one."""
+
+    def collect(self, fragment: int, version: int) -> None: ...
+
+    def update(self, clock: int, aggregation: Aggregation) -> None: ...
+
+
+class System:
+    """Everything together. `run(rounds)` goes on until fragment number `rounds` could be started."""
+
+    def __init__(
+        self,
+        settings: SystemConfig,
+        platform: PlatformConfig,
+        delays: DelaysConfig,
+        minibatches: int,
+        seed: int,
+        training: Training | None = None,
+    ):
+        self.settings, self.platform, self.failure, self.training = settings, platform, delays.failure, training
+        self.minibatches = minibatches
+        self.learner_seconds = Stream(delays.learner, seed, "learner")
+        self.actor_seconds = Stream(delays.actor, seed, "actor")
+        self.aggregate_seconds = Stream(delays.aggregate, seed, "aggregate")
+        self.luck = Stream(None, seed, "failure")
+        self.time = Clock()
+        self.log = Log()
+        warm_since = 0.0 if platform.prewarm else None
+        self.learners = [Learner(number, warm_since) for number in range(settings.learners)]
+        self.pointers: deque[tuple[int, int]] = deque()
+        self.unused: dict[int, int] = {}
+        self.actors_rolling = 0
+        self.parameter_function = ParameterFunction(self)
+
+    def run(self, rounds: int) -> None:
+        lead = 2 if self.settings.actors == "pipelined" else 1
+        while True:
+            started = len(self.log.fragments)
+            if self.actors_rolling == 0 and self.unused.get(started - lead, 0) == 0:
+                if started == rounds:
+                    return
+                self.start_actors(started)
+            if not self.time.advance():
+                assert self.parameter_function.queue, "nothing can ever happen again"
+                self.parameter_function.evaluate(nothing_else_can_happen=True)
+            self.start_learners()
+
+    def start_actors(self, fragment: int) -> None:
+        version = self.parameter_function.clock
+        self.log.fragments.append((version, self.time.now))
+        self.unused[fragment] = self.minibatches
+        self.actors_rolling = self.platform.actors
+        if self.training:
+            self.training.collect(fragment, version)
+        for _ in range(self.platform.actors):
+            seconds = next(self.actor_seconds)
+            self.log.actor_busy += seconds
+            self.time.after(seconds, partial(self.actor_done, fragment))
+
+    def actor_done(self, fragment: int) -> None:
+        self.actors_rolling -= 1
+        if self.actors_rolling == 0:
+            self.pointers += [(fragment, minibatch) for minibatch in range(self.minibatches)]
+
+    def start_learners(self) -> None:
+        for learner in self.learners:
+            if self.pointers and learner.holds is None and self.parameter_function.lets_start(learner):
+                self.invoke(learner, self.pointers.popleft())
+
+    def invoke(self, learner: Learner, pointer: tuple[int, int]) -> None:
+        idle = float("inf") if learner.last_used is None else self.time.now - learner.last_used
+        startup = self.platform.warm_start if idle <= self.platform.keep_alive else self.platform.cold_start
+        seconds, finish = next(self.learner_seconds), self.deliver
+        if self.failure > 0:
+            fails, share = next(self.luck), next(self.luck)
+            if fails < self.failure:
+                seconds, finish = seconds * share, self.fail
+        learner.holds = self.parameter_function.clock
+        self.log.invocations += 1
+        self.log.learner_startup += startup
+        self.time.after(startup + seconds, partial(finish, learner, pointer, self.time.now + startup))
+
+    def fail(self, learner: Learner, pointer: tuple[int, int], start: float) -> None:
+        learner.holds, learner.last_used = None, self.time.now
+        self.log.failures += 1
+        self.log.learner_failed += self.time.now - start
+        self.pointers.appendleft(pointer)
+
+    def deliver(self, learner: Learner, pointer: tuple[int, int], start: float) -> None:
+        version = learner.holds
+        learner.holds, learner.last_used = None, self.time.now
+        learner.iterations += 1
+        self.log.learner_busy += self.time.now - start
+        peers = {other.holds for other in self.learners} - {None, version}
+        delivery = Delivery(*pointer, learner.number, version, start, self.time.now, sorted(peers))
+        self.parameter_function.receive(delivery)
+
+
+class ParameterFunction:
+    """Queues gradients, decides when to aggregate them, publishes policies; `clock` counts what it has published."""
+
+    def __init__(self, system: System):
+        self.system, self.settings = system, system.settings
+        self.clock = 0
+        self.busy = False
+        self.queue: list[Delivery] = []
+        self.round = 0
+        self.first_round: list[int] = []  # staleness of all that round 0 aggregated
+        self.this_round: list[int] = []
+        self.artifact_bound = 0
+        self.artifact_steps = 0
+
+    def lets_start(self, learner: Learner) -> bool:
+        match self.settings.rule:
+            case "central":
+                return not self.busy
+            case "allreduce":  # whoever has delivered waits for the next version
+                return not self.busy and learner.number not in [d.learner for d in self.queue]
+            case "ssp":  # t - min_q clock_q <= s
+                slowest = min(other.iterations for other in self.system.learners)
+                return learner.iterations - slowest <= self.settings.ssp_s
+            case _:
+                return True
+
+    def receive(self, delivery: Delivery) -> None:
+        if delivery.fragment > self.round:
+            mean = sum(self.this_round) / max(len(self.this_round), 1)
+            if self.artifact_bound == 0 and mean > 0:
+                self.artifact_bound = int(mean) + 1
+            self.this_round = []
+            self.round = delivery.fragment
+        self.queue.append(delivery)
+        self.evaluate()
+
+    def threshold(self) -> float | None:
+        """Eq. 3, or what the released code has in its place; `None` while there is no bound."""
+        if self.settings.rule == "stellaris" and self.round > 0:
+            return max(self.first_round, default=0) * self.settings.decay**self.round
+        if self.settings.rule == "artifact" and self.artifact_bound > 0:
+            bound = int(self.artifact_bound * self.settings.decay**self.round) + 1
+            return max(1, min(bound, self.artifact_bound))
+        return None
+
+    def passes(self, staleness: list[int]) -> bool:
+        match self.settings.rule:
+            case "allreduce":
+                nobody_comes = not self.system.pointers and all(o.holds is None for o in self.system.learners)
+                return len(staleness) == self.settings.learners or nobody_comes
+            case "softsync":
+                return len(staleness) >= self.settings.softsync_c
+            case "stellaris" | "artifact":
+                threshold = self.threshold()
+                return threshold is None or sum(staleness) / len(staleness) <= threshold
+            case _:
+                return True
+
+    def evaluate(self, nothing_else_can_happen: bool = False) -> None:
+        """Evaluated at every push and after every publication."""
+        if self.busy:
+            return
+        oldest_kept = self.clock - (self.settings.versions - 1)
+        if self.settings.overflow == "drop":
+            for lost in [d for d in self.queue if d.version < oldest_kept]:
+                self.queue.remove(lost)
+                self.system.log.dropped.append((len(self.system.log.fragments) - 1, lost))
+                self.system.unused[lost.fragment] -= 1
+        if not self.queue:
+            return
+        # Publishing clock + 1 takes the place of the oldest version that is kept.
+        held = [learner.holds for learner in self.system.learners if learner.holds is not None]
+        if self.settings.overflow == "wait" and min(held, default=self.clock) <= oldest_kept:
+            self.system.log.waits += 1
+            return
+        escaped = False
+        if not self.passes([self.clock - d.version for d in self.queue]):
+            gated = self.settings.rule in ("stellaris", "artifact")
+            everyone_waits = gated and len(self.queue) >= self.settings.learners
+            if not (everyone_waits or nothing_else_can_happen):
+                return
+            escaped = gated
+        one = self.settings.rule in ("async", "central", "ssp")
+        group, rest = (self.queue[:1], self.queue[1:]) if one else (self.queue, [])
+        last_call = [d for d in rest if self.settings.overflow == "wait" and d.version <= oldest_kept]
+        self.queue = [d for d in rest if d not in last_call]
+        self.aggregate(group + last_call, oldest_kept, escaped)
+
+    def aggregate(self, group: list[Delivery], oldest_kept: int, escaped: bool) -> None:
+        log, threshold = self.system.log, self.threshold()
+        for delivery in group:
+            delivery.staleness = self.clock - delivery.version
+            delivery.peers = [version for version in delivery.peers if version >= oldest_kept]
+        weights = [self.weight(delivery.staleness) for delivery in group]
+        ages = [delivery.staleness for delivery in group]
+        self.this_round += ages
+        if self.round == 0:
+            self.first_round += ages
+        log.aggregations.append(
+            Aggregation(len(log.fragments) - 1, self.clock, self.system.time.now, group, weights, escaped, threshold)
+        )
+        seconds = next(self.system.aggregate_seconds)
+        log.aggregate_busy += seconds
+        self.busy = True
+        if self.system.training:
+            self.system.training.update(self.clock, log.aggregations[-1])
+        if seconds > 0:
+            self.system.time.after(seconds, partial(self.publish, group))
+        else:
+            self.publish(group)
+
+    def publish(self, group: list[Delivery]) -> None:
+        self.busy = False
+        self.clock += 1
+        for delivery in group:
+            self.system.unused[delivery.fragment] -= 1
+        self.evaluate()
+
+    def weight(self, staleness: int) -> float:
+        """Eq. 4: 1 / delta^(1/v); the released code feeds the number of stale gradients before this one instead."""
+        decay, root = self.settings.decay, self.settings.root
+        weight = 1.0
+        if self.settings.rule == "artifact":
+            if self.artifact_steps > 0 and 1.0 / self.artifact_steps ** (1.0 / root) >= decay:
+                weight = 1.0 / self.artifact_steps ** (1.0 / root)
+            self.artifact_steps += staleness > 0
+        elif staleness > 0:
+            weight = 1.0 / staleness ** (1.0 / root)
+        return weight if self.settings.weighting else 1.0

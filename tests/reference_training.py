@@ -1,0 +1,176 @@
+"""The numbers of the literal system: what actors collect, what a learner computes, what the parameter function does.
+
+Policies are pytrees, the loss is written anew, gradients are taken one at a time. `Eq.` and `§` refer to the Stellaris
+paper (SC'24).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from reference import Aggregation, Delivery
+
+from stellaris_jax.config import Config
+from stellaris_jax.rollout import ActorState, Normalizers, prepare, rollout
+
+Tree = Any
+
+
+class Functions:
+    """The pure functions of a configuration, compiled once and used by any number of `Training`s."""
+
+    def __init__(self, config: Config, env: Any, network: Any):
+        self.config, self.env, self.network = config, env, network
+        algorithm = config.algorithm
+        self.optimizer = optax.chain(
+            optax.clip_by_global_norm(algorithm.max_grad_norm),
+            optax.adam(algorithm.learning_rate, eps=algorithm.adam_eps),
+        )
+        self.step = jax.jit(self.optimizer.update)
+        self.collect = jax.jit(self._collect)
+        self.ratio = jax.jit(self._ratio)
+        self.gradient = jax.jit(jax.grad(self._loss, has_aux=True))
+
+    def _collect(self, params: Tree, normalizers: Normalizers, actor: ActorState, key: jax.Array) -> Any:
+        env, algorithm = self.config.env, self.config.algorithm
+        flat = ravel_pytree(params)[0]
+        start_key, actor_key = jax.random.split(key)
+        keys = jax.random.split(actor_key, env.num_envs)
+        actor, trajectory = rollout(
+            self.env, self.network, flat, normalizers, actor, keys, start_key,
+            algorithm.rollout_length, algorithm.gamma, env,
+        )  # fmt: skip
+        samples, normalizers, _ = prepare(self.network, flat, normalizers, trajectory, algorithm, env)
+        return actor, samples, normalizers
+
+    def _log_prob(self, distribution: jax.Array, action: jax.Array) -> jax.Array:
+        if jnp.issubdtype(action.dtype, jnp.integer):
+            log_p = distribution - jax.scipy.special.logsumexp(distribution, axis=-1, keepdims=True)
+            return jnp.take_along_axis(log_p, action[:, None], axis=-1)[:, 0]
+        mean, log_std = jnp.split(distribution, 2, axis=-1)
+        return jax.scipy.stats.norm.logpdf(action, mean, jnp.exp(log_std)).sum(-1)
+
+    def _entropy_and_kl(self, new: jax.Array, old: jax.Array, discrete: bool) -> tuple[jax.Array, jax.Array]:
+        """Entropy of pi and KL(mu || pi), `[B]` each."""
+        if discrete:
+            p, mu = jax.nn.softmax(new), jax.nn.softmax(old)
+            return -jnp.sum(p * jnp.log(p), -1), jnp.sum(mu * (jnp.log(mu) - jnp.log(p)), -1)
+        (mean, log_std), (old_mean, old_log_std) = jnp.split(new, 2, -1), jnp.split(old, 2, -1)
+        variance, old_variance = jnp.exp(2 * log_std), jnp.exp(2 * old_log_std)
+        kl = 0.5 * jnp.log(variance / old_variance) + (old_variance + (old_mean - mean) ** 2) / (2 * variance) - 0.5
+        return jnp.sum(0.5 * jnp.log(2 * jnp.pi * jnp.e * variance), -1), jnp.sum(kl, -1)
+
+    def _ratio(self, params: Tree, batch: Tree) -> jax.Array:
+        """pi / mu, `[B]`."""
+        return jnp.exp(self._log_prob(self.network.policy(params, batch.obs), batch.action) - batch.log_prob)
+
+    def _loss(self, params: Tree, batch: Tree, smallest: jax.Array, kl_coefficient: float) -> tuple[jax.Array, Any]:
+        """PPO's loss to be minimised; `smallest` is min_i pi_i / mu over the peers, +inf without any (Eq. 2)."""
+        c, rho, mode = self.config.algorithm, self.config.system.rho, self.config.system.truncation
+        ratio = self._ratio(params, batch)
+        own = jax.lax.stop_gradient(ratio)
+        eq2 = jnp.minimum(jnp.minimum(own, smallest), rho)
+        weight = 1.0
+        if mode == "weight":
+            weight = eq2 / own
+        elif mode == "surrogate":  # the gradient flows where the minimum is the learner's own ratio
+            ratio = jnp.where(eq2 < own, eq2, ratio)
+        elif mode == "artifact":
+            cap = jnp.maximum(jnp.minimum(own, smallest), rho)
+            ratio = jnp.where(ratio < cap, ratio, jnp.where(ratio > cap, cap, 0.5 * (ratio + cap)))
+        inside = jnp.clip(ratio, 1 - c.clip, 1 + c.clip)
+        gain = weight * jnp.where(batch.advantage >= 0, jnp.minimum(ratio, inside), jnp.maximum(ratio, inside))
+        value = self.network.value(params, batch.obs)
+        error = (value - batch.target) ** 2
+        if c.value_clip > 0:
+            moved = jnp.clip(value, batch.value - c.value_clip, batch.value + c.value_clip)
+            error = jnp.maximum(error, (moved - batch.target) ** 2)
+        discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
+        entropy, kl = self._entropy_and_kl(self.network.policy(params, batch.obs), batch.distribution, discrete)
+        loss = -gain * batch.advantage + c.value_coefficient * 0.5 * error - c.entropy_coefficient * entropy
+        loss += kl_coefficient * kl
+        return jnp.mean(loss), jnp.mean(kl)
+
+
+class Training:
+    """The numbers behind the events: what actors collect, what a learner computes, what the parameter function does.
+
+    `cache` holds every policy ever published, as a pytree. `start` has the seed's initial `params` (flat), `actor`,
+    `normalizers` and `key`. `orders[fragment]` is the loader's `[G, B]` sample indices,
+    `schedule[round]` the factor on the learning rate. Only finite gradients are used; the others are counted.
+    """
+
+    def __init__(
+        self,
+        functions: Functions,
+        start: Any,
+        orders: Sequence[np.ndarray],
+        schedule: Sequence[float],
+    ):
+        self.functions, self.orders, self.schedule = functions, orders, schedule
+        self.actor, self.normalizers, self.key = start.actor, start.normalizers, start.key
+        params = functions.network.unravel(start.params)
+        self.cache: dict[int, Tree] = {0: params}
+        self.optimizer = functions.optimizer.init(params)
+        self.fragments: dict[int, Tree] = {}
+        self.newest = -1
+        self.rejected = 0
+        self.kl_coefficient = functions.config.algorithm.kl_coefficient
+        self.kl: list[float] = []
+
+    def collect(self, fragment: int, version: int) -> None:
+        self.end_round()
+        self.newest = fragment
+        self.actor, self.fragments[fragment], self.normalizers = self.functions.collect(
+            self.cache[version], self.normalizers, self.actor, jax.random.fold_in(self.key, fragment)
+        )
+
+    def end_round(self) -> None:
+        """Adapt the KL coefficient to the mean KL of the gradients used since the last fragment was started."""
+        if self.kl and self.kl_coefficient > 0:
+            target = self.functions.config.algorithm.kl_target
+            mean = np.mean(self.kl)
+            self.kl_coefficient *= 1.5 if mean > 2 * target else 0.5 if mean < target / 2 else 1.0
+        self.kl = []
+
+    def gradient(self, delivery: Delivery) -> Tree:
+        rows = self.orders[delivery.fragment][delivery.minibatch]
+        batch = jax.tree.map(lambda x: x[rows], self.fragments[delivery.fragment])
+        smallest = np.full(len(rows), np.inf, np.float32)
+        for version in delivery.peers:
+            smallest = np.minimum(smallest, self.functions.ratio(self.cache[version], batch))
+        gradient, kl = self.functions.gradient(self.cache[delivery.version], batch, smallest, self.kl_coefficient)
+        if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)):
+            self.kl.append(float(kl))
+            return gradient
+        self.rejected += 1
+        return None
+
+    def update(self, clock: int, aggregation: Aggregation) -> None:
+        """Eq. 4 under any optimizer: publishes version `clock + 1` into the cache."""
+        params, size = self.cache[clock], len(aggregation.deliveries)
+        gradients = [self.gradient(delivery) for delivery in aggregation.deliveries]
+        used = [(w, g) for w, g in zip(aggregation.weights, gradients, strict=True) if g is not None]
+        scale = self.schedule[self.newest]
+        trust = sum(weight for weight, _ in used)
+        mode = self.functions.config.system.aggregation
+        if mode == "sequential":
+            for weight, gradient in used:
+                params = self.step(params, gradient, scale * weight)
+        elif used:
+            total = jax.tree.map(jnp.zeros_like, params)
+            for weight, gradient in used:
+                total = jax.tree.map(lambda t, g, w=weight: t + w * g, total, gradient)
+            divisor, factor = (trust, trust / size) if mode == "factored" else (size, 1.0)
+            params = self.step(params, jax.tree.map(lambda t: t / divisor, total), scale * factor)
+        self.cache[clock + 1] = params
+
+    def step(self, params: Tree, direction: Tree, factor: float) -> Tree:
+        updates, self.optimizer = self.functions.step(direction, self.optimizer, params)
+        return jax.tree.map(lambda p, u: p + factor * u, params, updates)

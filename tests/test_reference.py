@@ -1,0 +1,319 @@
+"""The planned and compiled system equals the literal one (`reference.py`): same events, same policies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+from reference import System
+from reference_training import Functions, Training
+
+from stellaris_jax.config import (
+    AlgorithmConfig,
+    Config,
+    DelayConfig,
+    DelaysConfig,
+    EngineConfig,
+    EnvConfig,
+    PlatformConfig,
+    SystemConfig,
+)
+from stellaris_jax.engine import Engine, EngineState, RoundMetrics
+from stellaris_jax.envs.registry import make
+from stellaris_jax.networks import ActorCritic
+from stellaris_jax.timeline import RULES, PlanShape, Timeline, build_plan
+
+CASES = [(rule, learners) for rule in RULES for learners in (1, 3, 8) if rule != "central" or learners == 1]
+ROUNDS = 5
+
+# Quarters of a second: sums are exact, so that many things happen at the same moment.
+quarters = st.integers(1, 12).map(lambda n: n / 4)
+delay = st.one_of(
+    st.builds(DelayConfig, kind=st.just("measured"), table=st.lists(quarters, min_size=1, max_size=9)),
+    st.builds(DelayConfig, kind=st.just("constant"), seconds=st.sampled_from([0.0, 1.0])),
+    st.builds(DelayConfig, kind=st.just("lognormal"), sigma=st.sampled_from([0.3, 1.5])),
+    st.builds(DelayConfig, kind=st.just("pareto"), seconds=st.just(0.5), alpha=st.just(1.2)),
+)
+delays = st.builds(
+    DelaysConfig, learner=delay, actor=delay, aggregate=delay, failure=st.sampled_from([0.0, 0.0, 0.2, 0.6])
+)
+platforms = st.builds(
+    PlatformConfig,
+    actors=st.integers(1, 3),
+    cold_start=st.sampled_from([0.0, 1.5]),
+    warm_start=st.sampled_from([0.0, 0.25]),
+    keep_alive=st.sampled_from([0.0, 2.0, 600.0]),
+    prewarm=st.booleans(),
+)
+
+
+STRAGGLERS = DelaysConfig(learner=DelayConfig("pareto", alpha=1.5), aggregate=DelayConfig(seconds=0.125), failure=0.1)
+
+
+@st.composite
+def systems(draw: st.DrawFn, rule: str | None = None, learners: int | None = None) -> SystemConfig:
+    """A system under a rule with so many learners, drawn where they are not given."""
+    if rule is None or learners is None:
+        rule, learners = draw(st.sampled_from(CASES))
+    return SystemConfig(
+        rule=rule,
+        learners=learners,
+        softsync_c=draw(st.integers(1, learners)),
+        ssp_s=draw(st.integers(0, 3)),
+        decay=draw(st.sampled_from([0.25, 0.5, 0.96, 1.0])),
+        root=draw(st.integers(1, 3)),
+        weighting=draw(st.sampled_from([True, True, True, False])),
+        actors=draw(st.sampled_from(["barrier", "pipelined"])),
+        versions=draw(st.sampled_from([2, 3, 5, 32])),
+        overflow=draw(st.sampled_from(["wait", "drop"])),
+    )
+
+
+def about(gradient: Any) -> tuple:
+    """All that is known of a gradient, the package's or the reference's."""
+    g = gradient
+    return g.fragment, g.minibatch, g.learner, g.version, g.staleness, g.peers, g.start, g.end
+
+
+def usage(system: System) -> dict[str, Any]:
+    log = system.log
+    ages = [delivery.staleness for one in log.aggregations for delivery in one.deliveries]
+    meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "aggregate_busy")
+    return {
+        **{name: getattr(log, name) for name in (*meters, "invocations", "failures", "waits")},
+        "seconds": system.time.now,
+        "updates": system.parameter_function.clock,
+        "gradients": len(ages),
+        "dropped": len(log.dropped),
+        "escapes": sum(one.escaped for one in log.aggregations),
+        "staleness_total": sum(ages),
+        "staleness_max": max(ages, default=0),
+    }
+
+
+@pytest.mark.parametrize(("rule", "learners"), CASES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), platform=platforms, delays=delays, minibatches=st.integers(1, 12), seed=st.integers(0, 99))
+def test_timeline_equals_literal_system(
+    rule: str,
+    learners: int,
+    data: st.DataObject,
+    platform: PlatformConfig,
+    delays: DelaysConfig,
+    minibatches: int,
+    seed: int,
+) -> None:
+    system = data.draw(systems(rule, learners))
+    timeline = Timeline(system, platform, delays, gradients_per_round=minibatches, seed=seed)
+    literal = System(system, platform, delays, minibatches, seed)
+    for r in range(ROUNDS):
+        record = timeline.next_round()
+        literal.run(r + 1)
+        assert (record.behaviour_version, record.start) == literal.log.fragments[r]
+        expected = [one for one in literal.log.aggregations if one.round == r]
+        for group, one in zip(record.groups, expected, strict=True):
+            assert [about(g) for g in group.gradients] == [about(d) for d in one.deliveries]
+            assert (group.clock, group.second, group.escaped) == (one.clock, one.second, one.escaped)
+            assert group.weights == pytest.approx(one.weights)
+            assert group.threshold == one.threshold
+        assert [about(g) for g in record.dropped] == [about(d) for round, d in literal.log.dropped if round == r]
+        assert asdict(record.usage) == pytest.approx(usage(literal))
+
+
+@settings(max_examples=100, deadline=None)
+@given(systems(), platforms, delays, st.integers(1, 12), st.integers(0, ROUNDS))
+def test_timeline_continues_from_its_state(
+    system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, minibatches: int, pause: int
+) -> None:
+    def timeline() -> Timeline:
+        return Timeline(system, platform, delays, gradients_per_round=minibatches, seed=0)
+
+    whole, first, second = timeline(), timeline(), timeline()
+    rounds = [whole.next_round() for _ in range(ROUNDS)]
+    for _ in range(pause):
+        first.next_round()
+    state = json.dumps(first.state())
+    second.restore(json.loads(state))
+    assert json.dumps(second.state()) == state
+    assert [second.next_round() for _ in range(pause, ROUNDS)] == rounds[pause:]
+    assert second.state() == whole.state()
+
+
+# Numbers -------------------------------------------------------------------------------------------------------------
+
+SCHEDULE = [1.0, 0.7, 0.4]
+"""Factor on the learning rate in each round; the engine runs the last round as a shorter chunk."""
+
+BENCHES: dict[str, dict[str, Any]] = {
+    "one lane, one device": {},
+    "four lanes": {"lanes": 4, "aggregation": "sequential", "truncation": "surrogate", "versions": 5},
+    "four devices": {"devices": 4, "aggregation": "gradient", "truncation": "artifact", "versions": 5},
+    "four lanes, four devices": {"lanes": 4, "devices": 4},
+    "continuous actions": {
+        "env": EnvConfig("gymnax/Pendulum-v1", normalize_observation=True, normalize_reward=True),
+        "devices": 4,
+        "aggregation": "sequential",
+        "truncation": "none",
+    },
+    "non-finite gradients": {"env": EnvConfig("diagnostic/nonfinite")},
+    "three seeds": {"seeds": 3},
+}
+
+
+class Bench:
+    """One compiled engine, which runs the plans of any rule, and the literal system's functions beside it."""
+
+    def __init__(
+        self,
+        env: EnvConfig | None = None,
+        lanes: int = 1,
+        devices: int = 1,
+        seeds: int = 1,
+        aggregation: str = "factored",
+        truncation: str = "weight",
+        versions: int = 16,
+    ):
+        self.config = Config(num_seeds=seeds, env=replace(env or EnvConfig(), num_envs=8))
+        self.config.network.hidden = [8]
+        self.config.algorithm = AlgorithmConfig(
+            rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2
+        )
+        # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
+        self.config.system = SystemConfig(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02)
+        self.config.engine = EngineConfig(lanes, devices)
+        peers = 0 if truncation == "none" else min(7, versions - 1)
+        self.shape = PlanShape(2, seeds, lanes * devices, peers, gradients=12, batch=32, versions=versions, buffers=2)
+        vec_env = make(self.config.env.name, {})
+        network = ActorCritic(vec_env.observation_space, vec_env.action_space, self.config.network)
+        self.engine = Engine(self.config, vec_env, network, self.shape)
+        self.functions = Functions(self.config, vec_env, network)
+        self.start = cache(lambda *seeds: self.engine.init(list(seeds)))
+
+    def timeline(self, system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, seed: int) -> Timeline:
+        return Timeline(system, platform, delays, gradients_per_round=self.shape.gradients, seed=seed)
+
+    def execute(self, timelines: dict[int, Timeline]) -> tuple[EngineState, RoundMetrics]:
+        """The final state of the engine and the metrics of all rounds; timelines by seed."""
+        state, history = jax.tree.map(jnp.copy, self.start(*timelines)), []
+        for first in range(0, len(SCHEDULE), self.shape.rounds):
+            rounds = range(first, min(first + self.shape.rounds, len(SCHEDULE)))
+            records = [[timeline.next_round() for timeline in timelines.values()] for _ in rounds]
+            orders = [[minibatch_orders(seed)[r] for seed in timelines] for r in rounds]
+            plan = build_plan(self.shape, records, orders, [SCHEDULE[r] for r in rounds])
+            state, metrics = self.engine.run(state, plan, len(rounds))
+            history.append(metrics)
+        # The last chunk is shorter: what follows in its metrics is empty.
+        return state, jax.tree.map(lambda *parts: np.concatenate(parts)[: len(SCHEDULE)], *history)
+
+    def literal(
+        self, system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, seed: int
+    ) -> tuple[System, Training]:
+        """The literal system after as many rounds, from the same start."""
+        start = jax.tree.map(lambda x: x[0], jax.device_put(self.start(seed), jax.devices()[0]))
+        training = Training(self.functions, start, minibatch_orders(seed), SCHEDULE)
+        literal = System(system, platform, delays, self.shape.gradients, seed, training)
+        literal.run(len(SCHEDULE))
+        training.end_round()
+        return literal, training
+
+
+bench = cache(lambda name: Bench(**BENCHES[name]))
+
+
+@cache
+def minibatch_orders(seed: int) -> np.ndarray:
+    """Sample indices `[rounds, G, B]`: in every epoch, each of the 128 samples once."""
+    generator = np.random.default_rng(seed)
+    epochs = [generator.permutation(128) for _ in range(len(SCHEDULE) * 3)]
+    return np.array(epochs, np.int32).reshape(len(SCHEDULE), 12, 32)
+
+
+def check_policies(
+    bench: Bench, system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, seed: int = 0
+) -> Training:
+    """Every version the engine still keeps equals the literal system's, and so do the counts."""
+    own = bench.config.system
+    system = replace(system, versions=own.versions, aggregation=own.aggregation, truncation=own.truncation)
+    literal, training = bench.literal(system, platform, delays, seed)
+    state, metrics = bench.execute({seed: bench.timeline(system, platform, delays, seed)})
+    newest, ring = max(training.cache), np.asarray(state.ring[0])
+    for version in range(max(0, newest - own.versions + 1), newest + 1):
+        expected = ravel_pytree(training.cache[version])[0]
+        np.testing.assert_allclose(ring[version % own.versions], expected, rtol=1e-4, atol=2e-6)
+    np.testing.assert_array_equal(state.params[0], ring[newest % own.versions])
+    deliveries = sum(len(one.deliveries) for one in literal.log.aggregations)
+    assert metrics.rejected[-1, 0] == training.rejected
+    assert metrics.gradients.sum() == deliveries - training.rejected
+    assert metrics.kl_coefficient[-1, 0] == pytest.approx(training.kl_coefficient)
+    return training
+
+
+@pytest.mark.parametrize(("rule", "learners"), CASES)
+@pytest.mark.parametrize("name", ["one lane, one device", "four lanes", "four devices", "four lanes, four devices"])
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(data=st.data(), platform=platforms, delays=delays)
+def test_engine_equals_literal_system(
+    name: str, rule: str, learners: int, data: st.DataObject, platform: PlatformConfig, delays: DelaysConfig
+) -> None:
+    check_policies(bench(name), data.draw(systems(rule, learners)), platform, delays)
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(systems(), platforms, delays)
+def test_engine_equals_literal_system_with_continuous_actions(
+    system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig
+) -> None:
+    check_policies(bench("continuous actions"), system, platform, delays)
+
+
+@pytest.mark.parametrize(("rule", "learners"), CASES)
+def test_non_finite_gradients_are_left_out(rule: str, learners: int) -> None:
+    system = SystemConfig(rule=rule, learners=learners)
+    training = check_policies(bench("non-finite gradients"), system, PlatformConfig(), STRAGGLERS)
+    assert training.rejected > 0
+    assert not np.array_equal(*(ravel_pytree(training.cache[v])[0] for v in (0, max(training.cache))))
+
+
+def assert_same_state(state: EngineState, expected: EngineState) -> None:
+    """Equal leaf by leaf: integers and keys to the bit, floats up to rounding."""
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(state), jax.tree.leaves(expected), strict=True):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf, other = jax.random.key_data(leaf), jax.random.key_data(other)
+        exact = not jnp.issubdtype(leaf.dtype, jnp.floating)
+        tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 2e-6}
+        np.testing.assert_allclose(leaf, other, **tolerance, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize("rule", ["stellaris", "allreduce"])
+def test_devices_and_lanes_change_nothing(rule: str) -> None:
+    system = SystemConfig(rule=rule, actors="pipelined", versions=16)
+    runs = []
+    for name in ("one lane, one device", "four lanes, four devices"):
+        timeline = bench(name).timeline(system, PlatformConfig(), STRAGGLERS, seed=0)
+        runs.append(bench(name).execute({0: timeline}))
+    (state, metrics), (expected, expected_metrics) = runs
+    assert_same_state(state, expected)
+    for one, other in zip(jax.tree.leaves(metrics), jax.tree.leaves(expected_metrics), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_seeds_side_by_side_equal_seeds_alone() -> None:
+    rules = ["stellaris", "allreduce", "async"]
+
+    def timeline(seed: int) -> Timeline:
+        system = SystemConfig(rule=rules[seed], actors="pipelined", versions=16)
+        return bench("three seeds").timeline(system, PlatformConfig(), STRAGGLERS, seed)
+
+    together, _ = bench("three seeds").execute({seed: timeline(seed) for seed in range(3)})
+    for seed in range(3):
+        alone, _ = bench("one lane, one device").execute({seed: timeline(seed)})
+        assert_same_state(jax.tree.map(lambda x, row=seed: x[row : row + 1], together), alone)
