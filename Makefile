@@ -17,19 +17,19 @@ test: lint
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 lint: .venv/.installed
-	@$(BIN)/ruff check
-	@$(BIN)/mypy
+	@$(BIN)/python -m ruff check
+	@$(BIN)/python -m mypy
 
 .venv/.installed: pyproject.toml $(wildcard constraints/*.txt)
 	@PYTHON="$(PYTHON)" bash scripts/install.sh
 
 # Newest versions within the ranges of pyproject.toml, for every supported Python.
 constraints: .venv/.installed
-	@$(BIN)/pip install --quiet uv
+	@$(BIN)/python -m pip install --quiet uv
 	@for version in 3.11 3.12 3.13; do \
 	  file=constraints/py$${version/./}.txt; \
 	  echo "# Pinned versions for Python $$version: the package with extras all and dev, on Linux and CPU. Made by \`make constraints\`." > $$file; \
-	  $(BIN)/uv pip compile --quiet --no-header --no-annotate --python-version $$version --extra all --extra dev pyproject.toml >> $$file; \
+	  $(BIN)/python -m uv pip compile --quiet --no-header --no-annotate --python-version $$version --extra all --extra dev pyproject.toml >> $$file; \
 	done
 
 clean:
