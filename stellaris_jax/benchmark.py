@@ -112,7 +112,7 @@ def _in_own_process(command: list[str]) -> Figures:
 def throughput(
     jobs: list[str], systems: list[str], repeats: int, peer_python: str | None, note: Callable[[str], None]
 ) -> list[Figures]:
-    """Measure jobs beside the peer, in turn and each in a process of its own, so that memory and load are comparable."""
+    """Measure jobs beside the peer, in turn, each in a process of its own, so that memory and load compare."""
     script = str(Path(__file__).resolve().parent.parent / "scripts" / "benchmark.py")
     peer_script = str(Path(__file__).resolve().parent.parent / "scripts" / "peers" / "rejax_ppo.py")
     table = []
@@ -125,7 +125,8 @@ def throughput(
             for name, command in commands.items():
                 figures = _in_own_process([*command, "--seed", str(repeat)])
                 runs[name].append(figures)
-                note(f"{job} {name} seed {repeat}: {figures['steps_per_second']:,.0f} steps/s, return {figures['return_mean']:.1f}")
+                speed, reached = figures["steps_per_second"], figures["return_mean"]
+                note(f"{job} {name} seed {repeat}: {speed:,.0f} steps/s, return {reached:.1f}")
         for name, results in runs.items():
             row: Figures = {"job": job, "what": name, "repeats": repeats}
             for key in ("steps_per_second", "compile_seconds", "peak_memory_mb"):
@@ -133,7 +134,8 @@ def throughput(
             row["return_mean"] = statistics.mean(r["return_mean"] for r in results)
             row["returns"] = [r["return_mean"] for r in results]
             if peer_python is not None and name != "rejax":
-                ratios = [a["steps_per_second"] / b["steps_per_second"] for a, b in zip(results, runs["rejax"], strict=True)]
+                pairs = zip(results, runs["rejax"], strict=True)
+                ratios = [ours["steps_per_second"] / peer["steps_per_second"] for ours, peer in pairs]
                 row["ratio_to_rejax"] = statistics.median(ratios)
                 row["ratios_to_rejax"] = ratios
             table.append(row)
@@ -153,9 +155,12 @@ def engine_cost(rounds: int, repeats: int, overrides: list[str]) -> Figures:
     for trainer in trainers.values():
         trainer.compile()
         trainer.step()
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
-    )
+
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeats):
         for name, trainer in trainers.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
@@ -19,7 +20,7 @@ class CheckpointError(RuntimeError):
 
 
 def _is_key(x: Any) -> bool:
-    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
 def to_host(state: Any) -> list[np.ndarray]:
@@ -33,7 +34,7 @@ def to_device(leaves: list[np.ndarray], abstract: Any) -> Any:
     targets, structure = jax.tree.flatten(abstract)
 
     def place(x: np.ndarray, target: Any) -> jax.Array:
-        value = jax.random.wrap_key_data(x) if _is_key(target) else x
+        value = jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(target) else x
         if value.shape != target.shape:
             raise ValueError(f"saved shape {value.shape} does not fit {target.shape}")
         return jax.device_put(value, target.sharding)
@@ -123,6 +124,6 @@ def _zeros(abstract: Any) -> list[Any]:
     def zero(x: Any) -> Any:
         if _is_key(x):
             return jax.random.split(jax.random.key(0), x.shape) if x.shape else jax.random.key(0)
-        return jax.numpy.zeros(x.shape, x.dtype)
+        return jnp.zeros(x.shape, x.dtype)
 
     return [zero(x) for x in jax.tree.leaves(abstract)]

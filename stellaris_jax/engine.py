@@ -33,6 +33,9 @@ from stellaris_jax.timeline.plan import Plan, PlanShape
 
 AXIS = "learner"
 
+WaveCarry = tuple[jax.Array, jax.Array, StalenessWeightedState, jax.Array]
+"""Newest policy, version ring, aggregator, and sums over the round's gradients: loss metrics, norm, count."""
+
 
 class EngineState(NamedTuple):
     """All that training changes, one pytree; every leaf has a leading axis `[S]` of seeds.
@@ -62,12 +65,6 @@ class RoundMetrics(NamedTuple):
     episodes: EpisodeStatistics
 
 
-class Sums(NamedTuple):
-    loss: LossMetrics
-    gradient_norm: jax.Array
-    gradients: jax.Array
-
-
 def optimizer(config: Config) -> optax.GradientTransformation:
     """Adam at the base learning rate alpha_0, behind a clip of the aggregated gradient's norm."""
     algorithm = config.algorithm
@@ -94,7 +91,9 @@ class Engine:
     def __init__(self, config: Config, env: VecEnv, network: ActorCritic, shape: PlanShape):
         self.config, self.env, self.network, self.shape = config, env, network, shape
         self.mesh = make_mesh(config.engine.devices)
-        self.aggregator = staleness_weighted(optimizer(config), config.system.aggregation, AXIS)
+        # On one device collectives would be copies with a rendezvous: leave them out.
+        self.axis = AXIS if config.engine.devices > 1 else None
+        self.aggregator = staleness_weighted(optimizer(config), config.system.aggregation, self.axis)
         self.samples = config.env.num_envs * config.algorithm.rollout_length
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if shape.seeds > 1 else lambda f, in_axes=0: f
@@ -174,7 +173,8 @@ class Engine:
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
         keys = jax.random.split(actor_key, config.env.num_envs)
         local = config.env.num_envs // config.engine.devices
-        keys = jax.lax.dynamic_slice_in_dim(keys, jax.lax.axis_index(AXIS) * local, local)
+        if self.axis is not None:
+            keys = jax.lax.dynamic_slice_in_dim(keys, jax.lax.axis_index(self.axis) * local, local)
         actor, trajectory = rollout(
             self.env,
             self.network,
@@ -187,10 +187,13 @@ class Engine:
             algorithm.gamma,
             config.env,
         )
-        gather = partial(jax.lax.all_gather, axis_name=AXIS, tiled=True)
-        whole = jax.tree.map(lambda x: gather(x, axis=1), trajectory._replace(last_obs=trajectory.last_obs[None]))
-        whole = whole._replace(last_obs=whole.last_obs[0])
-        samples, normalizers, episodes = prepare(self.network, params, state.normalizers, whole, algorithm, config.env)
+        if self.axis is not None:
+            rows = trajectory._replace(last_obs=trajectory.last_obs[None])
+            rows = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), rows)
+            trajectory = rows._replace(last_obs=rows.last_obs[0])
+        samples, normalizers, episodes = prepare(
+            self.network, params, state.normalizers, trajectory, algorithm, config.env
+        )
         loader = learner.store(state.loader, state.round % self.shape.buffers, samples, order)
         return state._replace(actor=actor, loader=loader, normalizers=normalizers), episodes
 
@@ -199,12 +202,12 @@ class Engine:
         loader: DataLoader,
         kl_coefficient: jax.Array,
         step_scale: jax.Array,
-        carry: tuple[jax.Array, jax.Array, StalenessWeightedState, Sums],
+        carry: WaveCarry,
         slots: jax.Array,
         peers: jax.Array,
         weights: jax.Array,
         group: jax.Array,
-    ) -> tuple[jax.Array, jax.Array, StalenessWeightedState, Sums]:
+    ) -> WaveCarry:
         """Compute the wave's gradients on their versions, aggregate, publish if the wave completes a group."""
         params, ring, aggregator, sums = carry
         one = partial(
@@ -222,23 +225,22 @@ class Engine:
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
         used = (weights > 0) & jnp.isfinite(norm)
-        wave = Sums(metrics, norm, jnp.ones_like(norm))
-        wave = jax.tree.map(lambda x: jnp.sum(jnp.where(used, x, 0.0)), wave)
-        sums = jax.tree.map(jnp.add, sums, jax.lax.psum(wave, AXIS))
+        rows = jnp.stack([*metrics, norm, jnp.ones_like(norm)], axis=1)
+        wave = jnp.sum(jnp.where(used[:, None], rows, 0.0), axis=0)
+        sums += wave if self.axis is None else jax.lax.psum(wave, self.axis)
         return params, ring, aggregator, sums
 
     def _finish(
-        self, state: EngineState, sums: Sums, episodes: EpisodeStatistics
+        self, state: EngineState, sums: jax.Array, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
-        count = jnp.maximum(sums.gradients, 1.0)
-        loss = jax.tree.map(lambda x: x / count, sums.loss)
+        gradients = sums[-1]
+        *means, norm = sums[:-1] / jnp.maximum(gradients, 1.0)
+        loss = LossMetrics(*means)
         coefficient = state.kl_coefficient
         if self.config.algorithm.kl_coefficient > 0.0:
             adapted = adapt_kl_coefficient(coefficient, loss.kl, self.config.algorithm.kl_target)
-            coefficient = jnp.where(sums.gradients > 0, adapted, coefficient)
-        metrics = RoundMetrics(
-            loss, sums.gradient_norm / count, sums.gradients, state.aggregator.rejected, coefficient, episodes
-        )
+            coefficient = jnp.where(gradients > 0, adapted, coefficient)
+        metrics = RoundMetrics(loss, norm, gradients, state.aggregator.rejected, coefficient, episodes)
         return state._replace(kl_coefficient=coefficient, round=state.round + 1), metrics
 
     # A chunk -------------------------------------------------------------------------------------------------------
@@ -260,12 +262,11 @@ class Engine:
             loader, coefficient = state.loader, state.kl_coefficient
 
             def wave_body(w: jax.Array, carry: Any) -> Any:
-                return self.over_seeds(self._wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0))(
-                    loader, coefficient, step_scale, carry, plan.slots[w], plan.peers[w], plan.weights[w], plan.groups[w]
-                )
+                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.groups[w])
+                mapped = self.over_seeds(self._wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0))
+                return mapped(loader, coefficient, step_scale, carry, *wave)
 
-            zeros = jnp.zeros(lead)
-            sums = Sums(LossMetrics(*[zeros] * len(LossMetrics._fields)), zeros, zeros)
+            sums = jnp.zeros((*lead, len(LossMetrics._fields) + 2))
             start = (state.params, state.ring, state.aggregator, sums)
             params, ring, aggregator, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
             state = state._replace(params=params, ring=ring, aggregator=aggregator)
@@ -291,8 +292,9 @@ class Engine:
         """Compile for the shapes of `state` and `plan`; sets `compile_seconds`."""
         begin = time.perf_counter()
         specs = self._specs(state)
-        sharded = PartitionSpec(None, None, AXIS)
-        plan_specs = Plan(*[sharded if name in SLOTTED else PartitionSpec() for name in Plan._fields])
+        sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
+        specs_of: dict[str, Any] = {name: sharded if name in SLOTTED else whole for name in plan._fields}
+        plan_specs = plan._replace(**specs_of)
         mapped = jax.shard_map(
             self._chunk,
             mesh=self.mesh,
@@ -300,7 +302,7 @@ class Engine:
             out_specs=(specs, PartitionSpec()),
             check_vma=False,
         )
-        self._plan_shardings = Plan(*[NamedSharding(self.mesh, spec) for spec in plan_specs])
+        self._plan_shardings = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), plan_specs)
         lowered = jax.jit(mapped, donate_argnums=0).lower(state, self.put(plan), self._rounds(0))
         self._compiled = lowered.compile()
         self.compile_seconds = time.perf_counter() - begin

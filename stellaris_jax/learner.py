@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -27,9 +28,8 @@ class DataLoader(NamedTuple):
 def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array) -> DataLoader:
     """Put a fragment `[M, ...]` and its minibatch order `[G, B]` into a buffer."""
     size = samples.advantage.shape[0]
-    fragments = jax.tree.map(
-        lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, buffer * size, 0), loader.fragments, samples
-    )
+    put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=buffer * size, axis=0)
+    fragments = jax.tree.map(put, loader.fragments, samples)
     return DataLoader(fragments, jax.lax.dynamic_update_index_in_dim(loader.order, order, buffer, 0))
 
 

@@ -51,9 +51,9 @@ class Normalizers(NamedTuple):
 
 
 class EpisodeStatistics(NamedTuple):
-    """Episodes that ended within a fragment: how many, and the sums of their returns and lengths."""
+    """Episodes of finite return that ended within a fragment: how many, and the sums of their returns and lengths."""
 
-    count: jax.Array
+    ended: jax.Array
     total_return: jax.Array
     total_length: jax.Array
 
@@ -110,7 +110,7 @@ def rollout(
     trajectory = Trajectory(
         obs, action, distribution, steps.reward, steps.terminated, steps.truncated, steps.final_obs, totals, last_obs
     )
-    return ActorState(state, last_obs, totals[-1] * going[-1][:, None]), trajectory
+    return ActorState(state, last_obs, jnp.where(done[-1][:, None], 0.0, totals[-1])), trajectory
 
 
 def prepare(
@@ -137,7 +137,8 @@ def prepare(
 
     def with_final(next_value: jax.Array) -> jax.Array:
         final = view(normalizers, trajectory.final_obs, config)
-        return jnp.where(cut, network.value(tree, final.reshape(length * num, *obs.shape[2:])).reshape(length, num), next_value)
+        final_value = network.value(tree, final.reshape(length * num, *obs.shape[2:])).reshape(length, num)
+        return jnp.where(cut, final_value, next_value)
 
     next_value = jax.lax.cond(jnp.any(cut), with_final, lambda next_value: next_value, value[1:])
 
@@ -148,9 +149,8 @@ def prepare(
     if config.normalize_observation:
         obs_statistics = normalizer.update(obs_statistics, trajectory.obs.reshape(length * num, *obs.shape[2:]))
 
-    advantage, target = gae(
-        reward, value[:-1], next_value, trajectory.terminated, trajectory.truncated, algorithm.gamma, algorithm.gae_lambda
-    )
+    ends = (trajectory.terminated, trajectory.truncated)
+    advantage, target = gae(reward, value[:-1], next_value, *ends, algorithm.gamma, algorithm.gae_lambda)
     finite = jnp.isfinite(advantage)
     count = jnp.maximum(jnp.sum(finite), 1)
     mean = jnp.sum(jnp.where(finite, advantage, 0.0)) / count
@@ -164,9 +164,12 @@ def prepare(
         advantage=(advantage - mean) * jax.lax.rsqrt(variance + 1e-8),
         target=target,
     )
-    ended = done.astype(jnp.float32)
+    returns, lengths = trajectory.totals[..., 0], trajectory.totals[..., 1]
+    ended = done & jnp.isfinite(returns)
     episodes = EpisodeStatistics(
-        jnp.sum(ended), jnp.sum(ended * trajectory.totals[..., 0]), jnp.sum(ended * trajectory.totals[..., 1])
+        ended=jnp.sum(ended, dtype=jnp.float32),
+        total_return=jnp.sum(jnp.where(ended, returns, 0.0)),
+        total_length=jnp.sum(jnp.where(ended, lengths, 0.0)),
     )
     flat = jax.tree.map(lambda x: x.reshape(length * num, *x.shape[2:]), samples)
     return flat, Normalizers(obs_statistics, reward_statistics), episodes

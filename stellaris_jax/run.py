@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.jsonl import plain
 from stellaris_jax.trainer import Trainer
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnax", "brax", "mujoco", "mujoco-mjx", "envpool")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnax", "brax", "mujoco", "mujoco-mjx")
 
 
 class Interrupted(Exception):
@@ -147,10 +147,9 @@ def use_devices(config: Config) -> None:
     """Check that the devices asked for exist; on a CPU, make that many before the backend starts."""
     wanted = config.engine.devices
     if wanted > 1 and os.environ.get("JAX_PLATFORMS", "") == "cpu":
-        try:
+        # Refused once the backend has started; what it has is checked below.
+        with suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", wanted)
-        except RuntimeError:
-            pass  # the backend has started already; what it has is checked below
     if wanted > jax.device_count():
         raise ConfigError(
             f"engine.devices={wanted} but JAX sees {jax.device_count()} {jax.default_backend()} device(s); lower it, "
@@ -160,7 +159,7 @@ def use_devices(config: Config) -> None:
 
 def enable_compile_cache() -> None:
     """Keep compiled programs in the user's cache directory, unless JAX has been given another."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(root / "stellaris_jax" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
@@ -171,7 +170,7 @@ def enable_compile_cache() -> None:
 def caught_signals() -> Iterator[list[int]]:
     """Within, the first SIGINT or SIGTERM is only noted (in the list yielded); a second one has its usual effect."""
     caught: list[int] = []
-    previous = {}
+    previous: dict[int, Any] = {}
 
     def note(signum: int, frame: Any) -> None:
         caught.append(signum)
@@ -186,8 +185,8 @@ def caught_signals() -> Iterator[list[int]]:
     try:
         yield caught
     finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
 
 
 def write_atomically(path: Path, text: str) -> None:

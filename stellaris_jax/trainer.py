@@ -184,9 +184,10 @@ class Trainer:
         usages = [record.usage for record in row]
         costs = [bill(self.config.system, self.config.prices, usage).total for usage in usages]
         with np.errstate(invalid="ignore", divide="ignore"):
-            returns = one.episodes.total_return / one.episodes.count
-            lengths = one.episodes.total_length / one.episodes.count
+            returns = one.episodes.total_return / one.episodes.ended
+            lengths = one.episodes.total_length / one.episodes.ended
         useful = np.mean([u.gradients for u in usages])
+        scale = float(chunk.plan.learning_rate[r]) * _mean(trust, 1.0)
         return {
             "round": row[0].index + 1,
             "env_steps": (row[0].index + 1) * self.steps_per_round,
@@ -199,7 +200,7 @@ class Trainer:
             "gate": _mean(gates) if gates else None,
             "gate_escapes": sum(u.escapes for u in usages),
             "group_size": _mean(groups),
-            "learning_rate": self.config.algorithm.learning_rate * float(chunk.plan.learning_rate[r]) * _mean(trust, 1.0),
+            "learning_rate": self.config.algorithm.learning_rate * scale,
             "simulated_seconds": _mean([u.seconds for u in usages]),
             "cost_usd": _mean(costs),
             "occupancy": float(useful / self.counters.computed) if self.counters.computed else 1.0,

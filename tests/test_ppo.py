@@ -351,4 +351,14 @@ def test_without_staleness_the_engine_is_plain_ppo(engine: Engine, rule: str, le
     step = np.abs(after.params[0] - before.params[0]).max()
     assert step > 2e-3
     np.testing.assert_allclose(after.params[0], expected, rtol=1e-3, atol=1e-3 * step)
-    assert np.all(reference.endings > 0) and float(metrics.episodes.count.sum()) == reference.endings.sum()
+    assert np.all(reference.endings > 0) and float(metrics.episodes.ended.sum()) == reference.endings.sum()
+
+
+def test_nan_does_not_cross_the_end_of_an_episode() -> None:
+    """0 * NaN is NaN, so a product cannot cut; one broken reward must not reach other episodes."""
+    nan = np.nan
+    reward, zeros, ended = np.float32([[1.0], [nan]]), np.zeros((2, 1), np.float32), np.ones((2, 1), bool)
+    advantage, _ = gae(reward, zeros, zeros, ended, ~ended, 0.99, 0.95)
+    np.testing.assert_array_equal(advantage, [[1.0], [nan]])
+    decay, x = jnp.array([[0.0], [0.5], [0.0]]), jnp.array([[1.0], [nan], [2.0]])
+    np.testing.assert_array_equal(linear_recurrence(decay, x, jnp.array([nan])), [[1.0], [nan], [2.0]])

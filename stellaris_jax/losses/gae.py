@@ -9,16 +9,21 @@ import jax.numpy as jnp
 def linear_recurrence(decay: jax.Array, x: jax.Array, initial: jax.Array, reverse: bool = False) -> jax.Array:
     """y_t = x_t + decay_t * y_{t-1} along the leading axis (y_{t+1} if `reverse`), in logarithmic depth.
 
+    A decay of 0 cuts: what lies before it does not reach y_t, not even a NaN.
+
     Args:
       decay, x: `[T, N]`.
       initial: `[N]`, the y before the first step (after the last if `reverse`).
     """
 
     def combine(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return first[0] * second[0], second[1] + second[0] * first[1]
+        return first[0] * second[0], second[1] + cut(second[0], first[1])
+
+    def cut(decay: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.where(decay == 0.0, 0.0, decay * y)
 
     edge = -1 if reverse else 0
-    x = x.at[edge].add(decay[edge] * initial)
+    x = x.at[edge].add(cut(decay[edge], initial))
     return jax.lax.associative_scan(combine, (decay, x), reverse=reverse)[1]
 
 

@@ -72,11 +72,12 @@ class ActorCritic:
 
     def policy(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
         """Parameters `[B, D]` of the action distribution; `tree` is `unravel(flat)`."""
-        outputs = self._actor.apply({"params": tree["actor"]}, obs)
+        outputs: jax.Array = self._actor.apply({"params": tree["actor"]}, obs)  # type: ignore[assignment]
         if self.free_log_std:
             outputs = jnp.concatenate([outputs, jnp.broadcast_to(tree["log_std"], outputs.shape)], axis=-1)
         return outputs
 
     def value(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
         """State values `[B]`; `tree` is `unravel(flat)`."""
-        return self._critic.apply({"params": tree["critic"]}, obs)[:, 0]
+        values: jax.Array = self._critic.apply({"params": tree["critic"]}, obs)  # type: ignore[assignment]
+        return values[:, 0]

@@ -9,27 +9,33 @@ import jax.numpy as jnp
 
 
 class RunningStatistics(NamedTuple):
-    """count: samples seen; mean, variance: per element, of the shape of one sample."""
+    """samples: finite values seen; mean, variance: of these; all per element, of the shape of one sample."""
 
-    count: jax.Array
+    samples: jax.Array
     mean: jax.Array
     variance: jax.Array
 
 
 def init(shape: tuple[int, ...]) -> RunningStatistics:
     """No samples yet: mean 0, variance 1."""
-    return RunningStatistics(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
+    return RunningStatistics(jnp.zeros(shape), jnp.zeros(shape), jnp.ones(shape))
 
 
-def update(statistics: RunningStatistics, samples: jax.Array) -> RunningStatistics:
-    """Merge samples `[B, *shape]`. A non-finite sample element counts as the mean: it moves nothing but the count."""
-    samples = jnp.where(jnp.isfinite(samples), samples, statistics.mean)
-    mean, variance, count = samples.mean(0), samples.var(0), samples.shape[0]
-    total = statistics.count + count
+def update(statistics: RunningStatistics, batch: jax.Array) -> RunningStatistics:
+    """Merge samples `[B, *shape]`; elements that are not finite are left out."""
+    finite = jnp.isfinite(batch)
+    count = jnp.sum(finite, axis=0, dtype=jnp.float32)
+    mean = jnp.sum(jnp.where(finite, batch, 0.0), axis=0) / jnp.maximum(count, 1.0)
+    squares = jnp.sum(jnp.where(finite, jnp.square(batch - mean), 0.0), axis=0)
+    total = statistics.samples + count
     delta = mean - statistics.mean
-    squares = statistics.variance * statistics.count + variance * count
-    squares += jnp.square(delta) * statistics.count * count / total
-    return RunningStatistics(total, statistics.mean + delta * count / total, squares / total)
+    share = count / jnp.maximum(total, 1.0)
+    squares += statistics.samples * (statistics.variance + jnp.square(delta) * share)
+    return RunningStatistics(
+        total,
+        statistics.mean + delta * share,
+        jnp.where(count > 0, squares / jnp.maximum(total, 1.0), statistics.variance),
+    )
 
 
 def normalize(statistics: RunningStatistics, x: jax.Array, clip: float = 10.0) -> jax.Array:

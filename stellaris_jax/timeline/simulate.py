@@ -162,7 +162,7 @@ class Timeline:
                 self.now, _, kind, payload = heappop(self._events)
                 self._handle(kind, payload, record)
             elif not self.queue:
-                raise RuntimeError(f"the timeline is stuck at {self.now:g} s: rule {self.system.rule} starts no learner")
+                raise RuntimeError(f"stuck at {self.now:g} s: rule {self.system.rule} starts no learner")
             else:
                 # Nothing else can happen: what is queued is aggregated although the rule would wait.
                 self._aggregate(record, stalled=True)
