@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from reference import System
@@ -153,6 +153,9 @@ def test_timeline_continues_from_its_state(
 SCHEDULE = [1.0, 0.7, 0.4]
 """Factor on the learning rate in each round; the engine runs the last round as a shorter chunk."""
 
+# The same few examples in every run, and no shrinking, which would take minutes.
+ENGINE = settings(deadline=None, derandomize=True, phases=[Phase.generate])
+
 BENCHES: dict[str, dict[str, Any]] = {
     "one lane, one device": {},
     "four lanes": {"lanes": 4, "aggregation": "sequential", "truncation": "surrogate", "versions": 5},
@@ -259,7 +262,7 @@ def check_policies(
 
 @pytest.mark.parametrize(("rule", "learners"), CASES)
 @pytest.mark.parametrize("name", ["one lane, one device", "four lanes", "four devices", "four lanes, four devices"])
-@settings(max_examples=4, deadline=None, derandomize=True)
+@settings(ENGINE, max_examples=4)
 @given(data=st.data(), platform=platforms, delays=delays)
 def test_engine_equals_literal_system(
     name: str, rule: str, learners: int, data: st.DataObject, platform: PlatformConfig, delays: DelaysConfig
@@ -267,7 +270,7 @@ def test_engine_equals_literal_system(
     check_policies(bench(name), data.draw(systems(rule, learners)), platform, delays)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(ENGINE, max_examples=8)
 @given(systems(), platforms, delays)
 def test_engine_equals_literal_system_with_continuous_actions(
     system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig
