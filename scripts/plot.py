@@ -1,4 +1,8 @@
-"""Draws the curves of one run, or compares several: `python scripts/plot.py RUN_DIR [RUN_DIR ...] [--out FILE]`."""
+"""Draws the curves of one run, compares several, or draws a timeline.
+
+python scripts/plot.py RUN_DIR [RUN_DIR ...] [--out FILE]
+python scripts/plot.py --timeline 2 system=stellaris [--out FILE]   the first two rounds of a configuration
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,30 @@ import argparse
 import sys
 from pathlib import Path
 
+from stellaris_jax.compose import load_config
 from stellaris_jax.config import ConfigError
 from stellaris_jax.report.curves import plot_run, plot_runs
+from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.runs import group_replicates, read_run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw the curves of one run, or compare several.")
-    parser.add_argument("run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="run directories; seeds are averaged")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
+    parser.add_argument("--timeline", type=int, metavar="ROUNDS", help="draw who computes what in the first rounds")
     parser.add_argument("--out", type=Path, help="file; default RUN_DIR/curve.png for one run, else comparison.png")
     arguments = parser.parse_args()
+    run_dirs = [Path(subject) for subject in arguments.subjects]
+    if not run_dirs and arguments.timeline is None:
+        parser.error("name a run directory")
     try:
-        if len(arguments.run_dirs) == 1:
-            path = plot_run(arguments.run_dirs[0], arguments.out)
+        if arguments.timeline is not None:
+            out = arguments.out or Path("timeline.png")
+            path = plot_timeline(load_config(arguments.subjects), arguments.timeline, out)
+        elif len(run_dirs) == 1:
+            path = plot_run(run_dirs[0], arguments.out)
         else:
-            groups = group_replicates([read_run(run_dir) for run_dir in arguments.run_dirs])
+            groups = group_replicates([read_run(run_dir) for run_dir in run_dirs])
             runs = {group.label: [run.path for run in group.runs] for group in groups}
             path = plot_runs(runs, arguments.out or Path("comparison.png"), title="Comparison of runs")
     except ConfigError as error:

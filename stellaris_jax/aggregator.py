@@ -22,7 +22,11 @@ MODES = ("factored", "gradient", "sequential")
 
 
 class StalenessWeightedState(NamedTuple):
-    """total: sum of w_i g_i of the group so far; trust: sum of w_i; rejected: non-finite gradients ever met."""
+    """The group so far, and the optimizer.
+
+    total: sum of w_i g_i (in mode `sequential` the sum of the group's steps). trust: sum of w_i. rejected: non-finite
+    gradients ever met. inner: state of the optimizer.
+    """
 
     total: optax.Updates
     trust: jax.Array
@@ -45,7 +49,7 @@ def staleness_weighted(
 
     `update(gradients, state, params, *, weights, size, step_scale)` takes a stack of L gradients (every leaf has a
     leading axis `[L]`), `weights` `[L]` (0 for an empty place in the stack) and `size`: H if this stack completes a
-    group of H gradients, else 0. Between completions the updates are zero, except in mode `sequential`.
+    group of H gradients, else 0. Between completions the updates are zero.
     `step_scale` multiplies the step (the learning-rate schedule). A non-finite gradient gets weight 0 and is
     counted; it still counts in H. A group without a finite gradient makes no step.
 
@@ -82,7 +86,7 @@ def staleness_weighted(
             rejected = jax.lax.psum(rejected, axis_name)
         rejected += state.rejected
         if mode == "sequential":
-            return _sequential(gradients, state, params, weights, step_scale, rejected)
+            return _sequential(gradients, state, params, weights, size, step_scale, rejected)
 
         wave = jax.tree.map(lambda g: jnp.sum(_rows(weights, g) * g, axis=0), gradients)
         trust = jnp.sum(weights)
@@ -113,6 +117,7 @@ def staleness_weighted(
         state: StalenessWeightedState,
         params: optax.Params,
         weights: jax.Array,
+        size: jax.Array,
         step_scale: jax.Array | float,
         rejected: jax.Array,
     ) -> tuple[optax.Updates, StalenessWeightedState]:
@@ -131,8 +136,10 @@ def staleness_weighted(
 
             return jax.lax.cond(weight > 0, apply, lambda carry: carry, carry), None
 
-        start = (jax.tree.map(jnp.zeros_like, params), state.inner)
-        (updates, inner_state), _ = jax.lax.scan(step, start, (gradients, weights))
-        return updates, state._replace(rejected=rejected, inner=inner_state)
+        (total, inner_state), _ = jax.lax.scan(step, (state.total, state.inner), (gradients, weights))
+        complete = size > 0
+        updates = jax.tree.map(lambda t: jnp.where(complete, t, 0.0), total)
+        total = jax.tree.map(lambda t: jnp.where(complete, 0.0, t), total)
+        return updates, StalenessWeightedState(total, state.trust, rejected, inner_state)
 
     return optax.GradientTransformationExtraArgs(init, update)

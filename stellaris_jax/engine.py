@@ -33,17 +33,19 @@ from stellaris_jax.timeline.plan import Plan, PlanShape
 
 AXIS = "learner"
 
-WaveCarry = tuple[jax.Array, jax.Array, StalenessWeightedState, jax.Array]
-"""Newest policy, version ring, aggregator, and sums over the round's gradients: loss metrics, norm, count."""
+WaveCarry = tuple[jax.Array, jax.Array, jax.Array, StalenessWeightedState, jax.Array]
+"""Newest policy, its slot, version ring, aggregator, sums over the round's gradients: loss metrics, norm, count."""
 
 
 class EngineState(NamedTuple):
     """All that training changes, one pytree; every leaf has a leading axis `[S]` of seeds.
 
-    params: newest policy `[P]`. ring: the last H versions `[H, P]`. key: the seed's key. round: rounds completed.
+    params: newest policy `[P]`. slot: its place in the ring (it is written there when next something reads). ring: the
+    last H versions `[H, P]`. key: the seed's key. round: rounds completed.
     """
 
     params: jax.Array
+    slot: jax.Array
     ring: jax.Array
     aggregator: StalenessWeightedState
     actor: ActorState
@@ -129,6 +131,7 @@ class Engine:
         order = jnp.zeros((self.shape.buffers, self.shape.gradients, self.shape.batch), jnp.int32)
         return EngineState(
             params=params,
+            slot=jnp.int32(0),
             ring=versions.init(params, self.shape.versions),
             aggregator=self.aggregator.init(params),
             actor=actor,
@@ -169,7 +172,8 @@ class Engine:
     ) -> tuple[EngineState, EpisodeStatistics]:
         """Actors roll fragment `state.round` with the version in ring slot `behaviour`."""
         config, algorithm = self.config, self.config.algorithm
-        params = versions.fetch(state.ring, behaviour)
+        ring = versions.publish(state.ring, state.slot, state.params)
+        params = versions.fetch(ring, behaviour)
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
         keys = jax.random.split(actor_key, config.env.num_envs)
         local = config.env.num_envs // config.engine.devices
@@ -195,7 +199,7 @@ class Engine:
             self.network, params, state.normalizers, trajectory, algorithm, config.env
         )
         loader = learner.store(state.loader, state.round % self.shape.buffers, samples, order)
-        return state._replace(actor=actor, loader=loader, normalizers=normalizers), episodes
+        return state._replace(ring=ring, actor=actor, loader=loader, normalizers=normalizers), episodes
 
     def _wave(
         self,
@@ -206,10 +210,11 @@ class Engine:
         slots: jax.Array,
         peers: jax.Array,
         weights: jax.Array,
-        group: jax.Array,
+        size: jax.Array,
     ) -> WaveCarry:
-        """Compute the wave's gradients on their versions, aggregate, publish if the wave completes a group."""
-        params, ring, aggregator, sums = carry
+        """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
+        params, newest, ring, aggregator, sums = carry
+        ring = versions.publish(ring, newest, params)
         one = partial(
             learner.gradient, self.network, self.config.algorithm, self.config.system, ring, loader, kl_coefficient
         )
@@ -218,17 +223,17 @@ class Engine:
         else:
             gradients, metrics = jax.tree.map(lambda x: x[None], one(slots[0], peers[0]))
         updates, aggregator = self.aggregator.update(
-            gradients, aggregator, params, weights=weights, size=group[0], step_scale=step_scale
+            gradients, aggregator, params, weights=weights, size=size, step_scale=step_scale
         )
         params = params + updates
-        ring = versions.publish(ring, group[1], params, group[0] > 0)
+        newest = jnp.where(size > 0, (newest + 1) % self.shape.versions, newest)
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
         used = (weights > 0) & jnp.isfinite(norm)
         rows = jnp.stack([*metrics, norm, jnp.ones_like(norm)], axis=1)
         wave = jnp.sum(jnp.where(used[:, None], rows, 0.0), axis=0)
         sums += wave if self.axis is None else jax.lax.psum(wave, self.axis)
-        return params, ring, aggregator, sums
+        return params, newest, ring, aggregator, sums
 
     def _finish(
         self, state: EngineState, sums: jax.Array, episodes: EpisodeStatistics
@@ -262,14 +267,14 @@ class Engine:
             loader, coefficient = state.loader, state.kl_coefficient
 
             def wave_body(w: jax.Array, carry: Any) -> Any:
-                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.groups[w])
+                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.sizes[w])
                 mapped = self.over_seeds(self._wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0))
                 return mapped(loader, coefficient, step_scale, carry, *wave)
 
             sums = jnp.zeros((*lead, len(LossMetrics._fields) + 2))
-            start = (state.params, state.ring, state.aggregator, sums)
-            params, ring, aggregator, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
-            state = state._replace(params=params, ring=ring, aggregator=aggregator)
+            start = (state.params, state.slot, state.ring, state.aggregator, sums)
+            *carried, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
+            state = EngineState(*carried, *state[len(carried) :])
             state, metrics = self.over_seeds(self._finish)(state, sums, episodes)
             return state, jax.tree.map(lambda all_, one: all_.at[r].set(one), history, metrics)
 

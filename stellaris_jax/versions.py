@@ -20,6 +20,9 @@ def fetch(ring: jax.Array, slot: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(ring, slot, keepdims=False)
 
 
-def publish(ring: jax.Array, slot: jax.Array, params: jax.Array, condition: jax.Array) -> jax.Array:
-    """Write a policy into a slot if the condition holds."""
-    return jax.lax.dynamic_update_index_in_dim(ring, jnp.where(condition, params, fetch(ring, slot)), slot, 0)
+def publish(ring: jax.Array, slot: jax.Array, params: jax.Array) -> jax.Array:
+    """Write a policy `[P]` into a slot.
+
+    Publish before fetching: a write after reads in one loop body makes XLA copy the whole ring.
+    """
+    return jax.lax.dynamic_update_index_in_dim(ring, params, slot, 0)

@@ -67,7 +67,7 @@ def run(
         updates, state = update(
             padded, state, params, weights=padded_weights, size=np.int32(size * (done == size)), step_scale=step_scale
         )
-        if done < size and mode != "sequential":
+        if done < size:
             assert all(not np.any(u) for u in jax.tree.leaves(updates))
         params = optax.apply_updates(params, updates)
     assert done == size

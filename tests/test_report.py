@@ -298,3 +298,15 @@ def test_sweep_over_seeds_alone_is_one_row(tmp_path: Path) -> None:
 def test_directory_without_points_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no sweep points"):
         report(tmp_path)
+
+
+def test_timeline_figure_shows_every_gradient_and_update(tmp_path: Path) -> None:
+    from stellaris_jax.compose import load_config
+    from stellaris_jax.report.gantt import plot_timeline, timeline_figure
+
+    config = load_config(["system=async", "system.learners=3", "delays=constant"])
+    axes = timeline_figure(config, rounds=2).axes[0]
+    gradients = 2 * config.algorithm.epochs * config.algorithm.minibatches
+    assert axes.get_title() == f"async: {gradients} gradients, {gradients} updates"
+    assert len(axes.collections) == gradients + 2 + 1  # a bar each, two fragments, the ticks of the updates
+    assert plot_timeline(config, 1, tmp_path / "t.png").stat().st_size > 5000

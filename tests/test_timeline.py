@@ -557,11 +557,7 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
                 left = list(zip(group.gradients, group.weights, strict=True))
                 while left:
                     part, left = left[:width], left[width:]
-                    size, slot = plan.groups[wave, s]
-                    if left:
-                        assert size == 0
-                    else:
-                        assert (size, slot) == (len(group.gradients), (group.clock + 1) % ring)
+                    assert plan.sizes[wave, s] == (0 if left else len(group.gradients))
                     for lane, (gradient, weight) in enumerate(part):
                         assert plan.weights[wave, s, lane] == np.float32(weight)
                         buffer, minibatch, version = plan.slots[wave, s, lane]
@@ -572,11 +568,11 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
                     assert not np.any(plan.weights[wave, s, len(part) :])
                     wave += 1
             # A seed with fewer waves than another idles to the end of the round.
-            assert not np.any(plan.weights[wave:begin, s]) and not np.any(plan.groups[wave:begin, s])
+            assert not np.any(plan.weights[wave:begin, s]) and not np.any(plan.sizes[wave:begin, s])
             assert plan.behaviour[r, s] == record.behaviour_version % ring
             np.testing.assert_array_equal(plan.order[r, s], orders[r][s])
         assert plan.learning_rate[r] == [1.0, 0.5, 0.25][r]
-    assert not np.any(plan.weights[begin:]) and not np.any(plan.groups[begin:])
+    assert not np.any(plan.weights[begin:]) and not np.any(plan.sizes[begin:])
     assert not np.any(plan.bounds[executed:]) and not np.any(plan.learning_rate[executed:])
 
 

@@ -21,7 +21,7 @@ class Plan(NamedTuple):
     slots: int32 `[C, S, L, 3]`: fragment buffer, minibatch, ring slot of the version the gradient is computed on.
     peers: int32 `[C, S, L, 1 + K]`: how many peers, then their ring slots.
     weights: float32 `[C, S, L]`: weight of each gradient (Eq. 4); 0 marks an empty slot.
-    groups: int32 `[C, S, 2]`: size H of the group if this wave completes it, else 0; ring slot of the new version.
+    sizes: int32 `[C, S]`: size H of the group that this wave completes, else 0.
     bounds: int32 `[R, 2]`: first wave of each round and the one after its last.
     behaviour: int32 `[R, S]`: ring slot of the version the actors use.
     order: int32 `[R, S, G, B]`: the data loader's minibatches, as indices into the fragment's T x N samples.
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     slots: np.ndarray
     peers: np.ndarray
     weights: np.ndarray
-    groups: np.ndarray
+    sizes: np.ndarray
     bounds: np.ndarray
     behaviour: np.ndarray
     order: np.ndarray
@@ -86,7 +86,7 @@ def build_plan(
     slots = np.zeros((capacity, seeds, width, 3), np.int32)
     peers = np.zeros((capacity, seeds, width, 1 + k), np.int32)
     weights = np.zeros((capacity, seeds, width), np.float32)
-    groups = np.zeros((capacity, seeds, 2), np.int32)
+    sizes = np.zeros((capacity, seeds), np.int32)
     bounds = np.zeros((rounds, 2), np.int32)
     behaviour = np.zeros((rounds, seeds), np.int32)
     order = np.zeros((rounds, seeds, shape.gradients, shape.batch), np.int32)
@@ -115,7 +115,7 @@ def build_plan(
                         peer_rows.append([len(seen), *seen, *([0] * (k - len(seen)))])
                 flat_weights += group.weights
                 wave += -(-size // width)
-                groups[wave - 1, s] = size, (group.clock + 1) % ring
+                sizes[wave - 1, s] = size
             if positions:
                 waves, lanes = np.divmod(np.array(positions), width)
                 slots[waves, s, lanes] = slot_rows
@@ -125,4 +125,4 @@ def build_plan(
             end = max(end, wave)
         bounds[r] = begin, end
         begin = end
-    return Plan(slots, peers, weights, groups, bounds, behaviour, order, factors)
+    return Plan(slots, peers, weights, sizes, bounds, behaviour, order, factors)

@@ -1,0 +1,63 @@
+"""A picture of a timeline: who computed when, how stale each gradient was, when versions were published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from stellaris_jax.config import Config
+from stellaris_jax.report.curves import BLUE, DPI, TEXT, VERMILION, save
+from stellaris_jax.timeline import Timeline
+
+
+def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
+    """Simulates the first rounds of a configuration's first seed and draws them. Returns `path`."""
+    return save(timeline_figure(config, rounds), path)
+
+
+def timeline_figure(config: Config, rounds: int) -> Figure:
+    """One row per learner, one for the actors, one for the parameter function; bars coloured by staleness."""
+    algorithm = config.algorithm
+    timeline = Timeline(
+        config.system,
+        config.platform,
+        config.delays,
+        gradients_per_round=algorithm.epochs * algorithm.minibatches,
+        seed=config.seed,
+    )
+    records = [timeline.next_round() for _ in range(rounds)]
+    groups = [group for record in records for group in record.groups]
+    gradients = [gradient for group in groups for gradient in group.gradients]
+    learners = config.system.learners
+    colours, scale = matplotlib.colormaps["viridis_r"], Normalize(0, max([1, *(g.staleness for g in gradients)]))
+
+    figure = Figure(figsize=(10, 0.3 * learners + 2.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    for record in records:
+        ready = min((g.start for g in gradients if g.fragment == record.index), default=record.start)
+        axes.broken_barh([(record.start, ready - record.start)], (learners + 0.6, 0.8), color=BLUE, alpha=0.35)
+        axes.text(
+            (record.start + ready) / 2,
+            learners + 1,
+            f"collect fragment {record.index} with version {record.behaviour_version}",
+            ha="center",
+            va="center",
+            fontsize=TEXT - 1,
+        )
+    for g in gradients:
+        bar = (g.start, g.end - g.start)
+        axes.broken_barh([bar], (g.learner - 0.4, 0.8), color=colours(scale(g.staleness)), edgecolor="white", lw=0.5)
+    axes.vlines([group.second for group in groups], -1.4, -0.6, color=VERMILION, lw=1)
+    axes.set_yticks([-1, *range(learners), learners + 1])
+    axes.set_yticklabels(["parameter function", *(f"learner {i}" for i in range(learners)), "actors"], fontsize=TEXT)
+    axes.set_xlabel("simulated seconds", fontsize=TEXT)
+    axes.set_title(f"{config.system.name}: {len(gradients)} gradients, {len(groups)} updates", fontsize=TEXT + 2)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    key = figure.colorbar(ScalarMappable(scale, colours), ax=axes, pad=0.01)
+    key.set_label("staleness of the gradient (versions)", fontsize=TEXT)
+    return figure
