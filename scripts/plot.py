@@ -1,6 +1,7 @@
 """Draws the curves of one run, compares several, or draws a timeline.
 
 python scripts/plot.py RUN_DIR [RUN_DIR ...] [--out FILE]
+python scripts/plot.py --sweep DIR                                  table and curves of all runs DIR/0, DIR/1, ...
 python scripts/plot.py --timeline 2 system=stellaris [--out FILE]   the first two rounds of a configuration
 """
 
@@ -15,14 +16,19 @@ from stellaris_jax.config import ConfigError
 from stellaris_jax.report.curves import plot_run, plot_runs
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.runs import group_replicates, read_run
+from stellaris_jax.report.sweep import report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
     parser.add_argument("--timeline", type=int, metavar="ROUNDS", help="draw who computes what in the first rounds")
+    parser.add_argument("--sweep", type=Path, metavar="DIR", help="report on the runs of a sweep again")
     parser.add_argument("--out", type=Path, help="file; default RUN_DIR/curve.png for one run, else comparison.png")
     arguments = parser.parse_args()
+    if arguments.sweep is not None:
+        report(arguments.sweep)
+        return
     run_dirs = [Path(subject) for subject in arguments.subjects]
     if not run_dirs and arguments.timeline is None:
         parser.error("name a run directory")

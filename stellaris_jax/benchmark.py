@@ -27,6 +27,7 @@ JOBS: dict[str, list[str]] = {
         "algorithm.rollout_length=128",
         "algorithm.minibatches=4",
         "algorithm.learning_rate=2.5e-4",
+        "algorithm.anneal=false",
         "total_steps=500_000",
         "engine.chunk_rounds=64",
     ],
@@ -36,6 +37,7 @@ JOBS: dict[str, list[str]] = {
         "algorithm.rollout_length=32",
         "algorithm.minibatches=8",
         "algorithm.learning_rate=1e-3",
+        "algorithm.anneal=false",
         "total_steps=10_000_000",
     ],
     "hopper_spring": [

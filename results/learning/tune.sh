@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The grid behind the learning rates of run.sh, on seeds that the results do not use.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=.venv/bin/python
+rules=allreduce,central,async,softsync,ssp,stellaris,artifact
+
+$python scripts/train.py -m env=gymnax/cartpole,gymnax/acrobot system=$rules algorithm.learning_rate=3e-4,1e-3,3e-3,1e-2 \
+  algorithm.anneal=false seed=100 num_seeds=3 evaluation.points=4
