@@ -183,3 +183,14 @@ def test_vanishing_ratios_stay_finite(mode: str) -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode 'soft' is unknown; accepted: weight, surrogate, artifact, none"):
         truncated_ratio(jnp.zeros(1), None, 1.0, "soft")
+
+
+@pytest.mark.parametrize("rounding", [-2e-7, 0.0, 2e-7])
+@pytest.mark.parametrize(("mode", "expected"), [("surrogate", 1.0), ("artifact", 0.5)])
+def test_ties_do_not_depend_on_rounding(mode: str, expected: float, rounding: float) -> None:
+    """A fresh learner's ratio is 1 only up to rounding; at rho = 1 that must not decide over its gradient."""
+
+    def ratio(log_ratio: jax.Array) -> jax.Array:
+        return truncated_ratio(log_ratio, jnp.zeros(()), 1.0, mode)[0]
+
+    assert float(jax.grad(ratio)(jnp.float32(rounding))) == pytest.approx(expected, abs=1e-5)

@@ -15,6 +15,9 @@ import jax
 import jax.numpy as jnp
 
 MODES = ("weight", "surrogate", "artifact", "none")
+TIE = 1e-5
+"""Relative difference up to which two ratios count as equal: log-probabilities recomputed differently (other batch
+shapes, other devices) differ by rounding, and at rho = 1 every sample of a fresh learner is a tie."""
 
 
 def truncated_ratio(
@@ -38,10 +41,13 @@ def truncated_ratio(
     others = own if peer_log_ratio is None else jax.lax.stop_gradient(jnp.exp(peer_log_ratio))
     smallest = jnp.minimum(own, others)
     if mode == "artifact":
-        return jnp.minimum(ratio, jnp.maximum(smallest, rho)), jnp.ones_like(ratio)
+        cap = jnp.maximum(smallest, rho)
+        half = 0.5 * (ratio + cap)
+        below = jnp.where(own < cap, ratio, cap)
+        return jnp.where(jnp.abs(own - cap) <= TIE * cap, half, below), jnp.ones_like(ratio)
     truncated = jnp.minimum(smallest, rho)
     if mode == "weight":
         return ratio, truncated / jnp.maximum(own, jnp.finfo(own.dtype).tiny)
     if mode == "surrogate":
-        return jnp.where(own <= truncated, ratio, truncated), jnp.ones_like(ratio)
+        return jnp.where(own <= truncated * (1.0 + TIE), ratio, truncated), jnp.ones_like(ratio)
     raise ValueError(f"truncation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")

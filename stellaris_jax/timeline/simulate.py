@@ -64,7 +64,7 @@ class Usage:
 
     seconds: wall-clock. *_busy: function-seconds of useful work; learner_failed: of invocations that died;
     learner_startup: of containers starting. updates: versions published. gradients: aggregated. dropped: too old for
-    the version ring. waits: aggregations delayed because of the ring. escapes: of the rule's gate.
+    the version ring. waits: evaluations of the rule put off because of the ring. escapes: of the rule's gate.
     """
 
     seconds: float = 0.0
