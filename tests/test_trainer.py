@@ -30,6 +30,7 @@ TINY = [
     "algorithm.epochs=2",
     "algorithm.minibatches=4",
     "algorithm.kl_coefficient=0.2",
+    "algorithm.anneal=false",
     "system.learners=3",
     "system.versions=8",
     "system.actors=pipelined",
