@@ -1,7 +1,7 @@
 """The bill of a timeline: dollars for learners, actors and the parameter function.
 
 Serverless work pays per invocation: its seconds times the VM's price per second over the functions the VM holds;
-pre-warmed and idle containers are free (papers.md §1.5). Serverful work pays for its whole cluster by wall-clock.
+pre-warmed and idle containers are free (SC'24, §VIII-A). Serverful work pays for its whole cluster by wall-clock.
 """
 
 from __future__ import annotations

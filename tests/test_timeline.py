@@ -368,7 +368,7 @@ def test_the_gate_never_deadlocks_and_its_escapes_are_counted(scenario: Scenario
 
 
 def test_artifact_bound_over_rounds() -> None:
-    """papers.md 1.3: max_stale 5 and d = 0.9 give 5 5 5 4 4 3 3 3 3 2 2 ... and 1 from round 17 (rounds from 1)."""
+    """The released code: max_stale 5 and d = 0.9 give 5 5 5 4 4 3 3 3 3 2 2 ... and 1 from round 17 (rounds from 1)."""
     rule = RULES["artifact"](SystemConfig(rule="artifact", decay=0.9))
     assert rule.threshold() is None
     rule.restore({"largest": 5})

@@ -1,6 +1,6 @@
 """Global importance-sampling truncation (Eq. 2): R' = min(min_i pi_i / mu, rho) over all learners in flight.
 
-Taken literally inside PPO's own minimum, Eq. 2 removes the gradient of most samples (papers.md §1.2), so how R' is
+Taken literally inside PPO's own minimum, Eq. 2 removes the gradient of most samples, so how R' is
 used is a mode:
 
 - `weight`: PPO's clipped surrogate times stop_gradient(R' / R): the trust region stays, the magnitude is truncated.

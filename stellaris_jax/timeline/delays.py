@@ -56,6 +56,14 @@ class Stream:
         self.count += 1
         return self._block[offset]
 
+    def take(self, size: int) -> list[float]:
+        """The next `size` durations."""
+        start = self.count % BLOCK
+        if self.model is None or self.model.kind == "measured" or start + size > BLOCK or self.count // BLOCK != self._drawn:
+            return [next(self) for _ in range(size)]
+        self.count += size
+        return self._block[start : start + size]
+
     def state(self) -> Any:
         return self.count
 

@@ -20,7 +20,7 @@ class Rule:
 
     Attributes:
       gated: whether the rule may refuse gradients by their staleness. A gated rule is escaped, and the escape
-        counted, when as many gradients wait as there are learners (papers.md §5.7).
+        counted, when as many gradients wait as there are learners.
       round: the newest round any gradient delivered so far belongs to (k of Eq. 3).
     """
 
@@ -130,7 +130,7 @@ class Stellaris(Rule):
 
 
 class Artifact(Rule):
-    """What the released code does (papers.md §1.3), for comparison.
+    """What the released code does, for comparison.
 
     The bound comes from the mean staleness of the first round that had any, is floored to an integer and never
     falls below 1. The weight is fed a count of stale gradients instead of the staleness and is 1 wherever it

@@ -151,7 +151,7 @@ class Timeline:
     def next_round(self) -> Round:
         """Collect the next fragment, and simulate until the one after it can be started."""
         record = Round(self.fragment, self.clock, self.now)
-        durations = [next(self.streams["actor"]) for _ in range(self.actors)]
+        durations = self.streams["actor"].take(self.actors)
         self.usage.actor_busy += sum(durations)
         self.remaining[self.fragment] = self.gradients_per_round
         self.collecting = True
