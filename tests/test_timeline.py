@@ -585,3 +585,12 @@ def test_the_data_loader_cuts_a_fresh_permutation_per_epoch() -> None:
     np.testing.assert_array_equal(order, minibatch_order(3, 5, 4, 8, 64))
     others = [minibatch_order(seed, fragment, 4, 8, 64) for seed, fragment in ((2, 5), (3, 4), (5, 3))]
     assert not any(np.array_equal(order, other) for other in others)
+
+
+@pytest.mark.parametrize("kind", ["constant", "lognormal", "measured"])
+def test_taking_many_durations_is_taking_them_one_by_one(kind: str) -> None:
+    model = DelayConfig(kind, table=[1.0, 2.0, 3.0] if kind == "measured" else [])
+    one, many = Stream(model, 3, "actor"), Stream(model, 3, "actor")
+    for size in (1, 700, 300, 23, 1, 2000, 5):
+        assert many.take(size) == [next(one) for _ in range(size)]
+        assert many.state() == one.state()

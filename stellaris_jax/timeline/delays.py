@@ -58,11 +58,11 @@ class Stream:
 
     def take(self, size: int) -> list[float]:
         """The next `size` durations."""
-        start = self.count % BLOCK
-        if self.model is None or self.model.kind == "measured" or start + size > BLOCK or self.count // BLOCK != self._drawn:
-            return [next(self) for _ in range(size)]
-        self.count += size
-        return self._block[start : start + size]
+        block, start = divmod(self.count, BLOCK)
+        if block == self._drawn and start + size <= BLOCK:
+            self.count += size
+            return self._block[start : start + size]
+        return [next(self) for _ in range(size)]
 
     def state(self) -> Any:
         return self.count
