@@ -23,10 +23,14 @@ def _is_key(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
+def _leaves(state: Any) -> list[Any]:
+    """The leaves of a state, PRNG keys as their data."""
+    return [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state)]
+
+
 def to_host(state: Any) -> list[np.ndarray]:
     """The leaves of a state as NumPy copies (PRNG keys as their data), safe from the donation of the state."""
-    leaves = [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state)]
-    return [np.array(x, copy=True) for x in jax.device_get(leaves)]
+    return [np.array(x, copy=True) for x in jax.device_get(_leaves(state))]
 
 
 def to_device(leaves: list[np.ndarray], abstract: Any) -> Any:
@@ -82,14 +86,12 @@ class Checkpoints:
         metrics = None if eval_return is None else {"eval_return": eval_return}
         self._manager.save(round_, args=arguments, metrics=metrics)
 
-    def restore(
-        self, abstract: Any, note: Callable[[str], None], round_: int | None = None
-    ) -> tuple[int, Any, dict[str, Any]]:
-        """The newest intact checkpoint (of `round_`, if given): its round, state and host data.
+    def restore(self, abstract: Any, note: Callable[[str], None]) -> tuple[int, Any, dict[str, Any]]:
+        """The newest intact checkpoint: its round, state and host data.
 
         A damaged one is passed over for the one before, and `note` is told.
         """
-        wanted = self.rounds() if round_ is None else [round_]
+        wanted = self.rounds()
         for candidate in reversed(wanted):
             try:
                 state, host = self._read(candidate, abstract)
@@ -102,7 +104,7 @@ class Checkpoints:
         raise CheckpointError(f"no intact checkpoint in {where}" + (f" (tried rounds {wanted})" if wanted else ""))
 
     def _read(self, round_: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
-        templates = jax.eval_shape(lambda: [jax.random.key_data(k) if _is_key(k) else k for k in _zeros(abstract)])
+        templates = jax.eval_shape(_leaves, abstract)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()
         )
@@ -119,11 +121,3 @@ class Checkpoints:
     def close(self) -> None:
         self._manager.close()
 
-
-def _zeros(abstract: Any) -> list[Any]:
-    def zero(x: Any) -> Any:
-        if _is_key(x):
-            return jax.random.split(jax.random.key(0), x.shape) if x.shape else jax.random.key(0)
-        return jnp.zeros(x.shape, x.dtype)
-
-    return [zero(x) for x in jax.tree.leaves(abstract)]

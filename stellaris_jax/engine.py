@@ -110,7 +110,7 @@ class Engine:
         # once can starve XLA's CPU thread pool for ever.
         init = jax.jit(self._init_one)
         states = [init(jax.random.key(seed)) for seed in seeds]
-        return jax.device_put(jax.tree.map(lambda *rows: jnp.stack(rows), *states), self.shardings())
+        return jax.device_put(jax.tree.map(lambda *rows: jnp.stack(rows), *states), self._shardings(self._shapes()))
 
     def _init_one(self, key: jax.Array) -> EngineState:
         params_key, env_key, run_key = jax.random.split(key, 3)
@@ -146,24 +146,24 @@ class Engine:
         parameters = jnp.zeros((1, self.network.distribution.size))
         return jax.eval_shape(self.network.distribution.mode, parameters).dtype
 
-    def abstract_state(self) -> EngineState:
-        """Shapes, dtypes and shardings of the state, for restoring."""
-        shapes = jax.eval_shape(jax.vmap(self._init_one), jax.random.split(jax.random.key(0), self.shape.seeds))
-        return jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._shardings(shapes)
-        )
+    def _shapes(self) -> EngineState:
+        keys = jax.random.split(jax.random.key(0), self.shape.seeds)
+        return jax.eval_shape(jax.vmap(self._init_one), keys)
 
     def _specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
         return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
 
     def _shardings(self, state: EngineState) -> EngineState:
+        """Where each leaf of the state lives: environments over the mesh, everything else on every device."""
         return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self._specs(state))
 
-    def shardings(self) -> EngineState:
-        """Where each leaf of the state lives: environments over the mesh, everything else on every device."""
-        shapes = jax.eval_shape(jax.vmap(self._init_one), jax.random.split(jax.random.key(0), self.shape.seeds))
-        return self._shardings(shapes)
+    def abstract_state(self) -> EngineState:
+        """Shapes, dtypes and shardings of the state, for restoring."""
+        shapes = self._shapes()
+        return jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._shardings(shapes)
+        )
 
     # One round, for one seed and one device ------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -261,9 +262,9 @@ class Trainer:
         """Write a checkpoint of the current round, in the background."""
         checkpoints.save(self.round, self.state, self.host_state(), eval_return)
 
-    def restore(self, checkpoints: Checkpoints, note: Any = print, round_: int | None = None) -> int:
-        """Continue from the newest intact checkpoint (or that of a given round); returns its round."""
-        restored, state, host = checkpoints.restore(self.engine.abstract_state(), note, round_)
+    def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print) -> int:
+        """Continue from the newest intact checkpoint; returns its round."""
+        restored, state, host = checkpoints.restore(self.engine.abstract_state(), note)
         self.state = state
         self.round = restored
         self.counters = Counters(**host["counters"])
