@@ -21,6 +21,10 @@ from stellaris_jax.rollout import ActorState, Normalizers, prepare, rollout
 
 Tree = Any
 
+TIE = 1e-5
+"""Ratios this close, relative to their size, are equal: the same policy evaluated by two programs differs by rounding,
+and which way depends on the processor."""
+
 
 class Functions:
     """The pure functions of a configuration, compiled once and used by any number of `Training`s."""
@@ -80,10 +84,11 @@ class Functions:
         if mode == "weight":
             weight = eq2 / own
         elif mode == "surrogate":  # the gradient flows where the minimum is the learner's own ratio
-            ratio = jnp.where(eq2 < own, eq2, ratio)
+            ratio = jnp.where(own - eq2 > TIE * own, eq2, ratio)
         elif mode == "artifact":
             cap = jnp.maximum(jnp.minimum(own, smallest), rho)
-            ratio = jnp.where(ratio < cap, ratio, jnp.where(ratio > cap, cap, 0.5 * (ratio + cap)))
+            tied = abs(own - cap) <= TIE * own
+            ratio = jnp.where(tied, 0.5 * (ratio + cap), jnp.where(own < cap, ratio, cap))
         inside = jnp.clip(ratio, 1 - c.clip, 1 + c.clip)
         gain = weight * jnp.where(batch.advantage >= 0, jnp.minimum(ratio, inside), jnp.maximum(ratio, inside))
         value = self.network.value(params, batch.obs)
