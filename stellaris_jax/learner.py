@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from stellaris_jax import versions
 from stellaris_jax.config import AlgorithmConfig, SystemConfig
@@ -85,4 +84,4 @@ def gradient(
         )
 
     grads, metrics = jax.grad(loss, has_aux=True)(network.unravel(versions.fetch(ring, slot[2])))
-    return ravel_pytree(grads)[0], metrics
+    return network.ravel(grads), metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,9 @@ from stellaris_jax.losses.gae import gae, linear_recurrence
 from stellaris_jax.losses.ppo import Samples
 from stellaris_jax.networks import ActorCritic, normalizer
 from stellaris_jax.networks.normalizer import RunningStatistics
+
+CRITIC_ROWS = 4096
+"""Observations the critic sees at once after a fragment."""
 
 
 class ActorState(NamedTuple):
@@ -113,6 +117,11 @@ def rollout(
     return ActorState(state, last_obs, jnp.where(done[-1][:, None], 0.0, totals[-1])), trajectory
 
 
+def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+    """State values `[T, N]` of observations `[T, N, ...]`, some steps at a time to keep what is in between small."""
+    return jax.lax.map(partial(network.value, tree), obs, batch_size=max(1, CRITIC_ROWS // obs.shape[1]))
+
+
 def prepare(
     network: ActorCritic,
     params: jax.Array,
@@ -132,12 +141,11 @@ def prepare(
 
     obs = view(normalizers, trajectory.obs, config)
     every = jnp.concatenate([obs, view(normalizers, trajectory.last_obs, config)[None]])
-    value = network.value(tree, every.reshape((length + 1) * num, *obs.shape[2:])).reshape(length + 1, num)
+    value = values(network, tree, every)
     cut = trajectory.truncated & ~trajectory.terminated
 
     def with_final(next_value: jax.Array) -> jax.Array:
-        final = view(normalizers, trajectory.final_obs, config)
-        final_value = network.value(tree, final.reshape(length * num, *obs.shape[2:])).reshape(length, num)
+        final_value = values(network, tree, view(normalizers, trajectory.final_obs, config))
         return jnp.where(cut, final_value, next_value)
 
     next_value = jax.lax.cond(jnp.any(cut), with_final, lambda next_value: next_value, value[1:])

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.flatten_util import ravel_pytree
 from reference import Aggregation, Delivery
 
 from stellaris_jax.config import Config
@@ -43,7 +42,7 @@ class Functions:
 
     def _collect(self, params: Tree, normalizers: Normalizers, actor: ActorState, key: jax.Array) -> Any:
         env, algorithm = self.config.env, self.config.algorithm
-        flat = ravel_pytree(params)[0]
+        flat = self.network.ravel(params)
         start_key, actor_key = jax.random.split(key)
         keys = jax.random.split(actor_key, env.num_envs)
         actor, trajectory = rollout(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stellaris_jax.config import NetworkConfig
 from stellaris_jax.envs.base import Box, Discrete, Space
 from stellaris_jax.networks import ActorCritic, normalizer
+from stellaris_jax.networks.actor_critic import ALIGNMENT
 from stellaris_jax.networks.distributions import Categorical, DiagonalGaussian, for_space
 
 SAMPLES = 20_000
@@ -102,15 +103,19 @@ def test_initialisation_is_orthogonal(network: ActorCritic) -> None:
 
 
 def test_parameters_are_one_flat_vector(network: ActorCritic) -> None:
-    flat = jax.random.normal(jax.random.key(0), (network.size,))
-    assert network.init(jax.random.key(0)).shape == (network.size,)
-    tree = network.unravel(flat)
+    """Of an aligned length; what fills it up stays zero, in parameters and in gradients."""
+    flat = network.init(jax.random.key(0))
+    assert flat.size % ALIGNMENT == 0 and flat.size - network.size < ALIGNMENT
+    assert not np.any(flat[network.size :])
+    other = jax.random.normal(jax.random.key(1), flat.shape)
+    tree = network.unravel(other)
     assert sum(leaf.size for leaf in jax.tree.leaves(tree)) == network.size
-    np.testing.assert_array_equal(jax.flatten_util.ravel_pytree(tree)[0], flat)
+    np.testing.assert_array_equal(network.ravel(tree), other.at[network.size :].set(0.0))
+    np.testing.assert_array_equal(network.ravel(network.unravel(flat)), flat)
 
 
 def test_forward_pass_against_numpy(network: ActorCritic) -> None:
-    tree = network.unravel(0.3 * jax.random.normal(jax.random.key(0), (network.size,)))
+    tree = network.unravel(0.3 * jax.random.normal(jax.random.key(0), network.init(jax.random.key(0)).shape))
     obs = np.random.default_rng(0).normal(size=(5, *IMAGE.shape)).astype(np.float32)
 
     def forward(part: str) -> np.ndarray:
