@@ -29,7 +29,7 @@ JOBS: dict[str, list[str]] = {
         "algorithm.learning_rate=2.5e-4",
         "algorithm.anneal=false",
         "total_steps=500_000",
-        "engine.chunk_rounds=64",
+        "engine.chunk_rounds=256",
     ],
     "cartpole_large": [
         "env=gymnax/cartpole",

@@ -20,7 +20,7 @@ from stellaris_jax.engine import Engine, RoundMetrics
 from stellaris_jax.envs.registry import make
 from stellaris_jax.evaluate import Evaluation, Evaluator
 from stellaris_jax.networks import ActorCritic
-from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
 
 Record = dict[str, Any]
 
@@ -158,7 +158,7 @@ class Trainer:
         self.counters.train_seconds += seconds
         self.counters.wall_seconds += seconds
         rate = size * self.steps_per_round * len(self.seeds) / seconds
-        records = [self._record(chunk, r, metrics, rate) for r in range(size)]
+        records = self._records(chunk, metrics, rate)
         self.round = upcoming
         return records
 
@@ -170,56 +170,71 @@ class Trainer:
             records += self.step()
         return records
 
-    def _record(self, chunk: _Chunk, r: int, metrics: RoundMetrics, rate: float) -> Record:
-        """The record of the chunk's r-th round."""
-        row = chunk.rounds[r]
-        one = jax.tree.map(lambda x: x[r], metrics)
-        self.counters.computed += chunk.computed[r]
-        self.counters.nonfinite = int(one.rejected.sum())
+    def _records(self, chunk: _Chunk, metrics: RoundMetrics, rate: float) -> list[Record]:
+        """The records of a chunk's rounds."""
+        size = len(chunk.rounds)
+        metrics = jax.tree.map(lambda x: x[:size], metrics)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            returns = metrics.episodes.total_return / metrics.episodes.ended
+            lengths = metrics.episodes.total_length / metrics.episodes.ended
+        over_seeds = {
+            **metrics.loss._asdict(),
+            "grad_norm": metrics.gradient_norm,
+            "kl_coefficient": metrics.kl_coefficient,
+        }
+        columns = {name: values.mean(axis=1).tolist() for name, values in over_seeds.items()}
+        columns["train_return"] = [_finite_mean(row) for row in returns.tolist()]
+        columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
+        rejected, per_seed = metrics.rejected.sum(axis=1).tolist(), returns.tolist()
+        records = []
+        for r, row in enumerate(chunk.rounds):
+            self.counters.computed += chunk.computed[r]
+            self.counters.nonfinite = rejected[r]
+            record = self._timeline_record(row, float(chunk.plan.learning_rate[r]))
+            record |= {name: values[r] for name, values in columns.items()}
+            record |= {"wall_seconds": self.counters.wall_seconds, "steps_per_second": rate}
+            record["nonfinite_gradients"] = rejected[r]
+            record["per_seed"]["train_return"] = per_seed[r]
+            records.append(record)
+        return records
+
+    def _timeline_record(self, row: list[Round], factor: float) -> Record:
+        """What the timelines know of a round, one of which `row` holds per seed; `factor` is the schedule's."""
         staleness = [record.staleness() for record in row]
         flat = [s for values in staleness for s in values]
-        groups = [len(g.gradients) for record in row for g in record.groups]
+        groups = [group for record in row for group in record.groups]
         gates = [record.groups[-1].threshold for record in row if record.groups]
         gates = [gate for gate in gates if gate is not None]
-        trust = [sum(g.weights) / len(g.weights) for record in row for g in record.groups]
+        trust = _mean([sum(group.weights) / len(group.weights) for group in groups], 1.0)
         usages = [record.usage for record in row]
-        costs = [bill(self.config.system, self.config.prices, usage).total for usage in usages]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            returns = one.episodes.total_return / one.episodes.ended
-            lengths = one.episodes.total_length / one.episodes.ended
-        useful = np.mean([u.gradients for u in usages])
-        scale = float(chunk.plan.learning_rate[r]) * _mean(trust, 1.0)
+        seconds, costs = [usage.seconds for usage in usages], self._costs(usages)
+        useful = _mean([usage.gradients for usage in usages])
         return {
             "round": row[0].index + 1,
             "env_steps": (row[0].index + 1) * self.steps_per_round,
-            "updates": _mean([u.updates for u in usages]),
-            "wall_seconds": self.counters.wall_seconds,
-            "steps_per_second": rate,
+            "updates": _mean([usage.updates for usage in usages]),
             "staleness_mean": _mean(flat),
             "staleness_max": max(flat, default=0),
             "staleness_counts": np.bincount(flat).tolist() if flat else [],
             "gate": _mean(gates) if gates else None,
-            "gate_escapes": sum(u.escapes for u in usages),
-            "group_size": _mean(groups),
-            "learning_rate": self.config.algorithm.learning_rate * scale,
-            "simulated_seconds": _mean([u.seconds for u in usages]),
+            "gate_escapes": sum(usage.escapes for usage in usages),
+            "group_size": _mean([len(group.gradients) for group in groups]),
+            "learning_rate": self.config.algorithm.learning_rate * factor * trust,
+            "simulated_seconds": _mean(seconds),
             "cost_usd": _mean(costs),
-            "occupancy": float(useful / self.counters.computed) if self.counters.computed else 1.0,
-            "nonfinite_gradients": self.counters.nonfinite,
-            "dropped": sum(u.dropped for u in usages),
-            "failed": sum(u.failures for u in usages),
-            "train_return": _finite_mean(returns),
-            "episode_length": _finite_mean(lengths),
-            **{name: float(np.mean(value)) for name, value in one.loss._asdict().items()},
-            "grad_norm": float(np.mean(one.gradient_norm)),
-            "kl_coefficient": float(np.mean(one.kl_coefficient)),
+            "occupancy": useful / self.counters.computed if self.counters.computed else 1.0,
+            "dropped": sum(usage.dropped for usage in usages),
+            "failed": sum(usage.failures for usage in usages),
             "per_seed": {
-                "train_return": [float(x) for x in returns],
-                "simulated_seconds": [u.seconds for u in usages],
+                "simulated_seconds": seconds,
                 "cost_usd": costs,
                 "staleness_mean": [_mean(values) for values in staleness],
             },
         }
+
+    def _costs(self, usages: list[Usage]) -> list[float]:
+        """Dollars, one figure per seed."""
+        return [bill(self.config.system, self.config.prices, usage).total for usage in usages]
 
     # Evaluation ----------------------------------------------------------------------------------------------------
 
@@ -239,8 +254,7 @@ class Trainer:
         """An evaluation of the current policies as a record."""
         mean, ci95 = evaluation.mean_ci95()
         usages = [Timeline.usage_of(state) for state in self._timeline_states]
-        costs = [bill(self.config.system, self.config.prices, usage).total for usage in usages]
-        seconds = [usage.seconds for usage in usages]
+        seconds, costs = [usage.seconds for usage in usages], self._costs(usages)
         return {
             "round": self.round,
             "env_steps": self.round * self.steps_per_round,
@@ -323,6 +337,6 @@ def _mean(values: Any, empty: float = 0.0) -> float:
     return float(sum(values) / len(values)) if values else empty
 
 
-def _finite_mean(values: np.ndarray) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if finite.size else None
+def _finite_mean(values: list[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None

@@ -59,9 +59,8 @@ class PlanShape(NamedTuple):
 def minibatch_order(seed: int, fragment: int, epochs: int, minibatches: int, samples: int) -> np.ndarray:
     """The data loader: a fresh permutation per epoch, cut into minibatches. Int32 `[epochs * minibatches, B]`."""
     generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
-    order = np.empty((epochs, samples), np.int32)
-    for epoch in range(epochs):
-        order[epoch] = generator.permutation(samples)
+    order = np.tile(np.arange(samples, dtype=np.int32), (epochs, 1))
+    generator.permuted(order, axis=1, out=order)
     return order.reshape(epochs * minibatches, samples // minibatches)
 
 
