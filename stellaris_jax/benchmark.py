@@ -39,6 +39,7 @@ JOBS: dict[str, list[str]] = {
         "algorithm.learning_rate=1e-3",
         "algorithm.anneal=false",
         "total_steps=10_000_000",
+        "engine.chunk_rounds=32",
     ],
     "hopper_spring": [
         "env=brax/hopper",
@@ -65,6 +66,7 @@ JOBS: dict[str, list[str]] = {
         "algorithm.learning_rate=5e-3",
         "algorithm.anneal=false",
         "total_steps=1_000_000",
+        "engine.chunk_rounds=32",
     ],
 }
 """The JAX-native jobs: same networks, epochs, minibatches and steps as `scripts/peers/`."""
