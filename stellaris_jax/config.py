@@ -46,6 +46,9 @@ class EnvConfig:
         16, "environments stepped side by side per seed (N), shared out over the actors", within="[1, inf)"
     )
     kwargs: dict[str, Any] = knob({}, "extra arguments for the suite, e.g. env.kwargs.backend=spring for brax")
+    overlap: bool = knob(
+        True, "host environments step on threads while learners train on the fragment before; false takes turns"
+    )
     normalize_observation: bool = knob(False, "subtract the running mean of observations, divide by their deviation")
     normalize_reward: bool = knob(False, "divide rewards by the running deviation of the discounted return")
 

@@ -24,11 +24,20 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from stellaris_jax import learner, versions
 from stellaris_jax.aggregator import StalenessWeightedState, staleness_weighted
 from stellaris_jax.config import Config
-from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.learner import DataLoader
 from stellaris_jax.losses.ppo import LossMetrics, Samples, adapt_kl_coefficient
 from stellaris_jax.networks import ActorCritic, normalizer
-from stellaris_jax.rollout import ActorState, EpisodeStatistics, Normalizers, init_actor, prepare, rollout
+from stellaris_jax.rollout import (
+    ActorState,
+    EpisodeStatistics,
+    Fragment,
+    Normalizers,
+    episode_totals,
+    init_actor,
+    prepare,
+    rollout,
+)
 from stellaris_jax.timeline.plan import Plan, PlanShape
 
 AXIS = "learner"
@@ -105,7 +114,7 @@ class Engine:
       shape: the static sizes of its plans.
     """
 
-    def __init__(self, config: Config, env: VecEnv, network: ActorCritic, shape: PlanShape):
+    def __init__(self, config: Config, env: VecEnv | HostEnv, network: ActorCritic, shape: PlanShape):
         self.config, self.env, self.network, self.shape = config, env, network, shape
         self.mesh = make_mesh(config.engine.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
@@ -135,13 +144,14 @@ class Engine:
         action = jnp.zeros((rows, *self.env.action_space.shape), self._action_dtype())
         zeros = jnp.zeros(rows)
         fragments = Samples(
-            obs=jnp.zeros((rows, *self.env.observation_space.shape)),
+            obs=jnp.zeros((rows, *self.env.observation_space.shape), self.env.observation_space.dtype),
             action=action,
             distribution=jnp.zeros((rows, self.network.distribution.size)),
             log_prob=zeros,
             value=zeros,
             advantage=zeros,
             target=zeros,
+            valid=jnp.zeros(rows, bool) if isinstance(self.env, HostEnv) else None,
         )
         order = jnp.zeros((self.shape.buffers, self.shape.gradients, self.shape.batch), jnp.int32)
         return EngineState(
@@ -167,6 +177,8 @@ class Engine:
 
     def _specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
+        if isinstance(self.env, HostEnv):
+            return specs
         return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
 
     def _shardings(self, state: EngineState) -> EngineState:
@@ -183,12 +195,29 @@ class Engine:
     # One round, for one seed and one device ------------------------------------------------------------------------
 
     def _collect(
-        self, state: EngineState, behaviour: jax.Array, order: jax.Array
+        self, state: EngineState, behaviour: jax.Array, order: jax.Array, fragment: Fragment | None
     ) -> tuple[EngineState, EpisodeStatistics]:
-        """Actors roll fragment `state.round` with the version in ring slot `behaviour`."""
+        """Fragment `state.round` becomes training data; actors roll it here unless it has come from the host."""
+        state = state._replace(ring=versions.publish(state.ring, state.slot, state.params))
+        if fragment is None:
+            state, fragment = self._roll(state, versions.fetch(state.ring, behaviour))
+        else:
+            state, fragment = self._receive(state, fragment)
+        samples, normalizers, episodes = prepare(
+            self.network,
+            fragment.params,
+            fragment.normalizers,
+            state.normalizers,
+            fragment.trajectory,
+            self.config.algorithm,
+            self.config.env,
+        )
+        loader = learner.store(state.loader, state.round % self.shape.buffers, samples, order)
+        return state._replace(loader=loader, normalizers=normalizers), episodes
+
+    def _roll(self, state: EngineState, params: jax.Array) -> tuple[EngineState, Fragment]:
+        """Step this device's environments with a policy, and gather what all devices saw."""
         config, algorithm = self.config, self.config.algorithm
-        ring = versions.publish(state.ring, state.slot, state.params)
-        params = versions.fetch(ring, behaviour)
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
         keys = jax.random.split(actor_key, config.env.num_envs)
         local = config.env.num_envs // config.engine.devices
@@ -210,11 +239,21 @@ class Engine:
             rows = trajectory._replace(last_obs=trajectory.last_obs[None])
             rows = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), rows)
             trajectory = rows._replace(last_obs=rows.last_obs[0])
-        samples, normalizers, episodes = prepare(
-            self.network, params, state.normalizers, trajectory, algorithm, config.env
+        return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers)
+
+    def _receive(self, state: EngineState, fragment: Fragment) -> tuple[EngineState, Fragment]:
+        """Account for the episodes of a fragment from the host."""
+        trajectory = fragment.trajectory
+        done = trajectory.terminated | trajectory.truncated
+        totals, carried = episode_totals(
+            trajectory.reward,
+            trajectory.valid.astype(jnp.float32),
+            done,
+            state.actor.totals,
+            self.config.algorithm.gamma,
         )
-        loader = learner.store(state.loader, state.round % self.shape.buffers, samples, order)
-        return state._replace(ring=ring, actor=actor, loader=loader, normalizers=normalizers), episodes
+        actor = state.actor._replace(totals=carried)
+        return state._replace(actor=actor), fragment._replace(trajectory=trajectory._replace(totals=totals))
 
     def _wave(
         self,
@@ -265,17 +304,19 @@ class Engine:
 
     # A chunk -------------------------------------------------------------------------------------------------------
 
-    def _chunk(self, state: EngineState, plan: Plan, rounds: jax.Array) -> tuple[EngineState, RoundMetrics]:
+    def _chunk(
+        self, state: EngineState, plan: Plan, rounds: jax.Array, fragment: Fragment | None
+    ) -> tuple[EngineState, RoundMetrics]:
         seeds = self.shape.seeds
         if seeds == 1:
-            state = jax.tree.map(lambda x: x[0], state)
+            state, fragment = jax.tree.map(lambda x: x[0], (state, fragment))
             squeezed = {name: getattr(plan, name)[:, 0] for name in plan._fields if name not in SHARED}
             plan = plan._replace(**squeezed)
         lead = () if seeds == 1 else (seeds,)
 
         def round_body(r: jax.Array, carry: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
             state, history = carry
-            state, episodes = self.over_seeds(self._collect)(state, plan.behaviour[r], plan.order[r])
+            state, episodes = self.over_seeds(self._collect)(state, plan.behaviour[r], plan.order[r], fragment)
             step_scale = plan.learning_rate[r]
             loader, coefficient = state.loader, state.kl_coefficient
 
@@ -306,8 +347,8 @@ class Engine:
             history = jax.tree.map(lambda x: x[:, None], history)
         return state, history
 
-    def compile(self, state: EngineState, plan: Plan) -> None:
-        """Compile for the shapes of `state` and `plan`; sets `compile_seconds`."""
+    def compile(self, state: EngineState, plan: Plan, fragment: Fragment | None = None) -> None:
+        """Compile for the shapes of `state`, `plan` and `fragment`; sets `compile_seconds`."""
         begin = time.perf_counter()
         specs = self._specs(state)
         sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
@@ -316,27 +357,40 @@ class Engine:
         mapped = jax.shard_map(
             self._chunk,
             mesh=self.mesh,
-            in_specs=(specs, plan_specs, PartitionSpec()),
+            in_specs=(specs, plan_specs, PartitionSpec(), PartitionSpec()),
             out_specs=(specs, PartitionSpec()),
             check_vma=False,
         )
         self._plan_shardings = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), plan_specs)
-        self._compiled = compile_for_backend(
-            jax.jit(mapped, donate_argnums=0).lower(state, self.put(plan), self._rounds(0))
-        )
+        data = self._replicated((np.int32(0), fragment))
+        lowered = jax.jit(mapped, donate_argnums=0).lower(state, self.put(plan), *data)
+        self._compiled = compile_for_backend(lowered)
         self.compile_seconds = time.perf_counter() - begin
+
+    def behaviour(self, state: EngineState, slots: np.ndarray) -> jax.Array:
+        """The policies `[S, P]` in ring slots `[S]`."""
+
+        def fetch(ring: jax.Array, newest: jax.Array, params: jax.Array, slot: jax.Array) -> jax.Array:
+            return jnp.where(slot == newest, params, versions.fetch(ring, slot))
+
+        return jax.vmap(fetch)(state.ring, state.slot, state.params, jnp.asarray(slots))
 
     def put(self, plan: Plan) -> Plan:
         return jax.device_put(plan, self._plan_shardings)
 
-    def _rounds(self, rounds: int) -> jax.Array:
-        return jax.device_put(np.int32(rounds), NamedSharding(self.mesh, PartitionSpec()))
+    def _replicated(self, tree: Any) -> Any:
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
-    def run(self, state: EngineState, plan: Plan, rounds: int) -> tuple[EngineState, RoundMetrics]:
-        """Execute the first `rounds` rounds of a plan. Donates `state`; returns at once, before it is computed."""
+    def run(
+        self, state: EngineState, plan: Plan, rounds: int, fragment: Fragment | None = None
+    ) -> tuple[EngineState, RoundMetrics]:
+        """Execute the first `rounds` rounds of a plan. Donates `state`; returns at once, before it is computed.
+
+        With host environments a plan has one round, and `fragment` (every leaf with a leading axis `[S]`) is its data.
+        """
         if self._compiled is None:
-            self.compile(state, plan)
-        return self._compiled(state, self.put(plan), self._rounds(rounds))
+            self.compile(state, plan, fragment)
+        return self._compiled(state, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
 
 
 SHARED = ("bounds", "learning_rate")

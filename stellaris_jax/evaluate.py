@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.config import Config
-from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.rollout import Normalizers, view
@@ -74,6 +74,54 @@ def play(
     return returns, lengths
 
 
+class HostEvaluator:
+    """Evaluates one seed after the other on host environments."""
+
+    def __init__(self, env: HostEnv, network: ActorCritic, config: Config, episodes: int):
+        self.env, self.episodes = env, episodes
+
+        def act(params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array) -> jax.Array:
+            distribution = network.policy(network.unravel(params), view(normalizers, obs, config.env))
+            if config.evaluation.greedy:
+                return network.distribution.mode(distribution)
+            noise = network.distribution.noise(jax.random.fold_in(key, t), (episodes,))
+            return network.distribution.perturb(distribution, noise)
+
+        self._act = jax.jit(act)
+
+    def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
+        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
+        params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
+        rows = []
+        for i, seed in enumerate(seeds):
+            mine = jax.tree.map(lambda x, i=i: x[i], (params, normalizers))
+            rows.append(self._play(*mine, evaluation_key(seed, stream)))
+        returns, lengths = zip(*rows, strict=True)
+        return Evaluation(np.stack(returns), np.stack(lengths))
+
+    def _play(self, params: jax.Array, normalizers: Normalizers, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+        pool = self.env.open(self.episodes, int(jax.random.bits(key) >> 1), evaluation=True)
+        obs = pool.recv().obs
+        playing = np.ones(self.episodes, bool)
+        returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
+        t = 0
+        while playing.any():
+            action = np.asarray(self._act(params, normalizers, obs, key, np.uint32(t)))
+            pool.send(bounded(action, self.env.action_space))
+            step = pool.recv()
+            returns += np.where(playing, step.reward, 0.0)
+            lengths += playing
+            playing &= ~(step.terminated | step.truncated)
+            obs, t = step.obs, t + 1
+        pool.close()
+        return returns, lengths
+
+
+def evaluation_key(seed: int, stream: int) -> jax.Array:
+    """The key of an evaluation, apart from those training uses."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0x5EED), stream)
+
+
 class Evaluator:
     """Evaluates all seeds' policies at once; compiled on first use."""
 
@@ -85,7 +133,7 @@ class Evaluator:
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
         """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
-        keys = jnp.stack([jax.random.fold_in(jax.random.fold_in(jax.random.key(s), 0x5EED), stream) for s in seeds])
+        keys = jnp.stack([evaluation_key(seed, stream) for seed in seeds])
         # Evaluation runs on one device, whatever the mesh the state lives on.
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         returns, lengths = jax.device_get(self._run(params, normalizers, keys))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.config import AlgorithmConfig, EnvConfig
-from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.losses.gae import gae, linear_recurrence
 from stellaris_jax.losses.ppo import Samples
 from stellaris_jax.networks import ActorCritic, normalizer
@@ -22,18 +22,21 @@ CRITIC_ROWS = 4096
 class ActorState(NamedTuple):
     """What persists between fragments; every leaf has a leading axis `[N]`.
 
-    totals: `[N, 3]`: undiscounted return, length and discounted return of the episode under way.
+    totals: `[N, 3]`: undiscounted return, length and discounted return of the episode under way. env, obs: `None` for
+    host environments, whose actors keep them.
     """
 
     env: Any
-    obs: jax.Array
+    obs: jax.Array | None
     totals: jax.Array
 
 
 class Trajectory(NamedTuple):
     """One fragment, arrays `[T, N, ...]` (`last_obs` `[N, ...]`); observations as the environment gave them.
 
-    totals: `[T, N, 3]`, as in `ActorState`, after each step and before any reset.
+    final_obs: `None` where the next observation is the final one, as in host environments. totals: `[T, N, 3]`, as in
+    `ActorState`, after each step and before any reset; `None` until they are added up. valid: false for the dead
+    transitions of host environments; `None` where there are none.
     """
 
     obs: jax.Array
@@ -42,9 +45,10 @@ class Trajectory(NamedTuple):
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
-    final_obs: jax.Array
-    totals: jax.Array
+    final_obs: jax.Array | None
+    totals: jax.Array | None
     last_obs: jax.Array
+    valid: jax.Array | None = None
 
 
 class Normalizers(NamedTuple):
@@ -62,9 +66,17 @@ class EpisodeStatistics(NamedTuple):
     total_length: jax.Array
 
 
-def init_actor(env: VecEnv, keys: jax.Array) -> ActorState:
+class Fragment(NamedTuple):
+    """What host actors hand over: a trajectory, and what they acted on: parameters `[P]` and the normalisers."""
+
+    trajectory: Trajectory
+    params: jax.Array
+    normalizers: Normalizers
+
+
+def init_actor(env: VecEnv | HostEnv, keys: jax.Array) -> ActorState:
     """Freshly reset environments, one per key `[N]`."""
-    state, obs = env.reset(keys)
+    state, obs = (None, None) if isinstance(env, HostEnv) else env.reset(keys)
     return ActorState(state, obs, jnp.zeros((keys.shape[0], 3)))
 
 
@@ -107,14 +119,24 @@ def rollout(
         step, (actor.env, actor.obs), (step_keys, jnp.swapaxes(noise, 0, 1))
     )
     done = steps.terminated | steps.truncated
-    going = 1.0 - done.astype(jnp.float32)
-    decay = jnp.concatenate([jnp.ones_like(going[:1]), going[:-1]])[..., None] * jnp.array([1.0, 1.0, gamma])
-    gains = jnp.stack([steps.reward, jnp.ones_like(going), steps.reward], axis=-1)
-    totals = linear_recurrence(decay, gains, actor.totals)
+    totals, carried = episode_totals(steps.reward, jnp.ones_like(steps.reward), done, actor.totals, gamma)
     trajectory = Trajectory(
         obs, action, distribution, steps.reward, steps.terminated, steps.truncated, steps.final_obs, totals, last_obs
     )
-    return ActorState(state, last_obs, jnp.where(done[-1][:, None], 0.0, totals[-1])), trajectory
+    return ActorState(state, last_obs, carried), trajectory
+
+
+def episode_totals(
+    reward: jax.Array, length: jax.Array, done: jax.Array, start: jax.Array, gamma: float
+) -> tuple[jax.Array, jax.Array]:
+    """Totals of the episodes under way after every step, `[T, N, 3]`, and what the next fragment starts from `[N, 3]`.
+
+    `reward`, `done` `[T, N]`; `length` is what a step adds to an episode's length; `start` `[N, 3]`.
+    """
+    going = 1.0 - done.astype(jnp.float32)
+    decay = jnp.concatenate([jnp.ones_like(going[:1]), going[:-1]])[..., None] * jnp.array([1.0, 1.0, gamma])
+    totals = linear_recurrence(decay, jnp.stack([reward, length, reward], axis=-1), start)
+    return totals, jnp.where(done[-1][:, None], 0.0, totals[-1])
 
 
 def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
@@ -125,6 +147,7 @@ def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array) -> jax.Ar
 def prepare(
     network: ActorCritic,
     params: jax.Array,
+    seen: Normalizers,
     normalizers: Normalizers,
     trajectory: Trajectory,
     algorithm: AlgorithmConfig,
@@ -132,27 +155,32 @@ def prepare(
 ) -> tuple[Samples, Normalizers, EpisodeStatistics]:
     """Turn a fragment into `T x N` training samples, and learn the normalisers' next statistics from it.
 
-    Samples see the observation statistics their policy acted on; rewards are scaled by statistics that include the
-    fragment. Advantages are standardised over the fragment's finite ones.
+    Samples see the observation statistics their policy acted on, `seen`; rewards are scaled by statistics that include
+    the fragment. Advantages are standardised over the fragment's valid and finite ones.
     """
     tree = network.unravel(params)
     length, num = trajectory.reward.shape
     done = trajectory.terminated | trajectory.truncated
 
-    obs = view(normalizers, trajectory.obs, config)
-    every = jnp.concatenate([obs, view(normalizers, trajectory.last_obs, config)[None]])
+    obs = view(seen, trajectory.obs, config)
+    every = jnp.concatenate([obs, view(seen, trajectory.last_obs, config)[None]])
     value = values(network, tree, every)
     cut = trajectory.truncated & ~trajectory.terminated
 
     def with_final(next_value: jax.Array) -> jax.Array:
-        final_value = values(network, tree, view(normalizers, trajectory.final_obs, config))
+        final_value = values(network, tree, view(seen, trajectory.final_obs, config))
         return jnp.where(cut, final_value, next_value)
 
-    next_value = jax.lax.cond(jnp.any(cut), with_final, lambda next_value: next_value, value[1:])
+    next_value = value[1:]
+    if trajectory.final_obs is not None:
+        next_value = jax.lax.cond(jnp.any(cut), with_final, lambda next_value: next_value, next_value)
 
     reward, reward_statistics, obs_statistics = trajectory.reward, normalizers.reward, normalizers.obs
     if config.normalize_reward:
-        reward_statistics = normalizer.update(reward_statistics, trajectory.totals[..., 2].reshape(-1))
+        discounted = trajectory.totals[..., 2]
+        if trajectory.valid is not None:
+            discounted = jnp.where(trajectory.valid, discounted, jnp.nan)
+        reward_statistics = normalizer.update(reward_statistics, discounted.reshape(-1))
         reward = normalizer.rescale(reward_statistics, reward)
     if config.normalize_observation:
         obs_statistics = normalizer.update(obs_statistics, trajectory.obs.reshape(length * num, *obs.shape[2:]))
@@ -160,6 +188,8 @@ def prepare(
     ends = (trajectory.terminated, trajectory.truncated)
     advantage, target = gae(reward, value[:-1], next_value, *ends, algorithm.gamma, algorithm.gae_lambda)
     finite = jnp.isfinite(advantage)
+    if trajectory.valid is not None:
+        finite &= trajectory.valid
     count = jnp.maximum(jnp.sum(finite), 1)
     mean = jnp.sum(jnp.where(finite, advantage, 0.0)) / count
     variance = jnp.sum(jnp.where(finite, jnp.square(advantage - mean), 0.0)) / count
@@ -171,6 +201,7 @@ def prepare(
         value=value[:-1],
         advantage=(advantage - mean) * jax.lax.rsqrt(variance + 1e-8),
         target=target,
+        valid=trajectory.valid,
     )
     returns, lengths = trajectory.totals[..., 0], trajectory.totals[..., 1]
     ended = done & jnp.isfinite(returns)

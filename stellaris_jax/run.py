@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def train(config: Config) -> dict[str, Any]:
         progress=config.run.progress,
         resume_round=resumed,
     )
-    with telemetry, caught_signals() as caught:
+    with telemetry, caught_signals() as caught, closing(trainer):
         for note in notes:
             telemetry.note(note)
         evaluation = _loop(trainer, telemetry, checkpoints, caught)

@@ -13,12 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from stellaris_jax.actors import Actors, Behaviour, Received
 from stellaris_jax.billing import bill
 from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.config import Config, validate
 from stellaris_jax.engine import Engine, RoundMetrics
+from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import make
-from stellaris_jax.evaluate import Evaluation, Evaluator
+from stellaris_jax.evaluate import Evaluation, Evaluator, HostEvaluator
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
 
@@ -64,6 +66,7 @@ class Trainer:
         self.config = config
         algorithm, system = config.algorithm, config.system
         self.env = make(config.env.name, config.env.kwargs)
+        host = isinstance(self.env, HostEnv)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
         self.steps_per_round = config.env.num_envs * algorithm.rollout_length
@@ -75,7 +78,7 @@ class Trainer:
         ]
         truncates = system.truncation != "none"
         self.shape = PlanShape(
-            rounds=config.engine.chunk_rounds,
+            rounds=1 if host else config.engine.chunk_rounds,
             seeds=config.num_seeds,
             width=config.engine.lanes * config.engine.devices,
             peers=min(system.learners, system.versions) - 1 if truncates else 0,
@@ -86,9 +89,11 @@ class Trainer:
         )
         self.engine = Engine(config, self.env, self.network, self.shape)
         self.state = self.engine.init(self.seeds)
+        self.actors = Actors(self.env, self.network, config, self.seeds) if isinstance(self.env, HostEnv) else None
+        self._asked = False
         self.round = 0
         self.counters = Counters()
-        self._evaluators: dict[int, Evaluator] = {}
+        self._evaluators: dict[int, Evaluator | HostEvaluator] = {}
         self._planned: _Chunk | None = None
         self._timeline_states = [timeline.state() for timeline in self.timelines]
 
@@ -135,7 +140,7 @@ class Trainer:
         if self._planned is None:
             self._planned = self._plan(self.round, self._chunk_size(self.round))
         if self.engine.compile_seconds == 0.0:
-            self.engine.compile(self.state, self._planned.plan)
+            self.engine.compile(self.state, self._planned.plan, self.actors and self.actors.example())
         return self.engine.compile_seconds
 
     def step(self) -> list[Record]:
@@ -147,7 +152,9 @@ class Trainer:
         assert chunk is not None
         begin = time.perf_counter()
         size = len(chunk.rounds)
-        self.state, metrics = self.engine.run(self.state, chunk.plan, size)
+        received = self._receive(chunk) if self.actors is not None else None
+        fragment = None if received is None else received.fragment
+        self.state, metrics = self.engine.run(self.state, chunk.plan, size, fragment)
         # While the device works, plan the next chunk; what a checkpoint needs is the timelines as they are now.
         self._timeline_states = [timeline.state() for timeline in self.timelines]
         upcoming = self.round + size
@@ -159,8 +166,37 @@ class Trainer:
         self.counters.wall_seconds += seconds
         rate = size * self.steps_per_round * len(self.seeds) / seconds
         records = self._records(chunk, metrics, rate)
+        if received is not None:
+            lags = [row.arrived - version for row, version in zip(chunk.rounds[0], received.versions, strict=True)]
+            records[0]["actor_staleness"] = _mean(lags)
         self.round = upcoming
         return records
+
+    def _receive(self, chunk: _Chunk) -> Received:
+        """The fragment of the next round from the host's actors; with overlap they go on to the one after it."""
+        assert self.actors is not None
+        versions = [row.behaviour_version for row in chunk.rounds[0]]
+        if not self._asked:
+            self.actors.begin(self.round, self._behaviour(versions, chunk.plan))
+        elif not self.config.env.overlap:
+            self.actors.request(self._behaviour(versions, chunk.plan))
+        received = self.actors.receive()
+        # Where a checkpoint is due, environments start anew, so that the run goes on alike after a restart.
+        self._asked = self.round + 1 not in self.checkpoint_rounds
+        if self._asked and self.config.env.overlap:
+            newest = [row.arrived for row in chunk.rounds[0]]
+            self.actors.request(Behaviour(newest, *jax.device_get((self.state.params, self.state.normalizers))))
+        return received
+
+    def _behaviour(self, versions: list[int], plan: Plan) -> Behaviour:
+        """What the plan's next fragment is rolled with."""
+        params = self.engine.behaviour(self.state, plan.behaviour[0])
+        return Behaviour(versions, *jax.device_get((params, self.state.normalizers)))
+
+    def close(self) -> None:
+        """Stop the actors of host environments; others need nothing."""
+        if self.actors is not None:
+            self.actors.close()
 
     def run(self, rounds: int | None = None) -> list[Record]:
         """Train `rounds` more rounds (rounded up to chunks), or to the end; returns all records."""
@@ -219,6 +255,7 @@ class Trainer:
             "gate": _mean(gates) if gates else None,
             "gate_escapes": sum(usage.escapes for usage in usages),
             "group_size": _mean([len(group.gradients) for group in groups]),
+            "actor_staleness": _mean([record.arrived - record.behaviour_version for record in row]),
             "learning_rate": self.config.algorithm.learning_rate * factor * trust,
             "simulated_seconds": _mean(seconds),
             "cost_usd": _mean(costs),
@@ -242,7 +279,10 @@ class Trainer:
         """Play whole episodes with the current policies; `stream` picks other episodes than the round's own."""
         episodes = self.config.evaluation.episodes if episodes is None else episodes
         if episodes not in self._evaluators:
-            self._evaluators[episodes] = Evaluator(self.env, self.network, self.config, episodes)
+            if isinstance(self.env, HostEnv):
+                self._evaluators[episodes] = HostEvaluator(self.env, self.network, self.config, episodes)
+            else:
+                self._evaluators[episodes] = Evaluator(self.env, self.network, self.config, episodes)
         begin = time.perf_counter()
         result = self._evaluators[episodes](
             self.state.params, self.state.normalizers, self.seeds, self.round if stream is None else stream
@@ -283,6 +323,7 @@ class Trainer:
         self.round = restored
         self.counters = Counters(**host["counters"])
         self._planned = None
+        self._asked = False
         self._timeline_states = host["timelines"]
         for timeline, saved in zip(self.timelines, host["timelines"], strict=True):
             timeline.restore(saved)

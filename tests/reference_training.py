@@ -49,7 +49,9 @@ class Functions:
             self.env, self.network, flat, normalizers, actor, keys, start_key,
             algorithm.rollout_length, algorithm.gamma, env,
         )  # fmt: skip
-        samples, normalizers, _ = prepare(self.network, flat, normalizers, trajectory, algorithm, env)
+        samples, normalizers, _ = prepare(
+            self.network, flat, normalizers, normalizers, trajectory, algorithm, env
+        )
         return actor, samples, normalizers
 
     def _log_prob(self, distribution: jax.Array, action: jax.Array) -> jax.Array:

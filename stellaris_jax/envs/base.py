@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
 Array = jax.Array
 EnvState = Any
@@ -32,12 +33,14 @@ class Discrete:
 class Box:
     """Real vectors of a fixed shape with one lower and one upper bound per element.
 
-    `low` and `high` are flat tuples in row-major order (so that spaces compare and hash).
+    `low` and `high` are flat tuples in row-major order (so that spaces compare and hash). `dtype` is float32, or
+    uint8 for images, which networks read as fractions of 255.
     """
 
     shape: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    dtype: str = "float32"
 
     @property
     def size(self) -> int:
@@ -91,3 +94,54 @@ class VecEnv(Protocol):
     def step(self, keys: Array, state: EnvState, action: Array, starts: Any) -> tuple[EnvState, TimeStep]:
         """One step of all environments; an environment whose episode ends is reset in the same step."""
         ...
+
+
+class HostStep(NamedTuple):
+    """What one step of `N` host environments returns, NumPy arrays with a leading axis `[N]`; see `HostPool`."""
+
+    obs: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+class HostPool(Protocol):
+    """`N` environments that run outside JAX, stepped in the background between `send` and `recv`.
+
+    The step that ends an episode returns its final observation. The step after it takes no notice of the action and
+    returns the next episode's first observation, with reward 0: nothing is learned from that dead transition.
+    """
+
+    def send(self, action: np.ndarray) -> None:
+        """Start one step of all environments with actions `[N, ...]`; returns at once."""
+        ...
+
+    def recv(self) -> HostStep:
+        """Wait for the step that was started last; before any, the first observations of all (reward 0)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class HostEnv(Protocol):
+    """An environment that runs on the host's own threads: policies reach it through `HostPool`s.
+
+    `open` makes a pool of `num_envs` environments at the start of an episode, all they draw determined by `seed`;
+    for evaluation without what only helps training (clipped rewards, lives as episodes).
+    """
+
+    name: str
+    observation_space: Box
+    action_space: Space
+    max_episode_steps: int
+
+    def open(self, num_envs: int, seed: int, evaluation: bool = False) -> HostPool: ...
+
+
+def bounded(action: np.ndarray, space: Space) -> np.ndarray:
+    """Actions `[N, ...]` inside the bounds of a `Box`, for policies act unbounded; of another space unchanged."""
+    if not isinstance(space, Box):
+        return action
+    low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
+    return np.clip(action, low, high)

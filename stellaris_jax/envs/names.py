@@ -9,6 +9,7 @@ from typing import Any
 
 from stellaris_jax.config import ConfigError
 
+LISTED = 100
 _VERSION = re.compile(r"-v(\d+)$")
 
 
@@ -25,10 +26,14 @@ def match(name: str, options: Collection[str]) -> str | None:
 
 
 def suggest(name: str, options: Collection[str]) -> str:
-    """`did you mean a or b?` where options resemble `name`, otherwise all of them."""
+    """`did you mean a or b?` where options resemble `name`, otherwise all of them, if they are not too many."""
     names = {_plain(option): option for option in options}
     near = [names[key] for key in difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.5)]
-    return f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(sorted(names.values()))}."
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    if len(names) > LISTED:
+        return f"none of the {len(names)} names there resembles it."
+    return f"choose from {', '.join(sorted(names.values()))}."
 
 
 def check_options(env: str, options: Mapping[str, Any], accepted: Collection[str]) -> None:

@@ -13,25 +13,26 @@ from types import ModuleType
 from typing import Any
 
 from stellaris_jax.config import ConfigError
-from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.envs.names import match, suggest
 
 # Each suite with what it needs beyond this package.
 SUITES = {
     "brax": "the brax extra: pip install 'stellaris-jax[brax]'",
     "diagnostic": "nothing",
+    "envpool": "the envpool extra: pip install 'stellaris-jax[envpool]'",
     "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
 }
 
-_registered: dict[str, Callable[..., VecEnv]] = {}
+_registered: dict[str, Callable[..., VecEnv | HostEnv]] = {}
 
 
-def register(name: str, factory: Callable[..., VecEnv]) -> None:
+def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
     """Make an environment of your own available as `env.name=<name>`, where `name` is `suite/name`.
 
     The suite is free to choose, a new one or an existing one. `factory` is called with `env.kwargs` as
-    keyword arguments and returns a `VecEnv`; deriving from `AutoResetEnv` leaves a reset and a step of one
-    environment to write. Registering a name again replaces it. Example:
+    keyword arguments and returns a `VecEnv` (or a `HostEnv`); deriving from `AutoResetEnv` leaves a reset
+    and a step of one environment to write. Registering a name again replaces it. Example:
 
         class Corridor(AutoResetEnv):
             '''Walk from 0 to `length`; every step costs 1.'''
@@ -63,7 +64,7 @@ def register(name: str, factory: Callable[..., VecEnv]) -> None:
     _registered[f"{suite}/{env}"] = factory
 
 
-def make(name: str, kwargs: Mapping[str, Any]) -> VecEnv:
+def make(name: str, kwargs: Mapping[str, Any]) -> VecEnv | HostEnv:
     """The environment called `name`, built with `kwargs`.
 
     Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that

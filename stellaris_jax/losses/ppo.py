@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,8 @@ class Samples(NamedTuple):
     """Training data, one row per environment step, leading axes `[B]` (or `[T, N]` before it is flattened).
 
     obs: as the policy saw it. action: as sampled. distribution: parameters of mu(.|s), the behaviour policy.
-    log_prob: log mu(a|s). value, advantage, target: from the critic at collection time.
+    log_prob: log mu(a|s). value, advantage, target: from the critic at collection time. valid: bool, false for what
+    nothing is to be learned from; `None` where there is no such thing.
     """
 
     obs: jax.Array
@@ -26,6 +28,7 @@ class Samples(NamedTuple):
     value: jax.Array
     advantage: jax.Array
     target: jax.Array
+    valid: jax.Array | None = None
 
 
 class LossMetrics(NamedTuple):
@@ -62,20 +65,21 @@ def ppo_loss(
       algorithm: clip ranges and coefficients.
       truncation, rho: mode and threshold of Eq. 2.
     """
+    mean = partial(_mean, valid=batch.valid)
     log_ratio = distribution.log_prob(parameters, batch.action) - batch.log_prob
     ratio, weight = truncated_ratio(log_ratio, peer_log_ratio, rho, truncation)
     clipped = jnp.clip(ratio, 1.0 - algorithm.clip, 1.0 + algorithm.clip)
     surrogate = weight * jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
-    policy_loss = -jnp.mean(surrogate)
+    policy_loss = -mean(surrogate)
 
     error = jnp.square(value - batch.target)
     if algorithm.value_clip > 0.0:
         near = batch.value + jnp.clip(value - batch.value, -algorithm.value_clip, algorithm.value_clip)
         error = jnp.maximum(error, jnp.square(near - batch.target))
-    value_loss = 0.5 * jnp.mean(error)
+    value_loss = 0.5 * mean(error)
 
-    entropy = jnp.mean(distribution.entropy(parameters))
-    kl = jnp.mean(distribution.kl(batch.distribution, parameters))
+    entropy = mean(distribution.entropy(parameters))
+    kl = mean(distribution.kl(batch.distribution, parameters))
     loss = policy_loss + algorithm.value_coefficient * value_loss - algorithm.entropy_coefficient * entropy
     if algorithm.kl_coefficient > 0.0:
         loss += kl_coefficient * kl
@@ -87,10 +91,17 @@ def ppo_loss(
         value_loss=value_loss,
         entropy=entropy,
         kl=kl,
-        clip_fraction=jnp.mean(jnp.abs(own - 1.0) > algorithm.clip),
-        truncated_fraction=jnp.mean(used < own * (1.0 - 1e-6)),
+        clip_fraction=mean(jnp.abs(own - 1.0) > algorithm.clip),
+        truncated_fraction=mean(used < own * (1.0 - 1e-6)),
     )
     return loss, jax.tree.map(jax.lax.stop_gradient, metrics)
+
+
+def _mean(x: jax.Array, valid: jax.Array | None) -> jax.Array:
+    """Mean over a minibatch `[B]`, or over what is valid of it."""
+    if valid is None:
+        return jnp.mean(x)
+    return jnp.sum(jnp.where(valid, x, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
 
 
 def adapt_kl_coefficient(coefficient: jax.Array, kl: jax.Array, target: float) -> jax.Array:

@@ -85,12 +85,16 @@ class ActorCritic:
 
     def policy(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
         """Parameters `[B, D]` of the action distribution; `tree` is `unravel(flat)`."""
-        outputs: jax.Array = self._actor.apply({"params": tree["actor"]}, obs)  # type: ignore[assignment]
+        outputs: jax.Array = self._actor.apply({"params": tree["actor"]}, self._scaled(obs))  # type: ignore[assignment]
         if self.free_log_std:
             outputs = jnp.concatenate([outputs, jnp.broadcast_to(tree["log_std"], outputs.shape)], axis=-1)
         return outputs
 
     def value(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
         """State values `[B]`; `tree` is `unravel(flat)`."""
-        values: jax.Array = self._critic.apply({"params": tree["critic"]}, obs)  # type: ignore[assignment]
+        values: jax.Array = self._critic.apply({"params": tree["critic"]}, self._scaled(obs))  # type: ignore[assignment]
         return values[:, 0]
+
+    def _scaled(self, obs: jax.Array) -> jax.Array:
+        """Images of bytes as fractions of 255."""
+        return obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs

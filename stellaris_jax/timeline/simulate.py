@@ -88,12 +88,14 @@ class Usage:
 class Round:
     """All that happened from the start of collecting fragment `index` to the start of collecting the next.
 
+    `behaviour_version` is the policy the fragment was rolled with, `arrived` the newest one when it was complete.
     `usage` is the total since the run began, at the round's end.
     """
 
     index: int
     behaviour_version: int
     start: float
+    arrived: int = 0
     groups: list[Group] = field(default_factory=list)
     dropped: list[Gradient] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
@@ -179,6 +181,7 @@ class Timeline:
     def _handle(self, kind: int, payload: list[Any], record: Round) -> None:
         if kind == DATA:
             self.collecting = False
+            record.arrived = self.clock
             self.pointers.extend((payload[0], minibatch) for minibatch in range(self.gradients_per_round))
         elif kind == PUBLISH:
             self._publish(payload[0])

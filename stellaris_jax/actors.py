@@ -1,0 +1,221 @@
+"""Actors on the host: they step environments outside JAX and hand fragments over to the learners.
+
+With overlap, a thread collects the next fragment while the learners train on the last one, and the environments are
+split in two: one half steps in the suite's own threads while the policy runs on the other. One fragment is on its way
+at a time, and the policy it is rolled with is the newest one when it is asked for: so the data is one round old, and a
+run repeats itself to the bit in spite of the threads.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stellaris_jax.config import Config
+from stellaris_jax.envs.base import Box, HostEnv, HostPool, bounded
+from stellaris_jax.networks import ActorCritic, normalizer
+from stellaris_jax.rollout import Fragment, Normalizers, Trajectory, view
+
+POLL_SECONDS = 0.5
+
+
+class Behaviour(NamedTuple):
+    """The policies of all seeds as actors get them: versions `[S]`, parameters `[S, P]`, normalisers."""
+
+    versions: list[int]
+    params: np.ndarray
+    normalizers: Normalizers
+
+
+class Received(NamedTuple):
+    """A fragment, leaves with a leading axis `[S]`, and the versions `[S]` of the policies it was rolled with."""
+
+    fragment: Fragment
+    versions: list[int]
+
+
+class ActorError(RuntimeError):
+    """The actor thread is gone without having said why."""
+
+
+class _Group:
+    """Environments stepped together, and where they stand."""
+
+    def __init__(self, pool: HostPool):
+        self.pool = pool
+        self.obs: np.ndarray = pool.recv().obs
+        self.dead = np.zeros(len(self.obs), bool)
+
+
+class Actors:
+    """The actors of all seeds.
+
+    `begin` starts the environments anew and asks for a fragment, `request` asks for the next one, `receive` waits for
+    what was asked for. Without overlap it is collected there and then; with overlap a thread has been at it since.
+    """
+
+    def __init__(self, env: HostEnv, network: ActorCritic, config: Config, seeds: list[int]):
+        self.env, self.config, self.seeds = env, config, seeds
+        self.distribution = network.distribution
+        normalizers = Normalizers(normalizer.init(env.observation_space.shape), normalizer.init(()))
+        self._shapes = jax.eval_shape(lambda: (network.init(jax.random.key(0)), normalizers))
+        self._act = jax.jit(self._policy(network))
+        self._keys = [jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7)) for seed in seeds]
+        self._groups: list[list[_Group]] = []
+        self._round = 0
+        self._asked: Behaviour | None = None
+        self._thread: threading.Thread | None = None
+        self._orders: queue.SimpleQueue[Behaviour | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Received | BaseException] = queue.SimpleQueue()
+
+    def _policy(self, network: ActorCritic) -> Any:
+        config, distribution = self.config.env, self.distribution
+
+        def act(
+            params: jax.Array, normalizers: Normalizers, obs: jax.Array, key_data: jax.Array, where: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            """Actions and distributions; `where` is (round, step, group): all the randomness there is."""
+            key = jax.random.wrap_key_data(key_data)
+            for index in where:
+                key = jax.random.fold_in(key, index)
+            parameters = network.policy(network.unravel(params), view(normalizers, obs, config))
+            return distribution.perturb(parameters, distribution.noise(key, (obs.shape[0],))), parameters
+
+        return act
+
+    def example(self) -> Fragment:
+        """A fragment of zeros, with the shapes and types of the real ones."""
+        config, env, seeds = self.config, self.env, len(self.seeds)
+        part = _Recorder(config.algorithm.rollout_length, env, self.distribution.size, config.env.num_envs)
+        columns = [np.zeros((seeds, *column.shape), column.dtype) for column in part.columns]
+        trajectory = _trajectory(columns, np.zeros((seeds, *part.obs.shape[1:]), part.obs.dtype))
+        params, normalizers = jax.tree.map(lambda x: np.zeros((seeds, *x.shape), x.dtype), self._shapes)
+        return Fragment(trajectory, params, normalizers)
+
+    def begin(self, round_: int, behaviour: Behaviour) -> None:
+        """Start all environments anew, determined by (seed, round), and ask for fragment `round_`."""
+        self._close_pools()
+        groups = 2 if self.config.env.overlap and self.config.env.num_envs > 1 else 1
+        sizes = [len(part) for part in np.array_split(np.arange(self.config.env.num_envs), groups)]
+        self._groups = [
+            [_Group(self.env.open(size, pool_seed(seed, round_, group))) for group, size in enumerate(sizes)]
+            for seed in self.seeds
+        ]
+        self._round = round_
+        self.request(behaviour)
+
+    def request(self, behaviour: Behaviour) -> None:
+        """Ask for the next fragment, rolled with these policies."""
+        if not self.config.env.overlap:
+            self._asked = behaviour
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="actors", daemon=True)
+            self._thread.start()
+        self._orders.put(behaviour)
+
+    def receive(self) -> Received:
+        """The fragment asked for. What an actor died of is raised here, within a second.
+
+        Raises:
+          ActorError: the thread is gone and left no exception.
+        """
+        if not self.config.env.overlap:
+            assert self._asked is not None, "no fragment was asked for"
+            return self._collect(self._asked)
+        assert self._thread is not None, "no fragment was asked for"
+        while True:
+            try:
+                received = self._done.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                if not self._thread.is_alive() and self._done.empty():
+                    raise ActorError("the actor thread died without an exception") from None
+                continue
+            if isinstance(received, BaseException):
+                raise received
+            return received
+
+    def close(self) -> None:
+        """Stop the thread, after the fragment it is at, and close the environments."""
+        if self._thread is not None:
+            self._orders.put(None)
+            self._thread.join()
+            self._thread = None
+        self._close_pools()
+
+    def _close_pools(self) -> None:
+        for group in (group for groups in self._groups for group in groups):
+            group.pool.close()
+        self._groups = []
+
+    def _serve(self) -> None:
+        try:
+            while (behaviour := self._orders.get()) is not None:
+                self._done.put(self._collect(behaviour))
+        except BaseException as error:  # SystemExit, too, must reach whoever waits
+            self._done.put(error)
+
+    def _collect(self, behaviour: Behaviour) -> Received:
+        rows = [
+            self._roll(groups, key, behaviour.params[i], jax.tree.map(lambda x, i=i: x[i], behaviour.normalizers))
+            for i, (groups, key) in enumerate(zip(self._groups, self._keys, strict=True))
+        ]
+        self._round += 1
+        trajectory = jax.tree.map(lambda *x: np.stack(x), *rows)
+        return Received(Fragment(trajectory, behaviour.params, behaviour.normalizers), behaviour.versions)
+
+    def _roll(self, groups: list[_Group], key: Any, params: np.ndarray, normalizers: Normalizers) -> Trajectory:
+        """One seed's fragment: in turn, every group is given its actions while the others step."""
+        length = self.config.algorithm.rollout_length
+        parts = [_Recorder(length, self.env, self.distribution.size, len(group.obs)) for group in groups]
+        for t in range(length):
+            for g, (group, part) in enumerate(zip(groups, parts, strict=True)):
+                if t > 0:
+                    part.outcome(t - 1, group)
+                where = np.array([self._round, t, g], np.uint32)
+                action, parameters = jax.device_get(self._act(params, normalizers, group.obs, key, where))
+                part.decision(t, group, action, parameters)
+                group.pool.send(bounded(action, self.env.action_space))
+        for group, part in zip(groups, parts, strict=True):
+            part.outcome(length - 1, group)
+        last_obs = np.concatenate([group.obs for group in groups])
+        columns = [np.concatenate(column, axis=1) for column in zip(*(part.columns for part in parts), strict=True)]
+        return _trajectory(columns, last_obs)
+
+
+class _Recorder:
+    """The columns of one group's fragment, filled in as it goes: arrays `[T, n, ...]`."""
+
+    def __init__(self, length: int, env: HostEnv, parameters: int, size: int):
+        observation, discrete = env.observation_space, not isinstance(env.action_space, Box)
+        self.obs = np.empty((length, size, *observation.shape), observation.dtype)
+        self.action = np.empty((length, size, *env.action_space.shape), np.int32 if discrete else np.float32)
+        self.parameters = np.empty((length, size, parameters), np.float32)
+        self.reward = np.empty((length, size), np.float32)
+        self.terminated, self.truncated, self.valid = (np.empty((length, size), bool) for _ in range(3))
+        self.columns = (
+            self.obs, self.action, self.parameters, self.reward, self.terminated, self.truncated, self.valid
+        )  # fmt: skip
+
+    def decision(self, t: int, group: _Group, action: np.ndarray, parameters: np.ndarray) -> None:
+        self.obs[t], self.action[t], self.parameters[t], self.valid[t] = group.obs, action, parameters, ~group.dead
+
+    def outcome(self, t: int, group: _Group) -> None:
+        step = group.pool.recv()
+        self.reward[t], self.terminated[t], self.truncated[t] = step.reward, step.terminated, step.truncated
+        group.obs, group.dead = step.obs, step.terminated | step.truncated
+
+
+def _trajectory(columns: list[np.ndarray], last_obs: np.ndarray) -> Trajectory:
+    """The trajectory of a recorder's columns; the engine adds the totals of its episodes."""
+    obs, action, parameters, reward, terminated, truncated, valid = columns
+    return Trajectory(obs, action, parameters, reward, terminated, truncated, None, None, last_obs, valid)
+
+
+def pool_seed(seed: int, round_: int, group: int) -> int:
+    """The seed of a pool of environments, a 31-bit number of its own for every (seed, round, group)."""
+    return int(np.random.SeedSequence([seed, round_, group]).generate_state(1)[0] >> 1)

@@ -1,0 +1,120 @@
+"""envpool: MuJoCo, Atari and many more suites, stepped by C++ threads on the host (envpool 1.2).
+
+Reached through NumPy `send` and `recv`. envpool's XLA interface is left alone: with MuJoCo tasks, whose observations
+are float64, it corrupts the heap of a 32-bit JAX process.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import envpool
+import numpy as np
+
+from stellaris_jax.config import ConfigError
+from stellaris_jax.envs.base import Box, Discrete, HostStep, Space
+from stellaris_jax.envs.names import check_options
+
+REFUSED: dict[str, str] = {}
+
+# What this package decides itself.
+MANAGED = ("num_envs", "batch_size", "seed", "env_seed", "max_num_players", "base_path", "gym_reset_return_info")
+# Options that help training and distort the score, with the values an evaluation gives them.
+TRAINING_ONLY = {"episodic_life": False, "reward_clip": False, "zero_discount_on_life_loss": False}
+
+
+def available() -> list[str]:
+    """The tasks that can be made, by envpool's own ids."""
+    return list(envpool.list_all_envs())
+
+
+def make(name: str, **kwargs: Any) -> EnvpoolEnv:
+    """The task `name`; see `EnvpoolEnv` for the arguments."""
+    return EnvpoolEnv(name, **kwargs)
+
+
+class EnvpoolEnv:
+    """An envpool task by its id, e.g. `Hopper-v4` or `SpaceInvaders-v5`: a `HostEnv`.
+
+    Keyword arguments are the task's own options: `max_episode_steps`, `num_threads`, for Atari `stack_num` (frame
+    stack), `frame_skip`, `repeat_action_probability` (sticky actions), `episodic_life` (a lost life ends an episode),
+    `reward_clip` (rewards become their sign), and so on. The last three of these are off by default; the last two stay
+    off in evaluations. Images are given channels last.
+
+    Raises ConfigError for an unknown option, a value it does not take, or spaces a network cannot read.
+    """
+
+    def __init__(self, name: str, **kwargs: Any):
+        self.name = f"envpool/{name}"
+        self._task, self._options = name, kwargs
+        known = envpool.make_spec(name).config._asdict()
+        check_options(self.name, kwargs, sorted(set(known) - set(MANAGED)))
+        try:
+            with _quiet():
+                spec = envpool.make_spec(name, **kwargs)
+                observation, action = spec.observation_space, spec.action_space
+        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+            raise ConfigError(f"env.kwargs={kwargs} cannot be used for {self.name}: {error}.") from error
+        self._images = len(getattr(observation, "shape", None) or ()) == 3
+        self._action_dtype = getattr(action, "dtype", None)
+        self.observation_space = self._observed(observation)
+        self.action_space = self._acted(action)
+        self.max_episode_steps = int(spec.config.max_episode_steps)
+
+    def _observed(self, space: Any) -> Box:
+        shape = getattr(space, "shape", None)
+        if type(space).__name__ != "Box" or not shape or len(shape) not in (1, 3):
+            raise ConfigError(
+                f"env.name={self.name} cannot be trained on: it observes neither a vector nor an image."
+            )
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (space.low, space.high))
+        if self._images:
+            low, high = np.moveaxis(low, 0, -1), np.moveaxis(high, 0, -1)
+        dtype = "uint8" if space.dtype == np.uint8 else "float32"
+        return Box(low.shape, tuple(low.ravel().tolist()), tuple(high.ravel().tolist()), dtype)
+
+    def _acted(self, space: Any) -> Space:
+        if type(space).__name__ == "Discrete":
+            return Discrete(int(space.n))
+        if type(space).__name__ == "Box" and len(space.shape) == 1:
+            return Box(tuple(space.shape), tuple(space.low.tolist()), tuple(space.high.tolist()))
+        raise ConfigError(f"env.name={self.name} cannot be trained on: actions must be a vector Box or Discrete.")
+
+    def open(self, num_envs: int, seed: int, evaluation: bool = False, **extra: Any) -> EnvpoolPool:
+        """A pool of environments at the start of an episode; `extra` goes to envpool (`render_mode`, ...)."""
+        options = dict(self._options)
+        if evaluation:
+            options |= {key: value for key, value in TRAINING_ONLY.items() if key in options}
+        with _quiet():
+            batch = envpool.make(self._task, env_type="gymnasium", num_envs=num_envs, seed=seed, **options, **extra)
+        return EnvpoolPool(batch, self._images, self.observation_space.dtype, self._action_dtype)
+
+
+class EnvpoolPool:
+    """envpool's environments in its synchronous mode, where results come in the order of the environments."""
+
+    def __init__(self, batch: Any, images: bool, dtype: str, action_dtype: Any):
+        self.batch, self._images, self._dtype, self._action_dtype = batch, images, dtype, action_dtype
+        self.batch.async_reset()
+
+    def send(self, action: np.ndarray) -> None:
+        self.batch.send(np.ascontiguousarray(action, self._action_dtype))
+
+    def recv(self) -> HostStep:
+        obs, reward, terminated, truncated, _ = self.batch.recv()
+        obs = np.moveaxis(obs, 1, -1) if self._images else obs
+        return HostStep(obs.astype(self._dtype), reward.astype(np.float32), terminated, truncated)
+
+    def close(self) -> None:
+        self.batch.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without gymnasium's warnings about the precision of bounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,279 @@
+"""Actors on the host: what they record, what is learned from it, overlap, faults, and restarts."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from host_env import Clockwork
+from test_trainer import assert_identical, leaves
+
+from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.actors import ActorError, Actors, Behaviour
+from stellaris_jax.checkpoint import Checkpoints
+from stellaris_jax.config import AlgorithmConfig, EnvConfig
+from stellaris_jax.envs.registry import register
+from stellaris_jax.losses.ppo import Samples, ppo_loss
+from stellaris_jax.networks import ActorCritic
+from stellaris_jax.networks.distributions import Categorical
+from stellaris_jax.networks.normalizer import RunningStatistics
+from stellaris_jax.rollout import Normalizers, Trajectory, episode_totals, prepare
+
+T, N = 16, 6
+register("test/clockwork", Clockwork)
+
+
+def config(*overrides: str, rounds: int = 6) -> Config:
+    return load_config(
+        [
+            "env.name=test/clockwork",
+            f"env.num_envs={N}",
+            "env.normalize_observation=true",
+            "env.normalize_reward=true",
+            "network.hidden=[8]",
+            f"algorithm.rollout_length={T}",
+            "algorithm.epochs=2",
+            "algorithm.minibatches=4",
+            "system.learners=3",
+            "system.versions=8",
+            "evaluation.episodes=2",
+            "evaluation.points=1",
+            f"total_steps={rounds * T * N}",
+            *overrides,
+        ]
+    )
+
+
+def behaviour(actors: Actors, version: int = 0) -> Behaviour:
+    """Random policies, distinct for every version."""
+    example = actors.example()
+    generator = np.random.default_rng(version)
+    params = generator.normal(size=example.params.shape).astype(np.float32)
+    return Behaviour([version] * len(params), params, example.normalizers)
+
+
+def make_actors(env: Clockwork, settings: Config, seeds: list[int]) -> Actors:
+    return Actors(env, ActorCritic(env.observation_space, env.action_space, settings.network), settings, seeds)
+
+
+def trained(settings: Config) -> Trainer:
+    trainer = Trainer(settings)
+    trainer.run()
+    trainer.close()
+    return trainer
+
+
+@pytest.mark.parametrize("overlap", ["true", "false"])
+def test_fragments_are_what_the_environments_did(overlap: str) -> None:
+    env = Clockwork()
+    actors = make_actors(env, config(f"env.overlap={overlap}"), [0, 1])
+    actors.begin(0, behaviour(actors))
+    steps, episodes = np.zeros((2, N), int), np.zeros((2, N), int)
+    dead = np.zeros((2, N), bool)
+    half = N // 2 if overlap == "true" else N
+    lengths = np.tile(3 + np.arange(N) % half, (2, 1))
+    for version in range(3):
+        received = actors.receive()
+        assert received.versions == [version] * 2
+        actors.request(behaviour(actors, version + 1))
+        trajectory = received.fragment.trajectory
+        assert trajectory.obs.shape == (2, T, N, 4)
+        for t in range(T):
+            np.testing.assert_array_equal(trajectory.obs[:, t, :, 1], steps)
+            np.testing.assert_array_equal(trajectory.obs[:, t, :, 2], episodes)
+            np.testing.assert_array_equal(trajectory.valid[:, t], ~dead)
+            steps, episodes = np.where(dead, 0, steps + 1), episodes + dead
+            ended = ~dead & (steps == lengths)
+            np.testing.assert_array_equal(trajectory.reward[:, t], np.where(dead, 0, steps))
+            np.testing.assert_array_equal(trajectory.terminated[:, t], ended & (episodes % 2 == 0))
+            np.testing.assert_array_equal(trajectory.truncated[:, t], ended & (episodes % 2 == 1))
+            dead = ended
+        np.testing.assert_array_equal(trajectory.last_obs[:, :, 1], steps)
+        # The distribution is the given policy's at these observations, and actions are drawn from it.
+        network = ActorCritic(env.observation_space, env.action_space, actors.config.network)
+        for s in range(2):
+            tree = network.unravel(received.fragment.params[s])
+            obs = np.clip(trajectory.obs[s].reshape(-1, 4), -10, 10)
+            expected = network.policy(tree, obs).reshape(T, N, 3)
+            np.testing.assert_allclose(trajectory.distribution[s], expected, rtol=1e-4, atol=1e-5)
+        assert set(np.unique(trajectory.action)) == {0, 1, 2}
+        assert not np.array_equal(trajectory.action[0], trajectory.action[1])
+    pools = [group.pool for groups in actors._groups for group in groups]
+    assert len(pools) == (4 if overlap == "true" else 2)
+    names = {name for pool in pools for name in pool.threads}
+    assert names == ({"actors"} if overlap == "true" else {threading.current_thread().name})
+    assert len({int(pool.seed[0]) for pool in pools}) == len(pools)
+    actors.close()
+
+
+def test_bootstrap_and_masks_against_numpy() -> None:
+    """Every episode of a host trajectory alone, its last step bootstrapped from its own final observation."""
+    env, settings = Clockwork(), config("env.overlap=false", "env.normalize_observation=false")
+    settings.env.normalize_reward = False
+    network = ActorCritic(env.observation_space, env.action_space, settings.network)
+    actors = Actors(env, network, settings, [0])
+    actors.begin(0, behaviour(actors))
+    fragment = jax.tree.map(lambda x: x[0], actors.receive().fragment)
+    trajectory: Trajectory = fragment.trajectory
+    done = trajectory.terminated | trajectory.truncated
+    valid = trajectory.valid
+    totals, carried = episode_totals(trajectory.reward, valid.astype(np.float32), done, jnp.zeros((N, 3)), 0.9)
+    algorithm = AlgorithmConfig(gamma=0.9, gae_lambda=0.8)
+    seen = fragment.normalizers
+    samples, _, episodes = prepare(
+        network, fragment.params, seen, seen, trajectory._replace(totals=totals), algorithm, EnvConfig()
+    )
+
+    every = np.concatenate([trajectory.obs, trajectory.last_obs[None]])
+    values = np.asarray(network.value(network.unravel(fragment.params), every.reshape(-1, 4))).reshape(T + 1, N)
+    target, advantage = np.zeros((T, N)), np.zeros((T, N))
+    for n in range(N):
+        running = 0.0
+        for t in reversed(range(T)):
+            if not valid[t, n]:
+                continue
+            after = 0.0 if trajectory.terminated[t, n] else values[t + 1, n]
+            chain = 0.0 if done[t, n] else running
+            running = trajectory.reward[t, n] + 0.9 * after - values[t, n] + 0.9 * 0.8 * chain
+            advantage[t, n], target[t, n] = running, running + values[t, n]
+    keep = valid.reshape(-1)
+    np.testing.assert_array_equal(samples.valid, keep)
+    np.testing.assert_allclose(samples.target[keep], target.reshape(-1)[keep], rtol=1e-4)
+    standard = (advantage[valid] - advantage[valid].mean()) / advantage[valid].std()
+    np.testing.assert_allclose(samples.advantage[keep], standard, rtol=1e-3, atol=1e-4)
+    assert int(episodes.ended) == done.sum()
+    lengths = [3 + n for n in range(N) for _ in range(done[:, n].sum())]
+    assert float(episodes.total_length) == sum(lengths)
+    assert float(episodes.total_return) == sum(length * (length + 1) / 2 for length in lengths)
+    assert np.asarray(carried)[~done[-1], 1].max() < 3 + N
+
+
+def test_nothing_is_learned_from_dead_transitions() -> None:
+    """The loss with a mask is the loss of the valid rows alone, in value and gradient, whatever the others hold."""
+    generator, distribution = np.random.default_rng(0), Categorical(3)
+    rows = 12
+    valid = np.arange(rows) % 4 != 0
+
+    def columns(keep: np.ndarray) -> tuple[Samples, jax.Array, jax.Array]:
+        draw = np.random.default_rng(1)
+        x = {name: draw.normal(size=rows).astype(np.float32)[keep] for name in ("value", "advantage", "target", "v")}
+        logits, old = (draw.normal(size=(rows, 3)).astype(np.float32)[keep] for _ in range(2))
+        action = draw.integers(0, 3, rows)[keep]
+        log_prob = distribution.log_prob(old, action)
+        obs = np.zeros((keep.sum(), 1))
+        return Samples(obs, action, old, log_prob, x["value"], x["advantage"], x["target"]), logits, x["v"]
+
+    def loss(logits: jax.Array, value: jax.Array, batch: Samples) -> Any:
+        peers = jnp.zeros_like(value)
+        algorithm = AlgorithmConfig(kl_coefficient=0.2)
+        return ppo_loss(distribution, logits, value, batch, peers, jnp.float32(0.2), algorithm, "weight", 1.0)
+
+    gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
+    whole, logits, value = columns(np.ones(rows, bool))
+    junk = jnp.where(valid, whole.advantage, 1e6 * generator.normal(size=rows).astype(np.float32))
+    masked, metrics = gradient(logits, value, whole._replace(valid=valid, advantage=junk))
+    part, logits, value = columns(valid)
+    expected, expected_metrics = gradient(logits, value, part)
+    for one, other in zip(masked, expected, strict=True):
+        np.testing.assert_allclose(one[valid], other, rtol=1e-4, atol=1e-7)
+        assert not np.any(one[~valid])
+    np.testing.assert_allclose(metrics, expected_metrics, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("overlap", ["true", "false"])
+def test_runs_repeat_themselves_and_survive_restarts(overlap: str, tmp_path: Path) -> None:
+    overrides = [f"env.overlap={overlap}", "checkpoint.interval=2", "num_seeds=2"]
+    whole = trained(config(*overrides))
+    slow = trained(config(*overrides, "env.kwargs.slow=0.002"))
+    assert_identical(whole, slow)
+
+    first = Trainer(config(*overrides))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=3)
+    first.run(4)
+    first.save(checkpoints)
+    first.run()  # what happens after the checkpoint is lost
+    first.close()
+    second = Trainer(config(*overrides))
+    assert second.restore(checkpoints) == 4
+    second.run()
+    second.close()
+    checkpoints.close()
+    assert_identical(second, whole)
+    start = Trainer(config(*overrides))
+    assert any(a.tobytes() != b.tobytes() for a, b in zip(leaves(start), leaves(whole), strict=True))
+
+
+def test_staleness_of_actors_is_the_real_one() -> None:
+    """Synchronous updates, two per round: with overlap data is one round old, but fresh after a restart."""
+    synchronous = ["system=allreduce", "system.learners=4", "checkpoint.interval=3", "algorithm.epochs=2"]
+    for overlap, expected in (("true", [0, 2, 2, 0, 2, 2]), ("false", [0] * 6)):
+        trainer = Trainer(config(*synchronous, f"env.overlap={overlap}"))
+        records = trainer.run()
+        trainer.close()
+        assert [record["actor_staleness"] for record in records] == expected
+        assert [record["updates"] for record in records] == [2, 4, 6, 8, 10, 12]
+
+
+@pytest.mark.parametrize("overlap", ["true", "false"])
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+def test_a_failing_environment_ends_the_run_with_its_own_traceback(overlap: str, error: type[BaseException]) -> None:
+    trainer = Trainer(config(f"env.overlap={overlap}"))
+    assert trainer.actors is not None
+    trainer.actors.env = Clockwork(fails=40, error=error)
+    with pytest.raises(error, match="the clockwork broke") as caught:
+        trainer.run()
+    assert "send" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert trainer.round >= 1
+    trainer.close()
+
+
+def test_a_thread_that_vanishes_is_noticed() -> None:
+    trainer = Trainer(config())
+    trainer.step()
+    assert trainer.actors is not None and trainer.actors._thread is not None
+    trainer.actors._orders.put(None)
+    trainer.actors._thread.join()
+    trainer.actors._done.get()  # the fragment it had finished
+    begin = time.monotonic()
+    with pytest.raises(ActorError, match="died"):
+        trainer.run()
+    assert time.monotonic() - begin < 30
+    trainer.close()
+
+
+def test_evaluation_reads_the_normalisers_only() -> None:
+    trainer = trained(config("env.overlap=false"))
+    before = leaves(trainer)
+    first, second = trainer.evaluate(5), trainer.evaluate(5)
+    np.testing.assert_array_equal(first.returns, second.returns)
+    np.testing.assert_array_equal(first.lengths, [[3, 4, 5, 6, 7]])
+    np.testing.assert_array_equal(first.returns, first.lengths * (first.lengths + 1) / 2)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(before, leaves(trainer), strict=True))
+
+
+def test_statistics_leave_dead_transitions_out() -> None:
+    """The reward normaliser of a host trajectory is that of its valid steps alone."""
+    env, settings = Clockwork(), config("env.overlap=false")
+    network = ActorCritic(env.observation_space, env.action_space, settings.network)
+    actors = Actors(env, network, settings, [0])
+    actors.begin(0, behaviour(actors))
+    fragment = jax.tree.map(lambda x: x[0], actors.receive().fragment)
+    trajectory = fragment.trajectory
+    done = trajectory.terminated | trajectory.truncated
+    totals, _ = episode_totals(trajectory.reward, trajectory.valid.astype(np.float32), done, jnp.zeros((N, 3)), 0.99)
+    seen: Normalizers = fragment.normalizers
+    _, after, _ = prepare(
+        network, fragment.params, seen, seen, trajectory._replace(totals=totals), AlgorithmConfig(), settings.env
+    )
+    statistics: RunningStatistics = after.reward
+    kept = np.asarray(totals)[..., 2][trajectory.valid]
+    np.testing.assert_allclose(statistics.samples, kept.size)
+    np.testing.assert_allclose(statistics.mean, kept.mean(), rtol=1e-5)
+    np.testing.assert_allclose(statistics.variance, kept.var(), rtol=1e-4)
