@@ -27,7 +27,7 @@ class Behaviour(NamedTuple):
     """The policies of all seeds as actors get them: versions `[S]`, parameters `[S, P]`, normalisers."""
 
     versions: list[int]
-    params: np.ndarray
+    params: Any
     normalizers: Normalizers
 
 
@@ -210,7 +210,7 @@ class _Recorder:
         group.obs, group.dead = step.obs, step.terminated | step.truncated
 
 
-def _trajectory(columns: list[np.ndarray], last_obs: np.ndarray) -> Trajectory:
+def _trajectory(columns: list[Any], last_obs: Any) -> Trajectory:
     """The trajectory of a recorder's columns; the engine adds the totals of its episodes."""
     obs, action, parameters, reward, terminated, truncated, valid = columns
     return Trajectory(obs, action, parameters, reward, terminated, truncated, None, None, last_obs, valid)

@@ -221,6 +221,7 @@ class Engine:
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
         keys = jax.random.split(actor_key, config.env.num_envs)
         local = config.env.num_envs // config.engine.devices
+        assert isinstance(self.env, VecEnv)
         if self.axis is not None:
             keys = jax.lax.dynamic_slice_in_dim(keys, jax.lax.axis_index(self.axis) * local, local)
         actor, trajectory = rollout(

@@ -94,8 +94,8 @@ class HostEvaluator:
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         rows = []
         for i, seed in enumerate(seeds):
-            mine = jax.tree.map(lambda x, i=i: x[i], (params, normalizers))
-            rows.append(self._play(*mine, evaluation_key(seed, stream)))
+            mine = jax.tree.map(lambda x, i=i: x[i], normalizers)
+            rows.append(self._play(params[i], mine, evaluation_key(seed, stream)))
         returns, lengths = zip(*rows, strict=True)
         return Evaluation(np.stack(returns), np.stack(lengths))
 

@@ -27,7 +27,7 @@ class ActorState(NamedTuple):
     """
 
     env: Any
-    obs: jax.Array | None
+    obs: Any
     totals: jax.Array
 
 
@@ -45,10 +45,10 @@ class Trajectory(NamedTuple):
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
-    final_obs: jax.Array | None
-    totals: jax.Array | None
+    final_obs: Any
+    totals: Any
     last_obs: jax.Array
-    valid: jax.Array | None = None
+    valid: Any = None
 
 
 class Normalizers(NamedTuple):

@@ -140,7 +140,8 @@ class Trainer:
         if self._planned is None:
             self._planned = self._plan(self.round, self._chunk_size(self.round))
         if self.engine.compile_seconds == 0.0:
-            self.engine.compile(self.state, self._planned.plan, self.actors and self.actors.example())
+            example = None if self.actors is None else self.actors.example()
+            self.engine.compile(self.state, self._planned.plan, example)
         return self.engine.compile_seconds
 
     def step(self) -> list[Record]:

@@ -21,7 +21,7 @@ from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.config import AlgorithmConfig, EnvConfig
 from stellaris_jax.envs.registry import register
 from stellaris_jax.losses.ppo import Samples, ppo_loss
-from stellaris_jax.networks import ActorCritic
+from stellaris_jax.networks import ActorCritic, normalizer
 from stellaris_jax.networks.distributions import Categorical
 from stellaris_jax.networks.normalizer import RunningStatistics
 from stellaris_jax.rollout import Normalizers, Trajectory, episode_totals, prepare
@@ -56,7 +56,9 @@ def behaviour(actors: Actors, version: int = 0) -> Behaviour:
     example = actors.example()
     generator = np.random.default_rng(version)
     params = generator.normal(size=example.params.shape).astype(np.float32)
-    return Behaviour([version] * len(params), params, example.normalizers)
+    fresh = Normalizers(normalizer.init((4,)), normalizer.init(()))
+    normalizers = jax.tree.map(lambda x: np.stack([np.asarray(x)] * len(params)), fresh)
+    return Behaviour([version] * len(params), params, normalizers)
 
 
 def make_actors(env: Clockwork, settings: Config, seeds: list[int]) -> Actors:

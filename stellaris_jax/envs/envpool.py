@@ -42,7 +42,8 @@ class EnvpoolEnv:
     Keyword arguments are the task's own options: `max_episode_steps`, `num_threads`, for Atari `stack_num` (frame
     stack), `frame_skip`, `repeat_action_probability` (sticky actions), `episodic_life` (a lost life ends an episode),
     `reward_clip` (rewards become their sign), and so on. The last three of these are off by default; the last two stay
-    off in evaluations. Images are given channels last.
+    off in evaluations. Images are given channels last. Where a task ends at the very step its time limit is reached,
+    envpool reports the limit alone.
 
     Raises ConfigError for an unknown option, a value it does not take, or spaces a network cannot read.
     """
@@ -52,12 +53,13 @@ class EnvpoolEnv:
         self._task, self._options = name, kwargs
         known = envpool.make_spec(name).config._asdict()
         check_options(self.name, kwargs, sorted(set(known) - set(MANAGED)))
-        try:
-            with _quiet():
-                spec = envpool.make_spec(name, **kwargs)
-                observation, action = spec.observation_space, spec.action_space
-        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-            raise ConfigError(f"env.kwargs={kwargs} cannot be used for {self.name}: {error}.") from error
+        for key, value in kwargs.items():
+            kind = type(known[key])
+            if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+                raise ConfigError(f"env.kwargs.{key}={value!r} must be of type {kind.__name__}, as is {known[key]!r}.")
+        with _quiet():
+            spec = envpool.make_spec(name, **kwargs)
+            observation, action = spec.observation_space, spec.action_space
         self._images = len(getattr(observation, "shape", None) or ()) == 3
         self._action_dtype = getattr(action, "dtype", None)
         self.observation_space = self._observed(observation)
