@@ -1,8 +1,9 @@
-"""Measure this machine: `python scripts/benchmark.py throughput|engine [options] [--json FILE]`.
+"""Measure this machine: `python scripts/benchmark.py throughput|engine|envs [options] [--json FILE]`.
 
 throughput  training steps/s on four jobs, beside rejax if `--peer-python` names a Python that has it
             (see scripts/peers/rejax_ppo.py for the environment)
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
+envs        env steps/s of every adapter: beside its suite alone, with a policy, in training
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rich.table import Table
 
 
 def main() -> None:
-    from stellaris_jax import benchmark
+    from stellaris_jax import benchmark, benchmark_envs
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -34,7 +35,10 @@ def main() -> None:
     one.add_argument("job", choices=list(benchmark.JOBS))
     one.add_argument("system", choices=list(benchmark.SYSTEMS))
     one.add_argument("--seed", type=int, default=0)
-    for command in (through, engine):
+    envs = commands.add_parser("envs", help="env steps/s of every adapter")
+    envs.add_argument("--envs", nargs="+", choices=list(benchmark_envs.ENVS), default=list(benchmark_envs.ENVS))
+    envs.add_argument("--repeats", type=int, default=7, help="fragments or chunks of each kind (default 7)")
+    for command in (through, engine, envs):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     arguments = parser.parse_args()
 
@@ -49,6 +53,9 @@ def main() -> None:
             arguments.jobs, arguments.systems, arguments.repeats, arguments.peer_python, console.print
         )
         show_throughput(console, result)
+    elif arguments.command == "envs":
+        result = [benchmark_envs.measure(name, arguments.repeats) for name in arguments.envs]
+        show_envs(console, result)
     else:
         result = benchmark.engine_cost(arguments.rounds, arguments.repeats, arguments.overrides)
         console.print_json(json.dumps(result))
@@ -72,6 +79,22 @@ def show_throughput(console: Console, rows: list[dict[str, Any]]) -> None:
             f"{row['return_mean']:.1f}",
             f"{row['compile_seconds']:.1f}",
             f"{row['peak_memory_mb']:.0f}",
+        )
+    console.print(table)
+
+
+def show_envs(console: Console, rows: list[dict[str, Any]]) -> None:
+    table = Table(title="env steps/s (medians)")
+    kinds = ("suite", "adapter", "policy", "training", "training, no overlap")
+    for column in ("environment", *kinds, "adapter to suite", "compile s"):
+        table.add_column(column, justify="left" if column == "environment" else "right")
+    for row in rows:
+        speeds = [row["steps_per_second"].get(kind) for kind in kinds]
+        table.add_row(
+            f"{row['env']} x {row['num_envs']}",
+            *("" if speed is None else f"{speed:,.0f}" for speed in speeds),
+            f"{row['adapter_to_suite']:.2f}",
+            f"{row['compile_seconds']['training']:.1f}",
         )
     console.print(table)
 

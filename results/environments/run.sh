@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Every figure of this folder: trains into $1 (default runs/environments). Name tasks after it to train only these.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=${1:-runs/environments}
+python=${PYTHON:-.venv/bin/python}
+shift || true
+wanted=("$@")
+
+# task, settings: five seeds of the default system, with the task's own tuned file.
+learn() {
+  local task=$1 name=${1//\//-}
+  shift
+  if [ ${#wanted[@]} -gt 0 ] && [[ ! " ${wanted[*]} " == *" $task "* ]]; then return; fi
+  # What is trained already is kept, so that an interrupted call can be repeated.
+  if [ ! -f "$out/$name/summary.json" ]; then
+    if [ -d "$out/$name/checkpoints" ]; then
+      $python scripts/train.py resume="$out/$name"
+    else
+      $python scripts/train.py env="$task" seed=0 num_seeds=5 run.progress=false run.dir="$out/$name" "$@"
+    fi
+  fi
+  mkdir -p "results/environments/$name"
+  cp "$out/$name"/{summary.json,curve.png} "results/environments/$name"/
+}
+
+learn envpool/hopper
+learn envpool/walker2d
+learn gymnax/breakout_minatar
+learn gymnax/spaceinvaders_minatar
+learn brax/inverted_pendulum
+learn brax/hopper

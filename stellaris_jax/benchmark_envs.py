@@ -1,0 +1,230 @@
+"""Environment speed: what an adapter costs over its suite alone, with a policy, and in training.
+
+Four figures per environment, in env steps per second, taken in turn within one process:
+
+- `suite`: the suite's own vectorised step and automatic reset, random actions, none of this package;
+- `adapter`: the same random actions through `VecEnv.step` or a `HostPool`;
+- `policy`: actors rolling fragments;
+- `training`: all of it, one central learner; for host environments with overlap and without.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.actors import Actors, Behaviour
+from stellaris_jax.compose import load_config
+from stellaris_jax.config import Config
+from stellaris_jax.envs.base import Discrete, HostEnv, VecEnv
+from stellaris_jax.envs.registry import make
+from stellaris_jax.rollout import init_actor, rollout
+from stellaris_jax.trainer import Trainer
+
+Figures = dict[str, Any]
+
+ENVS: dict[str, list[str]] = {
+    "gymnax/CartPole-v1": ["env=gymnax/cartpole", "env.num_envs=512", "algorithm.rollout_length=64"],
+    "gymnax/SpaceInvaders-MinAtar": ["env=gymnax/spaceinvaders_minatar", "env.num_envs=64"],
+    "brax/hopper": ["env=brax/hopper", "env.num_envs=256", "algorithm.rollout_length=32", "algorithm.minibatches=8"],
+    "envpool/Hopper-v4": ["env=envpool/hopper", "env.num_envs=64", "algorithm.epochs=4", "algorithm.minibatches=8"],
+    "envpool/SpaceInvaders-v5": ["env=envpool/spaceinvaders", "env.num_envs=8", "algorithm.rollout_length=128"],
+}
+
+Run = Callable[[], None]
+"""Steps all environments through one fragment, and waits for it."""
+
+
+def measure(name: str, repeats: int) -> Figures:
+    """Median env steps per second of the module's figures, and compile seconds where something is compiled."""
+    config = load_config([*ENVS[name], "system=central", "evaluation.points=0", "total_steps=1e12"])
+    env = make(config.env.name, config.env.kwargs)
+    steps = config.env.num_envs * config.algorithm.rollout_length
+    runs: dict[str, Run] = {}
+    compile_seconds: dict[str, float] = {}
+    if isinstance(env, HostEnv):
+        runs |= {"suite": _host_suite(config), "adapter": _host_adapter(env, config), "policy": _host_policy(config)}
+        trainers = {"training": True, "training, no overlap": False}
+    else:
+        for kind, build in (("suite", _suite), ("adapter", _adapter), ("policy", _policy)):
+            runs[kind], compile_seconds[kind] = build(env, config)
+        trainers = {"training": True}
+    for kind, overlap in trainers.items():
+        config.env.overlap = overlap
+        trainer = Trainer(config)
+        compile_seconds[kind] = trainer.compile()
+        runs[kind] = _rounds(trainer)
+    times: dict[str, list[float]] = {kind: [] for kind in runs}
+    for run in runs.values():
+        run()  # what happens once
+    for _ in range(repeats):
+        for kind, run in runs.items():
+            begin = time.perf_counter()
+            run()
+            times[kind].append(time.perf_counter() - begin)
+    per_run = {kind: steps * (config.engine.chunk_rounds if "training" in kind else 1) for kind in runs}
+    return {
+        "env": name,
+        "num_envs": config.env.num_envs,
+        "steps_per_second": {kind: per_run[kind] / statistics.median(t) for kind, t in times.items()},
+        "adapter_to_suite": statistics.median(s / a for s, a in zip(times["suite"], times["adapter"], strict=True)),
+        "compile_seconds": compile_seconds,
+    }
+
+
+def _rounds(trainer: Trainer) -> Run:
+    rounds = trainer.config.engine.chunk_rounds
+
+    def run() -> None:
+        trainer.run(rounds)
+
+    return run
+
+
+# JAX environments -----------------------------------------------------------------------------------------------------
+
+
+def _compiled(function: Callable[..., Any], state: Any) -> tuple[Run, float]:
+    """A run that carries `state` along: `function(state, key) -> (state, a number)`."""
+    begin = time.perf_counter()
+    program = jax.jit(function).lower(state, jax.random.key(0)).compile()
+    seconds = time.perf_counter() - begin
+    carried = [state, jax.random.key(0)]
+
+    def run() -> None:
+        carried[1] = jax.random.fold_in(carried[1], 1)
+        carried[0], total = program(*carried)
+        jax.block_until_ready(total)
+
+    return run, seconds
+
+
+def _random_action(env: VecEnv, key: jax.Array, num: int) -> jax.Array:
+    space = env.action_space
+    if isinstance(space, Discrete):
+        return jax.random.randint(key, (num,), 0, space.n)
+    return jax.random.uniform(key, (num, *space.shape), minval=jnp.array(space.low), maxval=jnp.array(space.high))
+
+
+def _scanned(step: Callable[..., Any], config: Config, env: VecEnv) -> Callable[..., Any]:
+    num, length = config.env.num_envs, config.algorithm.rollout_length
+
+    def fragment(state: Any, key: jax.Array) -> Any:
+        prepared = env.starts(key) if step is not _suite_step else None
+
+        def one(state: Any, key: jax.Array) -> Any:
+            keys = jax.random.split(key, num + 1)
+            return step(env, keys[1:], state, _random_action(env, keys[0], num), prepared)
+
+        state, rewards = jax.lax.scan(one, state, jax.random.split(key, length))
+        return state, rewards.sum()
+
+    return fragment
+
+
+def _suite_step(env: Any, keys: jax.Array, state: Any, action: jax.Array, _: Any) -> Any:
+    if env.name.startswith("brax/"):
+        state = env.own.step(state, action)
+        return state, state.reward
+    step = jax.vmap(env._env.step, in_axes=(0, 0, 0, None))
+    _, state, reward, *_ = step(keys, state, action, env._params)
+    return state, reward
+
+
+def _suite(env: Any, config: Config) -> tuple[Run, float]:
+    """gymnax's own `step`, which resets by itself; brax's own wrappers for episodes, batches and resets."""
+    keys = jax.random.split(jax.random.key(0), config.env.num_envs)
+    if env.name.startswith("brax/"):
+        from brax.envs.wrappers import training
+
+        env.own = training.wrap(env._env, episode_length=env.max_episode_steps, action_repeat=1)
+        state = jax.jit(env.own.reset)(jax.vmap(jax.random.key_data)(keys))
+        state = jax.tree.map(lambda x: x.astype(x.dtype), state)
+    else:
+        state = jax.vmap(env._env.reset, in_axes=(0, None))(keys, env._params)[1]
+    return _compiled(_scanned(_suite_step, config, env), state)
+
+
+def _adapter_step(env: VecEnv, keys: jax.Array, state: Any, action: jax.Array, starts: Any) -> Any:
+    state, step = env.step(keys, state, action, starts)
+    return state, step.reward
+
+
+def _adapter(env: VecEnv, config: Config) -> tuple[Run, float]:
+    state, _ = env.reset(jax.random.split(jax.random.key(0), config.env.num_envs))
+    return _compiled(_scanned(_adapter_step, config, env), state)
+
+
+def _policy(env: VecEnv, config: Config) -> tuple[Run, float]:
+    trainer = Trainer(config)
+    network, params = trainer.network, trainer.state.params[0]
+    normalizers = jax.tree.map(lambda x: x[0], trainer.state.normalizers)
+    actor = init_actor(env, jax.random.split(jax.random.key(0), config.env.num_envs))
+    length = config.algorithm.rollout_length
+
+    def fragment(actor: Any, key: jax.Array) -> Any:
+        keys = jax.random.split(key, config.env.num_envs)
+        actor, trajectory = rollout(env, network, params, normalizers, actor, keys, key, length, 0.99, config.env)
+        return actor, trajectory.reward.sum()
+
+    return _compiled(fragment, actor)
+
+
+# Host environments ----------------------------------------------------------------------------------------------------
+
+
+def _actions(space: Any, num: int) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    if isinstance(space, Discrete):
+        return generator.integers(0, space.n, num).astype(np.int32)
+    return generator.uniform(space.low, space.high, (num, *space.shape))
+
+
+def _host_suite(config: Config) -> Run:
+    """envpool's own `step`."""
+    import envpool
+
+    env = make(config.env.name, config.env.kwargs)
+    num, length = config.env.num_envs, config.algorithm.rollout_length
+    batch = envpool.make(env.name.split("/")[1], env_type="gymnasium", num_envs=num, seed=0, **config.env.kwargs)
+    batch.reset()
+    actions = _actions(env.action_space, num)
+
+    def run() -> None:
+        for _ in range(length):
+            batch.step(actions)
+
+    return run
+
+
+def _host_adapter(env: HostEnv, config: Config) -> Run:
+    pool = env.open(config.env.num_envs, seed=0)
+    pool.recv()
+    actions = _actions(env.action_space, config.env.num_envs)
+
+    def run() -> None:
+        for _ in range(config.algorithm.rollout_length):
+            pool.send(actions)
+            pool.recv()
+
+    return run
+
+
+def _host_policy(config: Config) -> Run:
+    trainer = Trainer(config)
+    actors = trainer.actors
+    assert isinstance(actors, Actors)
+    behaviour = Behaviour([0], *jax.device_get((trainer.state.params, trainer.state.normalizers)))
+    actors.begin(0, behaviour)
+
+    def run() -> None:
+        actors.receive()
+        actors.request(behaviour)
+
+    return run
