@@ -30,7 +30,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from stellaris_jax.config import KINDS, Config, ConfigError, Knob, knobs, sections, unknown_key, validate
 from stellaris_jax.near_miss import did_you_mean
 
-GROUPS = ("env", "algorithm", "system", "platform", "delays", "prices", "sweep")
+GROUPS = ("env", "network", "algorithm", "system", "platform", "delays", "prices", "sweep")
 """Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
 
 RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress")

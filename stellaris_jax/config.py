@@ -55,10 +55,27 @@ class EnvConfig:
 
 @dataclass
 class NetworkConfig:
+    torso: str = knob(
+        "mlp",
+        "layers before the hidden ones: convolutions with ReLUs on images [height, width, channels]; mlp has none",
+        choices=("mlp", "rllib_cnn", "nature_cnn", "impala_cnn", "minatar_cnn"),
+    )
     hidden: list[int] = knob(
-        [64, 64], "widths of the hidden layers of the policy and of the value network, in units", within="[1, inf)"
+        [64, 64], "widths of the dense hidden layers after the torso, in units; [] has none", within="[1, inf)"
     )
     activation: str = knob("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
+    shared: bool = knob(False, "policy and critic share torso and hidden layers; false gives each its own")
+    init: str = knob(
+        "orthogonal",
+        "initial weights: orthogonal (gain sqrt(2), 0.01 and 1 at the outputs of policy and critic), or RLlib's normc "
+        "(columns of norm 1, 0.01 at outputs)",
+        choices=("orthogonal", "normc"),
+    )
+    log_std: str = knob(
+        "free",
+        "log-deviations of continuous actions: free parameters, or a function of the state, kept within [-5, 2]",
+        choices=("free", "state"),
+    )
 
 
 @dataclass

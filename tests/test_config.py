@@ -44,7 +44,7 @@ def test_schema_alone_is_valid() -> None:
 def test_every_file_composes_and_validates(group: str, choice: str) -> None:
     needed = ["prices=hpc"] if (group, choice) == ("platform", "hpc") else []
     config = load_config([f"{group}={choice}", *needed])
-    if group not in ("env", "sweep"):
+    if group not in ("env", "network", "sweep"):  # these have no name of their own
         assert getattr(config, group).name == choice
 
 
@@ -96,6 +96,15 @@ def test_later_layers_override_earlier_ones() -> None:
     env = load_config(["env=brax/hopper"]).algorithm.minibatches
     line = load_config(["algorithm.minibatches=64", "env=brax/hopper"]).algorithm.minibatches
     assert (schema, group, env, line) == (4, 8, 32, 64)
+
+
+def test_chosen_network_overrides_that_of_the_environment() -> None:
+    """`hidden` and `activation` are tuned for brax/hopper and MinAtar; keys on the command line still come last."""
+    assert load_config(["env=brax/hopper"]).network.hidden == [256, 256]
+    assert load_config(["network=mlp", "env=brax/hopper"]).network.hidden == [64, 64]
+    config = load_config(["network.hidden=[32]", "network=minatar_cnn", "env=gymnax/breakout_minatar"])
+    assert (config.network.torso, config.network.hidden, config.network.shared) == ("minatar_cnn", [32], True)
+    assert (config.algorithm.learning_rate, config.network.init) == (2.5e-3, "orthogonal")
 
 
 def test_own_directory_adds_choices(tmp_path: Path) -> None:
@@ -164,7 +173,7 @@ def test_version_that_does_not_exist_is_not_replaced_by_the_tuned_one() -> None:
         ("learners=2", "system.learners"),
         ("timesteps=5", "total_steps"),
         ("delays.learner.second=5", "delays.learner.seconds"),
-        ("network={hiden: [8]}", "network.hidden"),
+        ("engine={lane: 8}", "engine.lanes"),
         ("+checkpoints.keep=1", "checkpoint.keep"),
         ("system=stelaris", "stellaris"),
         ("delays=lognorm", "lognormal"),
@@ -187,7 +196,8 @@ def test_near_misses(override: str, meant: str) -> None:
         ("env=atari3000/pong", ["atari3000"]),
         ("system@x=async", ["system@x"]),
         ("~seed", ["seed", "removed"]),
-        ("network=cnn", ["network.hidden", "network.activation"]),
+        ("network=cnn", ["network=cnn", *choices("network")]),
+        ("engine=fast", ["engine.lanes", "engine.devices"]),
         ("seed", ["'seed'", "key=value"]),
         ("run.name=a(b", ["run.name=a(b", "quote"]),
         ("seed=1,2", ["seed=1,2", "-m"]),

@@ -1,4 +1,4 @@
-"""Action distributions against SciPy, initialisation, flat parameter vectors, running statistics."""
+"""Action distributions against SciPy, networks over flat parameter vectors, running statistics."""
 
 from __future__ import annotations
 
