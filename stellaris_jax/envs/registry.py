@@ -22,6 +22,7 @@ SUITES = {
     "diagnostic": "nothing",
     "envpool": "the envpool extra: pip install 'stellaris-jax[envpool]'",
     "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
+    "mjx": "the mujoco extra: pip install 'stellaris-jax[mujoco]'",
 }
 
 _registered: dict[str, Callable[..., VecEnv | HostEnv]] = {}
