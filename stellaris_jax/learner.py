@@ -73,8 +73,7 @@ def gradient(
     def loss(tree: dict) -> tuple[jax.Array, LossMetrics]:
         return ppo_loss(
             network.distribution,
-            network.policy(tree, batch.obs),
-            network.value(tree, batch.obs),
+            *network.policy_and_value(tree, batch.obs),
             batch,
             others,
             kl_coefficient,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from stellaris_jax.losses.ppo import Samples
 from stellaris_jax.networks import ActorCritic, normalizer
 from stellaris_jax.networks.normalizer import RunningStatistics
 
-CRITIC_ROWS = 4096
-"""Observations the critic sees at once after a fragment."""
+CRITIC_ROWS, CRITIC_INPUTS = 4096, 2**22
+"""Observations the critic sees at once after a fragment, and numbers in them (images are large): both at most."""
 
 
 class ActorState(NamedTuple):
@@ -141,7 +142,8 @@ def episode_totals(
 
 def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
     """State values `[T, N]` of observations `[T, N, ...]`, some steps at a time to keep what is in between small."""
-    return jax.lax.map(partial(network.value, tree), obs, batch_size=max(1, CRITIC_ROWS // obs.shape[1]))
+    rows = min(CRITIC_ROWS, CRITIC_INPUTS // math.prod(obs.shape[2:]))
+    return jax.lax.map(partial(network.value, tree), obs, batch_size=max(1, rows // obs.shape[1]))
 
 
 def prepare(
