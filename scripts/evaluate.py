@@ -1,31 +1,51 @@
-"""Evaluate the newest policy of a run: `python scripts/evaluate.py RUN_DIR [--episodes N] [--seed S] [--sample]`."""
+"""Evaluates the newest policy of a run, or films it.
+
+python scripts/evaluate.py RUN_DIR [--episodes N] [--seed S] [--sample]
+python scripts/evaluate.py RUN_DIR --video FILE [--video-episodes N] [--seed S] [--sample]
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from stellaris_jax.config import ConfigError
 
+if TYPE_CHECKING:
+    from stellaris_jax.trainer import Trainer
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_dir", help="directory of the run")
     parser.add_argument("--episodes", type=int, default=128, help="episodes per trained seed (default 128)")
     parser.add_argument("--seed", type=int, default=0, help="picks other episodes (default 0)")
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the most likely")
+    parser.add_argument("--video", metavar="FILE", help="film the first trained seed instead, as .mp4 or (short) .gif")
+    parser.add_argument("--video-episodes", type=int, default=1, metavar="N", help="episodes in the film (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     arguments = parser.parse_args()
+    if arguments.video_episodes < 1:
+        parser.error(f"--video-episodes={arguments.video_episodes} must be at least 1")
 
     from stellaris_jax.checkpoint import CheckpointError
+    from stellaris_jax.report.video import checked
     from stellaris_jax.run import open_run
 
     try:
+        if arguments.video is not None:
+            checked(arguments.video)
         trainer = open_run(arguments.run_dir)
+        trainer.config.evaluation.greedy = not arguments.sample
+        (evaluate if arguments.video is None else film)(trainer, arguments)
     except (ConfigError, CheckpointError) as error:
         sys.exit(f"error: {error}")
-    trainer.config.evaluation.greedy = not arguments.sample
+
+
+def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
+    """Print what episodes of all trained seeds return."""
     result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
     mean, ci95 = result.mean_ci95()
     if arguments.json:
@@ -37,6 +57,21 @@ def main() -> None:
     print(f"return {mean:.2f} ± {ci95:.2f} (95 % over {over}), length {result.lengths.mean():.1f}")
     if len(trainer.seeds) > 1:
         print("per seed: " + ", ".join(f"{s}: {r:.2f}" for s, r in zip(trainer.seeds, result.per_seed, strict=True)))
+
+
+def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
+    """Write the film and print where it is and what its episodes return."""
+    from stellaris_jax.report import video
+
+    shown = video.film(trainer, arguments.video, arguments.video_episodes, stream=arguments.seed)
+    returns, lengths = shown.returns[0].tolist(), shown.lengths[0].tolist()
+    if arguments.json:
+        figures = {"round": trainer.round, "video": arguments.video, "returns": returns, "lengths": lengths}
+        print(json.dumps(figures))
+        return
+    print(f"{trainer.config.env.name}, round {trainer.round}: {arguments.video}")
+    for total, length in zip(returns, lengths, strict=True):
+        print(f"return {total:.2f}, length {length}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ import stellaris_jax
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PUBLISHED_EXTRAS = ("mujoco", "brax", "envpool", "all", "dev")  # the CUDA extras are not pinned: they are the user's
+# The CUDA extras are not pinned: they are the user's.
+PUBLISHED_EXTRAS = ("mujoco", "brax", "envpool", "video", "all", "dev")
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from stellaris_jax.config import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, EnvState
+from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
 from stellaris_jax.envs.names import check_options, positive_int, suggest
 
 BACKENDS = ("generalized", "mjx", "positional", "spring")
@@ -73,6 +74,10 @@ class BraxEnv(AutoResetEnv):
         steps = steps + 1
         terminated, truncated = brax_state.done != 0, steps >= self.max_episode_steps
         return (brax_state, steps), brax_state.obs, brax_state.reward, terminated, truncated
+
+    def renderer(self) -> Renderer:
+        """Draws the bodies, whatever the physics; ConfigError where there is no OpenGL."""
+        return mujoco_renderer(self._env.sys.mj_model, lambda state: state[0].pipeline_state.q, 1 / float(self._env.dt))
 
 
 def _library() -> ModuleType:

@@ -24,6 +24,13 @@ REFUSED: dict[str, str] = {}
 MANAGED = ("num_envs", "batch_size", "seed", "env_seed", "max_num_players", "base_path", "gym_reset_return_info")
 # Options that help training and distort the score, with the values an evaluation gives them.
 TRAINING_ONLY = {"episodic_life": False, "reward_clip": False, "zero_discount_on_life_loss": False}
+# Seconds of a step of the physics in Gymnasium's MuJoCo tasks, of which an environment's step takes `frame_skip`.
+TIMESTEP = {
+    **dict.fromkeys(("Ant", "HalfCheetah", "InvertedDoublePendulum", "Pusher", "Reacher", "Swimmer"), 0.01),
+    **dict.fromkeys(("Hopper", "Walker2d"), 0.002),
+    **dict.fromkeys(("Humanoid", "HumanoidStandup"), 0.003),
+    "InvertedPendulum": 0.02,
+}
 
 
 def available() -> list[str]:
@@ -65,6 +72,7 @@ class EnvpoolEnv:
         self.observation_space = self._observed(observation)
         self.action_space = self._acted(action)
         self.max_episode_steps = int(spec.config.max_episode_steps)
+        self.steps_per_second = self._pace(spec.config)
 
     def _observed(self, space: Any) -> Box:
         shape = getattr(space, "shape", None)
@@ -85,6 +93,11 @@ class EnvpoolEnv:
             return Box(tuple(space.shape), tuple(space.low.tolist()), tuple(space.high.tolist()))
         raise ConfigError(f"env.name={self.name} cannot be trained on: actions must be a vector Box or Discrete.")
 
+    def _pace(self, config: Any) -> float:
+        """Steps of the environment in a second of the game or of the physics; 30 where that is not known."""
+        timestep = TIMESTEP.get(self._task.rpartition("-v")[0], 1 / 60 if self._images else 1 / 30)
+        return 1 / (timestep * getattr(config, "frame_skip", 1))
+
     def open(self, num_envs: int, seed: int, evaluation: bool = False, **extra: Any) -> EnvpoolPool:
         """A pool of environments at the start of an episode; `extra` goes to envpool (`render_mode`, ...)."""
         options = dict(self._options)
@@ -93,6 +106,10 @@ class EnvpoolEnv:
         with _quiet():
             batch = envpool.make(self._task, env_type="gymnasium", num_envs=num_envs, seed=seed, **options, **extra)
         return EnvpoolPool(batch, self._images, self.observation_space.dtype, self._action_dtype)
+
+    def stage(self, seed: int) -> EnvpoolPool:
+        """A pool of one environment, as in an evaluation, that can be looked at with `render`."""
+        return self.open(1, seed, evaluation=True, render_mode="rgb_array")
 
 
 class EnvpoolPool:
@@ -109,6 +126,10 @@ class EnvpoolPool:
         obs, reward, terminated, truncated, _ = self.batch.recv()
         obs = np.moveaxis(obs, 1, -1) if self._images else obs
         return HostStep(obs.astype(self._dtype), reward.astype(np.float32), terminated, truncated)
+
+    def render(self) -> np.ndarray:
+        """A picture `[H, W, 3]` uint8 of the first environment, in colour; RuntimeError where envpool draws none."""
+        return self.batch.render()[0]
 
     def close(self) -> None:
         self.batch.close()

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 import gymnax
+import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
@@ -13,6 +14,7 @@ from gymnax.environments import spaces
 from stellaris_jax.config import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, Space
+from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, Renderer, board
 from stellaris_jax.envs.names import check_options, positive_int
 
 REFUSED = {
@@ -66,6 +68,20 @@ class GymnaxEnv(AutoResetEnv):
         # step_env rather than step: the latter computes a fresh reset at every step.
         obs, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
         return state, obs, reward, terminated, self._env.is_truncated(state, self._params)
+
+    def renderer(self) -> Renderer:
+        """Draws classic control, and observations that are boards of cells (MinAtar); else ConfigError."""
+        task = self.name.partition("/")[2]
+        if task in CLASSIC_CONTROL:
+            draw, pace = CLASSIC_CONTROL[task]
+            return Renderer(lambda state: draw(state, self._params), pace)
+        shape = self.observation_space.shape
+        if len(shape) in (2, 3) and min(shape[:2]) > 1:
+            observe = jax.jit(lambda state: self._env.get_obs(state, self._params))
+            return Renderer(lambda state: board(np.asarray(observe(state))), BOARD_STEPS_PER_SECOND)
+        raise ConfigError(
+            f"env.name={self.name} cannot be drawn; of gymnax, {', '.join(CLASSIC_CONTROL)} and boards (MinAtar) can."
+        )
 
 
 def _space(space: spaces.Space) -> Space | None:
