@@ -98,7 +98,7 @@ class Actors:
 
     def begin(self, round_: int, behaviour: Behaviour) -> None:
         """Start all environments anew, determined by (seed, round), and ask for fragment `round_`."""
-        self._close_pools()
+        self.close()
         groups = 2 if self.config.env.overlap and self.config.env.num_envs > 1 else 1
         sizes = [len(part) for part in np.array_split(np.arange(self.config.env.num_envs), groups)]
         self._groups = [
@@ -140,14 +140,11 @@ class Actors:
             return received
 
     def close(self) -> None:
-        """Stop the thread, after the fragment it is at, and close the environments."""
+        """Stop the thread, after the fragment it is at, and close the environments; `begin` opens new ones."""
         if self._thread is not None:
             self._orders.put(None)
             self._thread.join()
-            self._thread = None
-        self._close_pools()
-
-    def _close_pools(self) -> None:
+            self._thread, self._orders, self._done = None, queue.SimpleQueue(), queue.SimpleQueue()
         for group in (group for groups in self._groups for group in groups):
             group.pool.close()
         self._groups = []
