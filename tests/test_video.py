@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +22,7 @@ from stellaris_jax.config import ConfigError
 from stellaris_jax.envs import drawing
 from stellaris_jax.envs.registry import make
 from stellaris_jax.report.video import film
+from stellaris_jax.run import train
 
 ROOT = Path(__file__).parents[1]
 BLUE, ORANGE = (0, 114, 178), (213, 94, 0)  # the drawings' body and accent
@@ -92,7 +92,7 @@ def test_boards_are_enlarged_cell_by_cell(tmp_path: Path) -> None:
     assert frames.shape == (played.lengths[0, 0] + 1, 320, 320, 3)
     cells = frames[:, 16::32, 16::32]
     np.testing.assert_array_equal(cells.repeat(32, 1).repeat(32, 2), frames)
-    assert (cells[0, 1:4] == cells[0, 1, 0]).all() and cells[0, 1, 0].any() and not cells[0, 0].any()  # three bricks
+    assert (cells[0, 1:3] == cells[0, 1, 0]).all() and cells[0, 1, 0].any() and not cells[0, 0].any()  # rows of bricks
 
 
 def test_board_draws_the_first_channel_on_top() -> None:
@@ -123,7 +123,7 @@ def test_drawings_of_classic_control() -> None:
     hanging = draw("acrobot", joint_angle1=0.0, joint_angle2=0.0)
     assert centre(hanging, ORANGE)[1] < centre(hanging, BLUE)[1] < 0.5
     bent = draw("acrobot", joint_angle1=np.pi / 2, joint_angle2=np.pi / 2)
-    assert centre(bent, BLUE)[0] > 0.6 and centre(bent, ORANGE)[1] > 0.55
+    assert centre(bent, BLUE)[0] > 0.58 and centre(bent, ORANGE)[1] > 0.55
 
     upright, sideways = (draw("pendulum", theta=theta, last_u=0.0) for theta in (0.0, np.pi / 2))
     assert centre(upright, ORANGE)[1] > 0.6 and abs(centre(upright, ORANGE)[0] - 0.5) < 0.01
@@ -152,6 +152,10 @@ def test_mujoco_draws_bodies_where_they_are() -> None:
         assert columns.mean() - 240 == pytest.approx(x * shift, abs=4)
         assert 240 - rows.mean() == pytest.approx(y * shift, abs=4)
 
+    for qpos in [(0.0, 0.0), (0.5, 0.0)]:  # replacing a renderer, as another film does, harms none
+        renderer = drawing.mujoco_renderer(mujoco.MjModel.from_xml_string(BALL), lambda state: state, 30.0)
+        np.testing.assert_array_equal(renderer.draw(np.array(qpos)), middle if qpos[0] == 0 else right)
+
 
 def test_pace_of_envpool_is_gymnasiums() -> None:
     gymnasium = pytest.importorskip("gymnasium")
@@ -163,28 +167,28 @@ def test_pace_of_envpool_is_gymnasiums() -> None:
     assert make("envpool/Pong-v5", {}).steps_per_second == pytest.approx(15)
 
 
-def refused(error: type[ConfigError], sentence: str, mine: Any, path: Path) -> None:
-    with pytest.raises(error, match=sentence) as caught:
+def refused(sentence: str, mine: Trainer, path: Path) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
         film(mine, path)
     assert "\n" not in str(caught.value)
     assert list(path.parent.glob(f"*{path.stem}*{path.suffix}*")) == []
 
 
 def test_mistakes_are_one_sentence(cartpole: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused(ConfigError, r"must end in \.mp4 or \.gif", cartpole, tmp_path / "film.avi")
-    refused(ConfigError, "diagnostic/.* cannot be drawn", trainer("diagnostic/probe1"), tmp_path / "film.gif")
-    refused(ConfigError, "PointRobot-misc cannot be drawn", trainer("gymnax/pointrobot"), tmp_path / "film.gif")
+    refused(r"must end in \.mp4 or \.gif", cartpole, tmp_path / "film.avi")
+    refused("diagnostic/.* cannot be drawn", trainer("diagnostic/action_reward"), tmp_path / "film.gif")
+    refused("PointRobot-misc cannot be drawn", trainer("gymnax/PointRobot-misc"), tmp_path / "film.gif")
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "imageio_ffmpeg", None)
-        refused(ConfigError, r"pip install 'stellaris-jax\[video\]'", cartpole, tmp_path / "film.mp4")
+        refused(r"pip install 'stellaris-jax\[video\]'", cartpole, tmp_path / "film.mp4")
 
 
 def test_envpool_tasks_without_pictures(tmp_path: Path) -> None:
     """envpool says so at the first picture: a film of that name from before stays."""
     pytest.importorskip("envpool")
-    mine = trainer("envpool/Catch-v0")
+    mine = trainer("envpool/Blackjack-v1")
     (tmp_path / "film.gif").write_text("old")
-    with pytest.raises(ConfigError, match=r"envpool/Catch-v0 cannot be drawn: render not implemented"):
+    with pytest.raises(ConfigError, match=r"envpool/Blackjack-v1 cannot be drawn: render not implemented"):
         film(mine, tmp_path / "film.gif")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("film.gif", "old")]
     mine.close()
@@ -201,21 +205,38 @@ def test_missing_opengl_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env", "shape"),
+    ("env", "every", "shape"),
     [
-        ("envpool/Hopper-v4", (480, 480, 3)),
-        ("envpool/SpaceInvaders-v5", (420, 320, 3)),
-        ("brax/inverted_pendulum", (480, 480, 3)),
+        ("envpool/Hopper-v4", 4, (480, 480, 3)),
+        ("envpool/SpaceInvaders-v5", 1, (420, 320, 3)),
+        ("brax/inverted_pendulum", 2, (480, 480, 3)),
     ],
 )
-def test_script_films_every_suite(tmp_path: Path, env: str, shape: tuple[int, ...]) -> None:
+def test_simulators_are_filmed(tmp_path: Path, env: str, every: int, shape: tuple[int, ...]) -> None:
     pytest.importorskip(env.partition("/")[0])
-    small = ["env.num_envs=4", "algorithm.rollout_length=64", "network.hidden=[8]", "evaluation.episodes=0"]
-    small += ["total_steps=256", "run.progress=false", f"env={env}", f"run.dir={tmp_path / 'run'}"]
-    subprocess.run([sys.executable, "scripts/train.py", *small], cwd=ROOT, check=True, capture_output=True)
-    out = tmp_path / "film.mp4"
-    command = [sys.executable, "scripts/evaluate.py", str(tmp_path / "run"), "--video", str(out)]
-    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert str(out) in result.stdout and "return " in result.stdout
-    frames = iio.imread(out)
-    assert frames.shape[1:] == shape and (frames[0] != frames[-1]).any()
+    mine = trainer(env)
+    played = film(mine, tmp_path / "film.mp4")
+    frames = iio.imread(tmp_path / "film.mp4")
+    assert frames.shape == (1 + -(-played.lengths[0, 0] // every), *shape)
+    assert (frames[0] != frames[-1]).any()
+    mine.close()
+
+
+def test_script_films_a_run(tmp_path: Path) -> None:
+    run_dir, out = tmp_path / "run", tmp_path / "film.mp4"
+    settings = ["env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=32", "network.hidden=[8]"]
+    train(load_config([*settings, "total_steps=256", "run.progress=false", f"run.dir={run_dir}"]))
+
+    def script(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "scripts/evaluate.py", str(run_dir), *map(str, arguments)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    result = script("--video", out, "--video-episodes", 2)
+    assert result.returncode == 0 and "fork" not in result.stderr
+    where, *episodes = result.stdout.splitlines()
+    assert where.endswith(str(out)) and len(iio.imread(out)) > 2
+    lengths = [int(line.rpartition(" ")[2]) for line in episodes]
+    assert episodes == [f"return {length:.2f}, length {length}" for length in lengths] and len(lengths) == 2
+
+    result = script("--video", tmp_path / "film.avi")
+    assert result.returncode == 1 and result.stderr == f"error: --video={tmp_path}/film.avi must end in .mp4 or .gif.\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -69,6 +70,13 @@ def mujoco_renderer(model: Any, qpos: Callable[[EnvState], Any], steps_per_secon
         mujoco.mjr_readPixels(pixels, None, frame, context)
         return pixels[::-1]  # OpenGL counts rows from below
 
+    def release() -> None:
+        # What a renderer holds must be freed in its own OpenGL context, or it damages whichever is current.
+        gl.make_current()
+        context.free()
+        gl.free()
+
+    weakref.finalize(draw, release).atexit = False
     return Renderer(draw, steps_per_second)
 
 
