@@ -23,6 +23,7 @@ Figures = dict[str, Any]
 JOBS: dict[str, list[str]] = {
     "cartpole_small": [
         "env=gymnax/cartpole",
+        "env.normalize_reward=false",
         "env.num_envs=4",
         "algorithm.rollout_length=128",
         "algorithm.minibatches=4",
@@ -33,6 +34,7 @@ JOBS: dict[str, list[str]] = {
     ],
     "cartpole_large": [
         "env=gymnax/cartpole",
+        "env.normalize_reward=false",
         "env.num_envs=2048",
         "algorithm.rollout_length=32",
         "algorithm.minibatches=8",
