@@ -26,7 +26,20 @@ from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.jsonl import plain
 from stellaris_jax.trainer import Trainer
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnax", "brax", "mujoco", "mujoco-mjx")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "gymnax",
+    "brax",
+    "mujoco",
+    "mujoco-mjx",
+    "envpool",
+    "gymnasium",
+)
 
 
 class Interrupted(Exception):
