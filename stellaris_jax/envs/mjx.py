@@ -25,8 +25,8 @@ at 3 m/s, Walker2d at 2.8, HalfCheetah at 3.9), for caps on the solver's iterati
 | Ant-v5, elliptic cones | observation | – | 4.6e-2 | 1.3 | – |
 | | reward | – | 1.4e-4 | 2.3e-3 | – |
 
-A dash was not measured. Ant's largest errors are those of contact forces; with its own pyramids they reach 3.1,
-the median being 2e-4 at 8/16. Humanoid standing, walking and falling differs by at most 2.4e-3 of 1 + |o| at 4/8.
+A dash was not measured. Ant's largest errors here are those of contact forces; with its own pyramids errors reach
+3.1, half of the steps being within 2e-4 at 8/16. Humanoid at 4/8 differs by at most 2.4e-3 of 1 + |o| until it falls.
 So 4/8 costs nothing in a plane, and Ant needs more; the default is the model's own.
 """
 
@@ -245,6 +245,7 @@ class MjxEnv(AutoResetEnv):
         for derive in (self._mjx.kinematics, self._mjx.com_pos, self._mjx.com_vel):
             data = derive(self._model, data)
         state = MjxState(qpos, qvel, jnp.zeros_like(qvel), self._forward(data) - qpos[0], jnp.int32(0))
+        data = data.replace(qpos=qpos)  # MJX normalised the quaternion in it; MuJoCo and gymnasium do not
         return state, self._observe(data, jnp.zeros((self._model.nbody, 6)))
 
     def step_one(self, key: Array, state: MjxState, action: Array) -> tuple[MjxState, Array, Array, Array, Array]:
