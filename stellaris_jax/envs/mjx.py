@@ -47,6 +47,7 @@ import jax.numpy as jnp
 from stellaris_jax.config import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box
+from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
 from stellaris_jax.envs.names import check_options, positive_int
 
 
@@ -222,7 +223,7 @@ class MjxEnv(AutoResetEnv):
             model.opt.iterations = positive_int("iterations", iterations)
         if ls_iterations is not None:
             model.opt.ls_iterations = positive_int("ls_iterations", ls_iterations)
-        self._mjx = _library()
+        self._mjx, self._drawn = _library(), model
         self._model = self._mjx.put_model(model, impl="jax")
         self._data = self._mjx.make_data(model, impl="jax")
         self._dt = self._frame_skip * model.opt.timestep
@@ -276,6 +277,10 @@ class MjxEnv(AutoResetEnv):
         state = MjxState(data.qpos, data.qvel, data.qacc_warmstart, lead, steps)
         obs, reward = jnp.where(finite, obs, 0.0), jnp.where(finite, reward, 0.0)
         return state, obs, reward, terminated, steps >= self.max_episode_steps
+
+    def renderer(self) -> Renderer:
+        """Draws the bodies; ConfigError where there is no OpenGL."""
+        return mujoco_renderer(self._drawn, lambda state: state.qpos, 1 / float(self._dt))
 
     def _forward(self, data: Any) -> Array:
         """The x that the forward reward measures, in m."""
