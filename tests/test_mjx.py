@@ -189,7 +189,8 @@ def test_spaces_and_starts_equal_those_of_gymnasium(name: str) -> None:
     env, reference = make(f"mjx/{name}", {}), gymnasium_env(name)
     assert isinstance(env.action_space, Box)
     for bound in ("low", "high"):
-        np.testing.assert_array_equal(np.float32(getattr(env.action_space, bound)), getattr(reference.action_space, bound))
+        ours, theirs = getattr(env.action_space, bound), getattr(reference.action_space, bound)
+        np.testing.assert_array_equal(np.float32(ours), theirs)
     assert env.observation_space.shape == reference.observation_space.shape
     assert env.max_episode_steps == 1000  # as gymnasium registers all of them
 
