@@ -187,7 +187,8 @@ def _writer(path: Path, frames_per_second: float) -> Iterator[Callable[[np.ndarr
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
     try:
-        with warnings.catch_warnings(), imageio.v2.get_writer(temporary, **options) as film:
+        writer: Any = imageio.v2.get_writer(temporary, **options)
+        with warnings.catch_warnings(), writer as film:
             # The encoder is a process of its own; what is forked does nothing but start it.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             yield lambda picture: film.append_data(_enlarged(picture))
