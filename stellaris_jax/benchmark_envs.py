@@ -43,21 +43,21 @@ Run = Callable[[], None]
 
 def measure(name: str, repeats: int) -> Figures:
     """Median env steps per second of the module's figures, and compile seconds where something is compiled."""
-    config = load_config([*ENVS[name], "system=central", "evaluation.points=0", "total_steps=1e12"])
+    overrides = [*ENVS[name], "system=central", "evaluation.points=0", "total_steps=1e12"]
+    config = load_config(overrides)
     env = make(config.env.name, config.env.kwargs)
     steps = config.env.num_envs * config.algorithm.rollout_length
     runs: dict[str, Run] = {}
     compile_seconds: dict[str, float] = {}
     if isinstance(env, HostEnv):
         runs |= {"suite": _host_suite(config), "adapter": _host_adapter(env, config), "policy": _host_policy(config)}
-        trainers = {"training": True, "training, no overlap": False}
+        trainers = {"training": "true", "training, no overlap": "false"}
     else:
         for kind, build in (("suite", _suite), ("adapter", _adapter), ("policy", _policy)):
             runs[kind], compile_seconds[kind] = build(env, config)
-        trainers = {"training": True}
+        trainers = {"training": "true"}
     for kind, overlap in trainers.items():
-        config.env.overlap = overlap
-        trainer = Trainer(config)
+        trainer = Trainer(load_config([*overrides, f"env.overlap={overlap}"]))
         compile_seconds[kind] = trainer.compile()
         runs[kind] = _rounds(trainer)
     times: dict[str, list[float]] = {kind: [] for kind in runs}
@@ -222,9 +222,10 @@ def _host_policy(config: Config) -> Run:
     assert isinstance(actors, Actors)
     behaviour = Behaviour([0], *jax.device_get((trainer.state.params, trainer.state.normalizers)))
     actors.begin(0, behaviour)
+    actors.receive()
 
     def run() -> None:
-        actors.receive()
         actors.request(behaviour)
+        actors.receive()
 
     return run
