@@ -17,8 +17,8 @@ import numpy as np
 
 from stellaris_jax.config import Config
 from stellaris_jax.envs.base import Box, HostEnv, HostPool, bounded
-from stellaris_jax.networks import ActorCritic, normalizer
-from stellaris_jax.rollout import Fragment, Normalizers, Trajectory, view
+from stellaris_jax.networks import ActorCritic
+from stellaris_jax.rollout import Fragment, Normalizers, Trajectory, init_normalizers, view
 
 POLL_SECONDS = 0.5
 
@@ -61,7 +61,7 @@ class Actors:
     def __init__(self, env: HostEnv, network: ActorCritic, config: Config, seeds: list[int]):
         self.env, self.config, self.seeds = env, config, seeds
         self.distribution = network.distribution
-        normalizers = Normalizers(normalizer.init(env.observation_space.shape), normalizer.init(()))
+        normalizers = init_normalizers(env.observation_space)
         self._shapes = jax.eval_shape(lambda: (network.init(jax.random.key(0)), normalizers))
         self._act = jax.jit(self._policy(network))
         self._keys = [jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7)) for seed in seeds]
@@ -165,9 +165,10 @@ class Actors:
         trajectory = jax.tree.map(lambda *x: np.stack(x), *rows)
         return Received(Fragment(trajectory, behaviour.params, behaviour.normalizers), behaviour.versions)
 
-    def _roll(self, groups: list[_Group], key: Any, params: np.ndarray, normalizers: Normalizers) -> Trajectory:
+    def _roll(self, groups: list[_Group], key: Any, params: Any, normalizers: Normalizers) -> Trajectory:
         """One seed's fragment: in turn, every group is given its actions while the others step."""
         length = self.config.algorithm.rollout_length
+        params, normalizers = jax.device_put((params, normalizers))  # once a fragment, not at every step
         parts = [_Recorder(length, self.env, self.distribution.size, len(group.obs)) for group in groups]
         for t in range(length):
             for g, (group, part) in enumerate(zip(groups, parts, strict=True)):

@@ -27,7 +27,7 @@ from stellaris_jax.config import Config
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.learner import DataLoader
 from stellaris_jax.losses.ppo import LossMetrics, Samples, adapt_kl_coefficient
-from stellaris_jax.networks import ActorCritic, normalizer
+from stellaris_jax.networks import ActorCritic
 from stellaris_jax.rollout import (
     ActorState,
     EpisodeStatistics,
@@ -35,6 +35,7 @@ from stellaris_jax.rollout import (
     Normalizers,
     episode_totals,
     init_actor,
+    init_normalizers,
     prepare,
     rollout,
 )
@@ -161,7 +162,7 @@ class Engine:
             aggregator=self.aggregator.init(params),
             actor=actor,
             loader=DataLoader(fragments, order),
-            normalizers=Normalizers(normalizer.init(self.env.observation_space.shape), normalizer.init(())),
+            normalizers=init_normalizers(self.env.observation_space),
             kl_coefficient=jnp.float32(self.config.algorithm.kl_coefficient),
             key=run_key,
             round=jnp.int32(0),

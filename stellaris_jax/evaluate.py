@@ -34,6 +34,16 @@ class Evaluation:
         return mean_ci95(sample)
 
 
+def act(
+    network: ActorCritic, config: Config, tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array
+) -> jax.Array:
+    """Actions of an evaluation `[E, ...]` on observations `[E, ...]`; `key` is used unless they are greedy."""
+    distribution = network.policy(tree, view(normalizers, obs, config.env))
+    if config.evaluation.greedy:
+        return network.distribution.mode(distribution)
+    return network.distribution.perturb(distribution, network.distribution.noise(key, obs.shape[:1]))
+
+
 def play(
     env: VecEnv,
     network: ActorCritic,
@@ -56,12 +66,7 @@ def play(
     def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         t, state, obs, playing, returns, lengths = carry
         action_key, env_key = jax.random.split(jax.random.fold_in(step_key, t))
-        distribution = network.policy(tree, view(normalizers, obs, config.env))
-        if config.evaluation.greedy:
-            action = network.distribution.mode(distribution)
-        else:
-            noise = network.distribution.noise(action_key, (episodes,))
-            action = network.distribution.perturb(distribution, noise)
+        action = act(network, config, tree, normalizers, obs, action_key)
         state, result = env.step(jax.random.split(env_key, episodes), state, action, starts)
         returns += jnp.where(playing, result.reward, 0.0)
         lengths += playing
@@ -80,14 +85,12 @@ class HostEvaluator:
     def __init__(self, env: HostEnv, network: ActorCritic, config: Config, episodes: int):
         self.env, self.episodes = env, episodes
 
-        def act(params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array) -> jax.Array:
-            distribution = network.policy(network.unravel(params), view(normalizers, obs, config.env))
-            if config.evaluation.greedy:
-                return network.distribution.mode(distribution)
-            noise = network.distribution.noise(jax.random.fold_in(key, t), (episodes,))
-            return network.distribution.perturb(distribution, noise)
+        def step(
+            params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
+        ) -> jax.Array:
+            return act(network, config, network.unravel(params), normalizers, obs, jax.random.fold_in(key, t))
 
-        self._act = jax.jit(act)
+        self._act = jax.jit(step)
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
         """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""

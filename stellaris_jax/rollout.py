@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.config import AlgorithmConfig, EnvConfig
-from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.envs.base import Box, HostEnv, VecEnv
 from stellaris_jax.losses.gae import gae, linear_recurrence
 from stellaris_jax.losses.ppo import Samples
 from stellaris_jax.networks import ActorCritic, normalizer
@@ -73,6 +73,11 @@ class Fragment(NamedTuple):
     trajectory: Trajectory
     params: jax.Array
     normalizers: Normalizers
+
+
+def init_normalizers(observation_space: Box) -> Normalizers:
+    """Statistics that have seen nothing."""
+    return Normalizers(normalizer.init(observation_space.shape), normalizer.init(()))
 
 
 def init_actor(env: VecEnv | HostEnv, keys: jax.Array) -> ActorState:
