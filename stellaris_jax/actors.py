@@ -63,7 +63,7 @@ class Actors:
         self.distribution = network.distribution
         normalizers = init_normalizers(env.observation_space)
         self._shapes = jax.eval_shape(lambda: (network.init(jax.random.key(0)), normalizers))
-        self._act = jax.jit(self._policy(network))
+        self._act, self._unravel = jax.jit(self._policy(network)), jax.jit(network.unravel)
         self._keys = [jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7)) for seed in seeds]
         self._groups: list[list[_Group]] = []
         self._round = 0
@@ -76,13 +76,13 @@ class Actors:
         config, distribution = self.config.env, self.distribution
 
         def act(
-            params: jax.Array, normalizers: Normalizers, obs: jax.Array, key_data: jax.Array, where: jax.Array
+            tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key_data: jax.Array, where: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
             """Actions and distributions; `where` is (round, step, group): all the randomness there is."""
             key = jax.random.wrap_key_data(key_data)
             for index in where:
                 key = jax.random.fold_in(key, index)
-            parameters = network.policy(network.unravel(params), view(normalizers, obs, config))
+            parameters = network.policy(tree, view(normalizers, obs, config))
             return distribution.perturb(parameters, distribution.noise(key, (obs.shape[0],))), parameters
 
         return act
@@ -168,14 +168,15 @@ class Actors:
     def _roll(self, groups: list[_Group], key: Any, params: Any, normalizers: Normalizers) -> Trajectory:
         """One seed's fragment: in turn, every group is given its actions while the others step."""
         length = self.config.algorithm.rollout_length
-        params, normalizers = jax.device_put((params, normalizers))  # once a fragment, not at every step
+        # Once a fragment, not at every step: a network may have millions of parameters.
+        tree, normalizers = self._unravel(params), jax.device_put(normalizers)
         parts = [_Recorder(length, self.env, self.distribution.size, len(group.obs)) for group in groups]
         for t in range(length):
             for g, (group, part) in enumerate(zip(groups, parts, strict=True)):
                 if t > 0:
                     part.outcome(t - 1, group)
                 where = np.array([self._round, t, g], np.uint32)
-                action, parameters = jax.device_get(self._act(params, normalizers, group.obs, key, where))
+                action, parameters = jax.device_get(self._act(tree, normalizers, group.obs, key, where))
                 part.decision(t, group, action, parameters)
                 group.pool.send(bounded(action, self.env.action_space))
         for group, part in zip(groups, parts, strict=True):

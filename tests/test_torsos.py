@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -151,16 +153,33 @@ SHAPES |= {
 
 
 @pytest.mark.parametrize("kind", SHAPES, ids="{0[0]}-{0[1]}-{0[2]}".format)
-def test_convolution_by_patches_is_that_of_the_library(kind: tuple[int, int, str]) -> None:
-    """Values and gradients, of images and kernels."""
+@pytest.mark.parametrize("features", [2, 20], ids=["images are larger", "errors are larger"])
+def test_convolution_by_blocks_is_that_of_the_library(kind: tuple[int, int, str], features: int) -> None:
+    """Values and gradients, of images and kernels; more images than are laid out at a time."""
     size, stride, padding = kind
-    x, kernel = images(2, *SHAPES[kind], 3), images(size, size, 3, 5, seed=1)
-    forms = [convolution.convolve_library, convolution.convolve_patches]
+    x, kernel = images(convolution.IMAGES + 2, *SHAPES[kind], 3), images(size, size, 3, features, seed=1)
+    forms = [convolution.convolve_library, convolution.convolve_blocks]
     (expected, pull), (ours, our_pull) = (jax.vjp(lambda *a, f=f: f(*a, stride, padding), x, kernel) for f in forms)
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
     error = images(*expected.shape, seed=2)
     for gradient, our_gradient in zip(pull(error), our_pull(error), strict=True):
-        np.testing.assert_allclose(our_gradient, gradient, rtol=1e-4, atol=2e-4)
+        np.testing.assert_allclose(our_gradient, gradient, rtol=1e-4, atol=1e-3)
+
+
+def test_convolutions_of_several_networks_at_once() -> None:
+    """Mapped over seeds, images and kernels or kernels alone: each is as by itself."""
+    x, kernels = images(2, 3, 9, 8, 3), images(2, 4, 4, 3, 5, seed=1)
+
+    def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.square(convolution.convolve_blocks(x, kernel, 2, "SAME")))
+
+    both = jax.value_and_grad(loss, argnums=(0, 1))
+    for axes, own in (((0, 0), x), ((None, 0), [x[0], x[0]])):
+        mapped = jax.vmap(both, in_axes=axes)(x if axes[0] == 0 else x[0], kernels)
+        for i in range(2):
+            expected = both(own[i], kernels[i])
+            ours = jax.tree.map(lambda z: z[i], mapped)  # noqa: B023
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), ours, expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 5), (11, 6), (84, 21)])
@@ -175,18 +194,28 @@ def test_pooling_by_slices_is_that_of_the_library(shape: tuple[int, int], size: 
     np.testing.assert_allclose(our_pull(error)[0], pull(error)[0], rtol=1e-5, atol=1e-6)
 
 
+SLOW_ON_CPU = ("reduce_window", "select_and_scatter")
+FAST_ON_CPU = ("window_strides=(1, 1)", "lhs_dilation=(1, 1)", "rhs_dilation=(1, 1)", "feature_group_count=1")
+
+
 @pytest.mark.parametrize("torso", TORSOS)
 def test_processor_decides_the_form_alone(torso: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPUs have no convolution in the program; parameters and results are the same everywhere."""
+    """On CPU every convolution of gradients is one its fast kernels take; parameters and results are equal."""
     shape = (84, 84, 1) if torso == "rllib_cnn" else (40, 40, 1)
     obs, programs, parameters, values = jnp.asarray(images(2, *shape)), {}, {}, {}
     for processor in ("cpu", "gpu"):
         monkeypatch.setattr(jax, "default_backend", lambda processor=processor: processor)
         network, tree = build(box(*shape), Discrete(2), torso=torso)
-        programs[processor] = str(jax.make_jaxpr(jax.grad(lambda tree: network.value(tree, obs)[0]))(tree))  # noqa: B023
+        of_seeds = jax.vmap(jax.grad(lambda tree: network.value(tree, obs)[0]))  # noqa: B023
+        programs[processor] = str(jax.make_jaxpr(of_seeds)(jax.tree.map(lambda x: jnp.stack([x, x]), tree)))
         parameters[processor], values[processor] = tree, jax.jit(network.value)(tree, obs)
-    assert "conv_general_dilated" in programs["gpu"]
-    assert not any(word in programs["cpu"] for word in ("conv_general_dilated", "reduce_window", "select_and_scatter"))
+    assert not any(word in programs["cpu"] for word in SLOW_ON_CPU)
+    convolutions = {
+        processor: re.findall(r"conv_general_dilated\[(.*?)\n\s*\]", program, re.DOTALL)
+        for processor, program in programs.items()
+    }
+    assert all(convolutions.values())
+    assert all(f"{setting}\n" in f"{one}\n" for one in convolutions["cpu"] for setting in FAST_ON_CPU)
     jax.tree.map(np.testing.assert_array_equal, parameters["cpu"], parameters["gpu"])
     np.testing.assert_allclose(values["cpu"], values["gpu"], rtol=1e-3, atol=1e-4)
 

@@ -26,7 +26,10 @@ learn() {
 
 learn envpool/hopper
 learn envpool/walker2d
-learn gymnax/breakout_minatar
-learn gymnax/spaceinvaders_minatar
 learn brax/inverted_pendulum
 learn brax/hopper
+learn gymnax/breakout_minatar
+learn gymnax/spaceinvaders_minatar
+learn envpool/humanoid total_steps=1_000_000
+# A pass of the network per policy in flight is what truncation costs: with images on a CPU too much, so one learner.
+learn envpool/qbert system=central total_steps=150_000

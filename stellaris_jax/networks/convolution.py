@@ -1,8 +1,10 @@
 """Two-dimensional convolution and max-pooling on images `[B, H, W, C]`, each in two forms that agree.
 
-XLA's own convolution is the form for accelerators. On CPU its gradient is 4 to 16 times slower inside a loop than
-outside (XLA does not call its fast kernels there), and training is a loop: there, patches are laid side by side and
-multiplied by the kernel as one matrix. The gradient of XLA's pooling, a scatter, has a dense form for the same reason.
+XLA's own convolution is the form for accelerators. On CPU its forward pass is fast with stride 1, but its gradient is
+4 to 100 times slower inside a loop than outside (XLA does not call its fast kernels there), and training is a loop.
+There, blocks of pixels become channels, so that every stride is 1; the gradient of the image is then again a forward
+convolution, and that of the kernel a matrix product over shifted copies. The gradient of XLA's pooling, a scatter, has
+a dense form for the same reason.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ import jax
 import jax.numpy as jnp
 
 Initializer = Callable[..., jax.Array]
+
+IMAGES = 16
+"""Images whose shifted copies exist at a time."""
 
 
 class Conv(nn.Module):
@@ -35,7 +40,7 @@ class Conv(nn.Module):
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
     """Images `[B, H, W, C]` and kernel `[k, k, C, D]` -> `[B, H', W', D]`, in the form this backend is fast at."""
-    form = convolve_patches if jax.default_backend() == "cpu" else convolve_library
+    form = convolve_blocks if jax.default_backend() == "cpu" else convolve_library
     return form(x, kernel, stride, padding)
 
 
@@ -51,11 +56,10 @@ def convolve_library(x: jax.Array, kernel: jax.Array, stride: int, padding: str)
     return jax.lax.conv_general_dilated(x, kernel, (stride, stride), padding, dimension_numbers=layout)
 
 
-def convolve_patches(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """Convolution as a single matrix product over patches.
+def convolve_blocks(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
+    """Convolution of stride 1 on a smaller image, whose channels are blocks of stride x stride pixels.
 
-    Blocks of stride x stride pixels become the channels of a smaller image first, on which the stride is 1: so few
-    and large slices are copied. A kernel that no whole number of blocks covers is filled up with zeros.
+    A kernel that no whole number of blocks covers is filled up with zeros.
     """
     size, _, channels, features = kernel.shape
     (rows, top), (columns, left) = (_extent(x.shape[axis], size, stride, padding) for axis in (1, 2))
@@ -67,12 +71,68 @@ def convolve_patches(x: jax.Array, kernel: jax.Array, stride: int, padding: str)
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), edges)  # negative edges cut off what no patch reaches
     x = x.reshape(-1, height // stride, stride, width // stride, stride, channels)
     x = x.swapaxes(2, 3).reshape(-1, height // stride, width // stride, stride * stride * channels)
-    x = jnp.concatenate([x[:, :, i : i + columns] for i in range(blocks)], axis=-1)
-    x = jnp.concatenate([x[:, i : i + rows] for i in range(blocks)], axis=-1)
     filling = blocks * stride - size
     kernel = jnp.pad(kernel, [(0, filling), (0, filling), (0, 0), (0, 0)])
     kernel = kernel.reshape(blocks, stride, blocks, stride, channels, features).swapaxes(1, 2)
-    return x @ kernel.reshape(-1, features)
+    kernel = kernel.reshape(blocks, blocks, -1, features)
+    return x @ kernel[0, 0] if blocks == 1 else _correlate(x, kernel)
+
+
+@jax.custom_vjp
+def _correlate(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolution of stride 1 without padding: `[B, H, W, C]`, `[k, k, C, D]` -> `[B, H - k + 1, W - k + 1, D]`."""
+    return _library(x, kernel)
+
+
+# Under `vmap` over kernels (seeds) XLA would make one convolution of many groups, which its fast kernels do not take.
+@jax.custom_batching.sequential_vmap
+def _library(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return convolve_library(x, kernel, 1, "VALID")
+
+
+def _correlate_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    x, kernel = jax.lax.optimization_barrier((x, kernel))
+    return _library(x, kernel), (x, kernel)
+
+
+def _correlate_backward(residuals: tuple[jax.Array, jax.Array], error: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The image's gradient is again a forward convolution; the kernel's is a matrix product."""
+    x, kernel = residuals
+    edge = kernel.shape[0] - 1
+    padded = jnp.pad(error, [(0, 0), (edge, edge), (edge, edge), (0, 0)])
+    return _library(padded, kernel[::-1, ::-1].swapaxes(2, 3)), _kernel_gradient(x, error, edge + 1)
+
+
+def _kernel_gradient(x: jax.Array, error: jax.Array, size: int) -> jax.Array:
+    """Gradient `[k, k, C, D]` from images `[B, H, W, C]` and errors `[B, H', W', D]`, for a kernel of `size` k.
+
+    Shifted copies, one per kernel element, are laid side by side: of the images, or of the errors if they are smaller.
+    """
+    (height, width, channels), (rows, columns, features) = x.shape[1:], error.shape[1:]
+    shifts = [(i, j) for i in range(size) for j in range(size)]
+    by_error = height * width * features < rows * columns * channels
+
+    def product(total: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        x, error = part
+        if by_error:
+            edges = [[(0, 0), (i, height - rows - i), (j, width - columns - j), (0, 0)] for i, j in shifts]
+            error = jnp.concatenate([jnp.pad(error, edge) for edge in edges], axis=-1)
+        else:
+            x = jnp.concatenate([x[:, i : i + rows, j : j + columns] for i, j in shifts], axis=-1)
+        return total + error.reshape(-1, error.shape[-1]).T @ x.reshape(-1, x.shape[-1]), None
+
+    def parts(z: jax.Array) -> jax.Array:
+        z = jnp.pad(z, [(0, -len(z) % IMAGES), (0, 0), (0, 0), (0, 0)])
+        return z.reshape(-1, IMAGES, *z.shape[1:])
+
+    shape = (len(shifts) * features, channels) if by_error else (features, len(shifts) * channels)
+    total, _ = jax.lax.scan(product, jnp.zeros(shape), (parts(x), parts(error)))
+    if by_error:
+        return total.reshape(size, size, features, channels).swapaxes(2, 3)
+    return total.reshape(features, size, size, channels).transpose(1, 2, 3, 0)
+
+
+_correlate.defvjp(_correlate_forward, _correlate_backward)
 
 
 def max_pool_library(x: jax.Array, size: int, stride: int) -> jax.Array:
