@@ -25,11 +25,11 @@ learn() {
 }
 
 learn envpool/hopper
-learn envpool/walker2d
+learn envpool/walker2d total_steps=1_000_000
 learn brax/inverted_pendulum
-learn brax/hopper
 learn gymnax/breakout_minatar
+learn envpool/humanoid total_steps=600_000
+learn brax/hopper
 learn gymnax/spaceinvaders_minatar
-learn envpool/humanoid total_steps=1_000_000
 # A pass of the network per policy in flight is what truncation costs: with images on a CPU too much, so one learner.
-learn envpool/qbert system=central total_steps=150_000
+learn envpool/qbert system=central total_steps=100_000
