@@ -1,7 +1,7 @@
 """Measure this machine: `python scripts/benchmark.py throughput|engine|envs [options] [--json FILE]`.
 
-throughput  training steps/s on four jobs, beside rejax if `--peer-python` names a Python that has it
-            (see scripts/peers/rejax_ppo.py for the environment)
+throughput  training steps/s on five jobs, beside rejax and CleanRL where `--rejax` and `--cleanrl` name Pythons that
+            have them (see scripts/peers/ for their environments)
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
 envs        env steps/s of every adapter: beside its suite alone, with a policy, in training
 """
@@ -26,7 +26,8 @@ def main() -> None:
     through.add_argument("--jobs", nargs="+", choices=list(benchmark.JOBS), default=list(benchmark.JOBS))
     through.add_argument("--systems", nargs="+", choices=list(benchmark.SYSTEMS), default=["central", "stellaris"])
     through.add_argument("--repeats", type=int, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
-    through.add_argument("--peer-python", help="Python of a virtual environment with rejax")
+    for peer in sorted({*benchmark.PEERS.values()}):
+        through.add_argument(f"--{peer}", metavar="PYTHON", help=f"Python of a virtual environment for {peer}")
     engine = commands.add_parser("engine", help="the cost of asynchrony per gradient")
     engine.add_argument("--rounds", type=int, default=16, help="rounds per chunk (default 16)")
     engine.add_argument("--repeats", type=int, default=15, help="chunks of each system (default 15)")
@@ -49,10 +50,9 @@ def main() -> None:
         return
     benchmark.enable_compile_cache()
     if arguments.command == "throughput":
-        result = benchmark.throughput(
-            arguments.jobs, arguments.systems, arguments.repeats, arguments.peer_python, console.print
-        )
-        show_throughput(console, result)
+        pythons = {peer: python for peer in benchmark.PEERS.values() if (python := getattr(arguments, peer))}
+        result = benchmark.throughput(arguments.jobs, arguments.systems, arguments.repeats, pythons, console.print)
+        show_throughput(console, result, benchmark.PEERS)
     elif arguments.command == "envs":
         result = [benchmark_envs.measure(name, arguments.repeats) for name in arguments.envs]
         show_envs(console, result)
@@ -65,12 +65,12 @@ def main() -> None:
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def show_throughput(console: Console, rows: list[dict[str, Any]]) -> None:
+def show_throughput(console: Console, rows: list[dict[str, Any]], peers: dict[str, str]) -> None:
     table = Table(title="training throughput (medians; compilation and evaluation excluded)")
-    for column in ("job", "what", "steps/s", "ratio to rejax", "return", "compile s", "peak MB"):
+    for column in ("job", "what", "steps/s", "ratio to peer", "return", "compile s", "peak MB"):
         table.add_column(column, justify="left" if column in ("job", "what") else "right")
     for row in rows:
-        ratio = row.get("ratio_to_rejax")
+        ratio = row.get(f"ratio_to_{peers[row['job']]}")
         table.add_row(
             row["job"],
             row["what"],

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from stellaris_jax.config import ConfigError
+from stellaris_jax.schema import ConfigError
 
 if TYPE_CHECKING:
     from stellaris_jax.trainer import Trainer

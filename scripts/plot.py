@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from stellaris_jax.compose import load_config
-from stellaris_jax.config import ConfigError
 from stellaris_jax.report.curves import plot_run, plot_runs
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.report.sweep import report
+from stellaris_jax.schema import ConfigError
 
 
 def main() -> None:

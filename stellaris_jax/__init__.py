@@ -12,7 +12,7 @@ __all__ = ["Config", "ConfigError", "Policy", "Trainer", "__version__", "load_co
 
 _HOMES = {
     "Config": "config",
-    "ConfigError": "config",
+    "ConfigError": "schema",
     "Policy": "policy",
     "Trainer": "trainer",
     "load_config": "compose",

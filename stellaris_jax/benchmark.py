@@ -70,8 +70,18 @@ JOBS: dict[str, list[str]] = {
         "total_steps=1_000_000",
         "engine.chunk_rounds=32",
     ],
+    "atari_spaceinvaders": [
+        "env=envpool/spaceinvaders",
+        "env.num_envs=8",
+        "algorithm.rollout_length=128",
+        "algorithm.minibatches=4",
+        "total_steps=32_768",
+    ],
 }
-"""The JAX-native jobs: same networks, epochs, minibatches and steps as `scripts/peers/`."""
+"""Same networks, epochs, minibatches and steps as `scripts/peers/`."""
+
+PEERS = {job: "cleanrl" if job.startswith("atari") else "rejax" for job in JOBS}
+"""Whom a job is measured beside: `scripts/peers/<peer>_ppo.py`."""
 
 SYSTEMS: dict[str, list[str]] = {
     "central": ["system=central"],
@@ -116,16 +126,20 @@ def _in_own_process(command: list[str]) -> Figures:
 
 
 def throughput(
-    jobs: list[str], systems: list[str], repeats: int, peer_python: str | None, note: Callable[[str], None]
+    jobs: list[str], systems: list[str], repeats: int, pythons: dict[str, str], note: Callable[[str], None]
 ) -> list[Figures]:
-    """Measure jobs beside the peer, in turn, each in a process of its own, so that memory and load compare."""
-    script = str(Path(__file__).resolve().parent.parent / "scripts" / "benchmark.py")
-    peer_script = str(Path(__file__).resolve().parent.parent / "scripts" / "peers" / "rejax_ppo.py")
+    """Measure jobs beside their peers, in turn, each in a process of its own, so that memory and load compare.
+
+    `pythons` has the Python of every peer that is there.
+    """
+    scripts = Path(__file__).resolve().parent.parent / "scripts"
+    script = str(scripts / "benchmark.py")
     table = []
     for job in jobs:
         commands = {system: [sys.executable, script, "measure", job, system] for system in systems}
-        if peer_python is not None:
-            commands["rejax"] = [peer_python, peer_script, job]
+        peer = PEERS[job]
+        if peer in pythons:
+            commands[peer] = [pythons[peer], str(scripts / "peers" / f"{peer}_ppo.py"), job]
         runs: dict[str, list[Figures]] = {name: [] for name in commands}
         for repeat in range(repeats):
             for name, command in commands.items():
@@ -139,11 +153,11 @@ def throughput(
                 row[key] = statistics.median(r[key] for r in results)
             row["return_mean"] = statistics.mean(r["return_mean"] for r in results)
             row["returns"] = [r["return_mean"] for r in results]
-            if peer_python is not None and name != "rejax":
-                pairs = zip(results, runs["rejax"], strict=True)
-                ratios = [ours["steps_per_second"] / peer["steps_per_second"] for ours, peer in pairs]
-                row["ratio_to_rejax"] = statistics.median(ratios)
-                row["ratios_to_rejax"] = ratios
+            if peer in runs and name != peer:
+                pairs = zip(results, runs[peer], strict=True)
+                ratios = [ours["steps_per_second"] / theirs["steps_per_second"] for ours, theirs in pairs]
+                row[f"ratio_to_{peer}"] = statistics.median(ratios)
+                row[f"ratios_to_{peer}"] = ratios
             table.append(row)
     return table
 
@@ -194,4 +208,4 @@ def context() -> Figures:
     return {"device": device_name(load_config()), "versions": versions()}
 
 
-__all__ = ["JOBS", "SYSTEMS", "context", "enable_compile_cache", "engine_cost", "measure", "throughput"]
+__all__ = ["JOBS", "PEERS", "SYSTEMS", "context", "enable_compile_cache", "engine_cost", "measure", "throughput"]

@@ -23,7 +23,7 @@ from stellaris_jax.actors import Actors, Behaviour
 from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config
 from stellaris_jax.envs.base import Discrete, HostEnv, VecEnv
-from stellaris_jax.envs.registry import make
+from stellaris_jax.envs.registry import from_config
 from stellaris_jax.rollout import init_actor, rollout
 from stellaris_jax.trainer import Trainer
 
@@ -45,12 +45,16 @@ def measure(name: str, repeats: int) -> Figures:
     """Median env steps per second of the module's figures, and compile seconds where something is compiled."""
     overrides = [*ENVS[name], "system=central", "evaluation.points=0", "total_steps=1e12"]
     config = load_config(overrides)
-    env = make(config.env.name, config.env.kwargs)
+    env = from_config(config.env)
     steps = config.env.num_envs * config.algorithm.rollout_length
     runs: dict[str, Run] = {}
     compile_seconds: dict[str, float] = {}
     if isinstance(env, HostEnv):
-        runs |= {"suite": _host_suite(config), "adapter": _host_adapter(env, config), "policy": _host_policy(config)}
+        runs |= {
+            "suite": _host_suite(env, config),
+            "adapter": _host_adapter(env, config),
+            "policy": _host_policy(config),
+        }
         trainers = {"training": "true", "training, no overlap": "false"}
     else:
         for kind, build in (("suite", _suite), ("adapter", _adapter), ("policy", _policy)):
@@ -186,13 +190,12 @@ def _actions(space: Any, num: int) -> np.ndarray:
     return generator.uniform(space.low, space.high, (num, *space.shape))
 
 
-def _host_suite(config: Config) -> Run:
+def _host_suite(env: Any, config: Config) -> Run:
     """envpool's own `step`."""
     import envpool
 
-    env = make(config.env.name, config.env.kwargs)
     num, length = config.env.num_envs, config.algorithm.rollout_length
-    batch = envpool.make(env.name.split("/")[1], env_type="gymnasium", num_envs=num, seed=0, **config.env.kwargs)
+    batch = envpool.make(env.name.split("/")[1], env_type="gymnasium", num_envs=num, seed=0, **env.options)
     batch.reset()
     actions = _actions(env.action_space, num)
 

@@ -15,7 +15,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from stellaris_jax.compose import GROUPS, PRIMARY, choices, compose_config, load_config, load_sweep, shipped_configs
-from stellaris_jax.config import Config, ConfigError, knobs, sections
+from stellaris_jax.config import Config, knobs, sections
+from stellaris_jax.schema import ConfigError
 
 WIDTH = 120
 USAGE = """\

@@ -27,10 +27,11 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from stellaris_jax.config import KINDS, Config, ConfigError, Knob, knobs, sections, unknown_key, validate
+from stellaris_jax.config import Config, knobs, sections, unknown_key, validate
 from stellaris_jax.near_miss import did_you_mean
+from stellaris_jax.schema import KINDS, ConfigError, Knob
 
-GROUPS = ("env", "network", "algorithm", "system", "platform", "delays", "prices", "sweep")
+GROUPS = ("env", "preprocessing", "network", "algorithm", "system", "platform", "delays", "prices", "sweep")
 """Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
 
 RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress")

@@ -86,11 +86,11 @@ class HostEvaluator:
         self.env, self.episodes = env, episodes
 
         def step(
-            params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
+            tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
         ) -> jax.Array:
-            return act(network, config, network.unravel(params), normalizers, obs, jax.random.fold_in(key, t))
+            return act(network, config, tree, normalizers, obs, jax.random.fold_in(key, t))
 
-        self._act = jax.jit(step)
+        self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
         """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
@@ -104,12 +104,12 @@ class HostEvaluator:
 
     def _play(self, params: jax.Array, normalizers: Normalizers, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
         pool = self.env.open(self.episodes, int(jax.random.bits(key) >> 1), evaluation=True)
-        obs = pool.recv().obs
+        obs, tree = pool.recv().obs, self._unravel(params)
         playing = np.ones(self.episodes, bool)
         returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
         t = 0
         while playing.any():
-            action = np.asarray(self._act(params, normalizers, obs, key, np.uint32(t)))
+            action = np.asarray(self._act(tree, normalizers, obs, key, np.uint32(t)))
             pool.send(bounded(action, self.env.action_space))
             step = pool.recv()
             returns += np.where(playing, step.reward, 0.0)

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.config import Config, ConfigError
+from stellaris_jax.config import Config
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.rollout import Normalizers, view
+from stellaris_jax.schema import ConfigError
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,8 @@ def prepare(
         next_value = jax.lax.cond(jnp.any(cut), with_final, lambda next_value: next_value, next_value)
 
     reward, reward_statistics, obs_statistics = trajectory.reward, normalizers.reward, normalizers.obs
+    if config.clip_reward:
+        reward = jnp.sign(reward)
     if config.normalize_reward:
         discounted = trajectory.totals[..., 2]
         if trajectory.valid is not None:

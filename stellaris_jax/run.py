@@ -19,9 +19,10 @@ import jax
 from stellaris_jax import __version__
 from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.compose import from_yaml, to_yaml
-from stellaris_jax.config import Config, ConfigError
+from stellaris_jax.config import Config
 from stellaris_jax.evaluate import Evaluation
 from stellaris_jax.report.curves import plot_run
+from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.jsonl import plain
 from stellaris_jax.trainer import Trainer

@@ -19,7 +19,7 @@ from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.config import Config, validate
 from stellaris_jax.engine import Engine, RoundMetrics
 from stellaris_jax.envs.base import HostEnv
-from stellaris_jax.envs.registry import make
+from stellaris_jax.envs.registry import from_config
 from stellaris_jax.evaluate import Evaluation, Evaluator, HostEvaluator
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
@@ -65,7 +65,7 @@ class Trainer:
         validate(config)
         self.config = config
         algorithm, system = config.algorithm, config.system
-        self.env = make(config.env.name, config.env.kwargs)
+        self.env = from_config(config.env)
         host = isinstance(self.env, HostEnv)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from stellaris_jax import cli
 from stellaris_jax.compose import GROUPS, choices, from_yaml, load_config, load_sweep, shipped_configs, to_yaml
-from stellaris_jax.config import Config, ConfigError, knobs, sections, validate
+from stellaris_jax.config import Config, knobs, sections, validate
+from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline.rules import RULES
 
 FILES = [(group, choice) for group in GROUPS for choice in choices(group)]

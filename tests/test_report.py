@@ -18,11 +18,11 @@ import scipy.stats
 import yaml
 from matplotlib.patches import Rectangle
 
-from stellaris_jax.config import ConfigError
 from stellaris_jax.report.curves import comparison_figure, plot_run, plot_runs, run_figure
 from stellaris_jax.report.runs import differing_keys, flatten, group_replicates, read_run, seed_curves
 from stellaris_jax.report.statistics import band, mean_ci95, on_common_grid
 from stellaris_jax.report.sweep import report
+from stellaris_jax.schema import ConfigError
 
 ROOT = Path(__file__).parents[1]
 STEPS = 2048

@@ -18,11 +18,11 @@ pytest.importorskip("imageio_ffmpeg")
 import imageio.v3 as iio
 
 from stellaris_jax import Trainer, load_config
-from stellaris_jax.config import ConfigError
 from stellaris_jax.envs import drawing
 from stellaris_jax.envs.registry import make
 from stellaris_jax.report.video import film
 from stellaris_jax.run import train
+from stellaris_jax.schema import ConfigError
 
 ROOT = Path(__file__).parents[1]
 BLUE, ORANGE = (0, 114, 178), (213, 94, 0)  # the drawings' body and accent

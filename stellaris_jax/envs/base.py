@@ -139,6 +139,22 @@ class HostEnv(Protocol):
     def open(self, num_envs: int, seed: int, evaluation: bool = False) -> HostPool: ...
 
 
+class Preprocessing(NamedTuple):
+    """What is put between a task and the policy, by the names of the keys of `env`; the defaults leave it as it is."""
+
+    frame_stack: int = 0
+    sticky_actions: float = 0.0
+    life_loss: bool = False
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The options that are not at their defaults."""
+        return {key: value for key, value in self._asdict().items() if value != self._field_defaults[key]}
+
+
+AS_GIVEN = Preprocessing()
+
+
 def bounded(action: np.ndarray, space: Space) -> np.ndarray:
     """Actions `[N, ...]` inside the bounds of a `Box`, for policies act unbounded; of another space unchanged."""
     if not isinstance(space, Box):

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.config import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, EnvState
 from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
 from stellaris_jax.envs.names import check_options, positive_int, suggest
+from stellaris_jax.schema import ConfigError
 
 BACKENDS = ("generalized", "mjx", "positional", "spring")
 

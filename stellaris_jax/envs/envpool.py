@@ -14,16 +14,23 @@ from typing import Any
 import envpool
 import numpy as np
 
-from stellaris_jax.config import ConfigError
-from stellaris_jax.envs.base import Box, Discrete, HostStep, Space
+from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, HostStep, Preprocessing, Space
 from stellaris_jax.envs.names import check_options
+from stellaris_jax.schema import ConfigError
 
 REFUSED: dict[str, str] = {}
 
 # What this package decides itself.
 MANAGED = ("num_envs", "batch_size", "seed", "env_seed", "max_num_players", "base_path", "gym_reset_return_info")
 # Options that help training and distort the score, with the values an evaluation gives them.
-TRAINING_ONLY = {"episodic_life": False, "reward_clip": False, "zero_discount_on_life_loss": False}
+TRAINING_ONLY = {"episodic_life": False, "zero_discount_on_life_loss": False}
+# envpool's names of what has a key of its own below `env`.
+NATIVE = {
+    "frame_stack": "stack_num",
+    "sticky_actions": "repeat_action_probability",
+    "life_loss": "episodic_life",
+    "clip_reward": "reward_clip",
+}
 # Seconds of a step of the physics in Gymnasium's MuJoCo tasks, of which an environment's step takes `frame_skip`.
 TIMESTEP = {
     **dict.fromkeys(("Ant", "HalfCheetah", "InvertedDoublePendulum", "Pusher", "Reacher", "Swimmer"), 0.01),
@@ -46,26 +53,30 @@ def make(name: str, **kwargs: Any) -> EnvpoolEnv:
 class EnvpoolEnv:
     """An envpool task by its id, e.g. `Hopper-v4` or `SpaceInvaders-v5`: a `HostEnv`.
 
-    Keyword arguments are the task's own options: `max_episode_steps`, `num_threads`, for Atari `stack_num` (frame
-    stack), `frame_skip`, `repeat_action_probability` (sticky actions), `episodic_life` (a lost life ends an episode),
-    `reward_clip` (rewards become their sign), and so on. The last three of these are off by default; the last two stay
-    off in evaluations. Images are given channels last. Where a task ends at the very step its time limit is reached,
-    envpool reports the limit alone.
+    Keyword arguments are the task's own options: `max_episode_steps`, `num_threads`, `frame_skip`, and so on;
+    `preprocessing` works on Atari games (where a lost life ends an episode, it does so in training alone). Images are
+    given channels last. Where a task ends at the very step its time limit is reached, envpool reports the limit alone.
 
     Raises ConfigError for an unknown option, a value it does not take, or spaces a network cannot read.
     """
 
-    def __init__(self, name: str, **kwargs: Any):
+    def __init__(self, name: str, *, preprocessing: Preprocessing = AS_GIVEN, **kwargs: Any):
         self.name = f"envpool/{name}"
-        self._task, self._options = name, kwargs
+        self._task, self._kwargs = name, kwargs
         known = envpool.make_spec(name).config._asdict()
+        for key, native in NATIVE.items():
+            if native in kwargs and native in known:
+                raise ConfigError(f"env.kwargs.{native}={kwargs[native]} is to be written env.{key}.")
+            if key in preprocessing.asked and native not in known:
+                raise ConfigError(f"env.{key}={preprocessing.asked[key]} is not possible: {self.name} is not Atari.")
         check_options(self.name, kwargs, sorted(set(known) - set(MANAGED)))
         for key, value in kwargs.items():
             kind = type(known[key])
             if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
                 raise ConfigError(f"env.kwargs.{key}={value!r} must be of type {kind.__name__}, as is {known[key]!r}.")
+        self.options = kwargs | {NATIVE[key]: value for key, value in preprocessing.asked.items()}
         with _quiet():
-            spec = envpool.make_spec(name, **kwargs)
+            spec = envpool.make_spec(name, **self.options)
             observation, action = spec.observation_space, spec.action_space
         self._images = len(getattr(observation, "shape", None) or ()) == 3
         self._action_dtype = getattr(action, "dtype", None)
@@ -74,12 +85,14 @@ class EnvpoolEnv:
         self.max_episode_steps = int(spec.config.max_episode_steps)
         self.steps_per_second = self._pace(spec.config)
 
+    def preprocessed(self, options: Preprocessing) -> EnvpoolEnv:
+        """The same task behind these options; ConfigError if it is not Atari."""
+        return EnvpoolEnv(self._task, preprocessing=options, **self._kwargs)
+
     def _observed(self, space: Any) -> Box:
         shape = getattr(space, "shape", None)
         if type(space).__name__ != "Box" or not shape or len(shape) not in (1, 3):
-            raise ConfigError(
-                f"env.name={self.name} cannot be trained on: it observes neither a vector nor an image."
-            )
+            raise ConfigError(f"env.name={self.name} cannot be trained on: it observes neither a vector nor an image.")
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (space.low, space.high))
         if self._images:
             low, high = np.moveaxis(low, 0, -1), np.moveaxis(high, 0, -1)
@@ -100,7 +113,7 @@ class EnvpoolEnv:
 
     def open(self, num_envs: int, seed: int, evaluation: bool = False, **extra: Any) -> EnvpoolPool:
         """A pool of environments at the start of an episode; `extra` goes to envpool (`render_mode`, ...)."""
-        options = dict(self._options)
+        options = dict(self.options)
         if evaluation:
             options |= {key: value for key, value in TRAINING_ONLY.items() if key in options}
         with _quiet():

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
-from stellaris_jax.config import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, Space
 from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, Renderer, board
 from stellaris_jax.envs.names import check_options, positive_int
+from stellaris_jax.schema import ConfigError
 
 REFUSED = {
     "FrozenLake-misc": "it observes a state number and policies here read real vectors",

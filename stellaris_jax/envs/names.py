@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from stellaris_jax.config import ConfigError
+from stellaris_jax.schema import ConfigError
 
 LISTED = 100
 _VERSION = re.compile(r"-v(\d+)$")

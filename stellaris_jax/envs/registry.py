@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from stellaris_jax.config import ConfigError
-from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.config import EnvConfig
+from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.names import match, suggest
+from stellaris_jax.envs.wrappers import preprocess
+from stellaris_jax.schema import ConfigError
 
 # Each suite with what it needs beyond this package.
 SUITES = {
@@ -65,17 +67,23 @@ def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
     _registered[f"{suite}/{env}"] = factory
 
 
-def make(name: str, kwargs: Mapping[str, Any]) -> VecEnv | HostEnv:
-    """The environment called `name`, built with `kwargs`.
+def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS_GIVEN) -> VecEnv | HostEnv:
+    """The environment called `name`, built with `kwargs`, behind `preprocessing`.
 
     Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that
     is missing, and for an environment that cannot be trained on here.
     """
     canonical = resolve(name)
-    if canonical in _registered:
-        return _registered[canonical](**kwargs)
     suite, env = canonical.split("/", 1)
-    return _load(suite, name).make(env, **kwargs)
+    if canonical in _registered:
+        return preprocess(_registered[canonical](**kwargs), preprocessing)
+    return preprocess(_load(suite, name).make(env, **kwargs), preprocessing)
+
+
+def from_config(config: EnvConfig) -> VecEnv | HostEnv:
+    """The environment of a configuration; see `make`."""
+    options = {key: getattr(config, key) for key in Preprocessing._fields}
+    return make(config.name, config.kwargs, Preprocessing(**options))
 
 
 def resolve(name: str) -> str:

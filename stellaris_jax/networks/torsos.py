@@ -7,8 +7,8 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 
-from stellaris_jax.config import ConfigError
 from stellaris_jax.networks.convolution import Conv, Initializer, max_pool
+from stellaris_jax.schema import ConfigError
 
 
 class Layer(NamedTuple):

@@ -12,9 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from stellaris_jax.config import ConfigError
 from stellaris_jax.report.runs import Run, read_run, seed_curves
 from stellaris_jax.report.statistics import band
+from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry.format import compact, dollars
 
 AXES = {"env_steps": "env steps", "simulated_seconds": "simulated seconds", "cost_usd": "dollars"}

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stellaris_jax.config import ConfigError
 from stellaris_jax.report.curves import comparison_figure, save
 from stellaris_jax.report.runs import Group, Run, group_replicates, read_run, short
 from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry.format import compact, count, dollars, interval, number
 
 PIPE_WIDTH = 160

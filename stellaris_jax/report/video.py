@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from stellaris_jax.config import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, HostPool, HostStep, Space
 from stellaris_jax.envs.drawing import Renderer
 from stellaris_jax.evaluate import Evaluation, HostEvaluator
+from stellaris_jax.schema import ConfigError
 
 if TYPE_CHECKING:
     from stellaris_jax.trainer import Trainer

@@ -1,0 +1,100 @@
+"""Preprocessing of JAX environments: frame stacks and sticky actions. Host suites have their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.envs.autoreset import AutoResetEnv
+from stellaris_jax.envs.base import Array, EnvState, HostEnv, Preprocessing, VecEnv
+from stellaris_jax.envs.drawing import Renderer
+from stellaris_jax.schema import ConfigError
+
+
+def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEnv:
+    """The environment behind `options`; those of a suite that preprocesses by itself (`preprocessed`) are its own.
+
+    Raises ConfigError for what an environment cannot do.
+    """
+    if not options.asked:
+        return env
+    if hasattr(env, "preprocessed"):
+        changed: VecEnv | HostEnv = env.preprocessed(options)
+        return changed
+    if options.life_loss:
+        raise ConfigError(f"env.life_loss=true is not possible: {env.name} has no lives; envpool's Atari games have.")
+    if not isinstance(env, AutoResetEnv):
+        key, value = next(iter(options.asked.items()))
+        raise ConfigError(f"env.{key}={value} is not possible: {env.name} is not derived from AutoResetEnv.")
+    if options.sticky_actions:
+        env = StickyActions(env, options.sticky_actions)
+    return FrameStack(env, options.frame_stack) if options.frame_stack else env
+
+
+class Wrapper(AutoResetEnv):
+    """An environment around another; the state of the inner one comes first in its own."""
+
+    def __init__(self, env: AutoResetEnv):
+        self.env = env
+        self.name, self.start_pool, self.max_episode_steps = env.name, env.start_pool, env.max_episode_steps
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    def renderer(self) -> Renderer:
+        """Draws the inner environment, if it can be drawn."""
+        draw, pace = self.env.renderer()  # type: ignore[attr-defined]
+        return Renderer(lambda state: draw(state[0]), pace)
+
+
+class StickyActions(Wrapper):
+    """With a probability the last action is done again instead of the one asked for (Machado et al. 2018).
+
+    The first action of an episode may give way to action 0, or to zeros.
+    """
+
+    def __init__(self, env: AutoResetEnv, probability: float):
+        super().__init__(env)
+        self.probability = probability
+
+    def reset_one(self, key: Array) -> tuple[EnvState, Array]:
+        state, obs = self.env.reset_one(key)
+        discrete = self.action_space.shape == ()
+        return (state, jnp.zeros(self.action_space.shape, jnp.int32 if discrete else jnp.float32)), obs
+
+    def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
+        inner, last = state
+        sticky_key, key = jax.random.split(key)
+        action = jnp.where(jax.random.bernoulli(sticky_key, self.probability), last, action)
+        inner, *outcome = self.env.step_one(key, inner, action)
+        return ((inner, action), *outcome)  # type: ignore[return-value]
+
+
+class FrameStack(Wrapper):
+    """Observations are the last `size` ones, joined along their last axis, oldest first; at first all are the same."""
+
+    def __init__(self, env: AutoResetEnv, size: int):
+        super().__init__(env)
+        self.size = size
+        space = env.observation_space
+
+        def tiled(bound: tuple[float, ...]) -> tuple[float, ...]:
+            values: list[float] = np.concatenate([np.reshape(bound, space.shape)] * size, axis=-1).ravel().tolist()
+            return tuple(values)
+
+        shape = (*space.shape[:-1], space.shape[-1] * size)
+        self.observation_space = replace(space, shape=shape, low=tiled(space.low), high=tiled(space.high))
+
+    def reset_one(self, key: Array) -> tuple[EnvState, Array]:
+        state, obs = self.env.reset_one(key)
+        frames = jnp.concatenate([obs] * self.size, axis=-1)
+        return (state, frames), frames
+
+    def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
+        inner, frames = state
+        inner, obs, *outcome = self.env.step_one(key, inner, action)
+        frames = jnp.concatenate([frames[..., obs.shape[-1] :], obs], axis=-1)
+        rest: Any = outcome
+        return ((inner, frames), frames, *rest)
