@@ -142,11 +142,21 @@ class PlatformConfig:
     name: str = knob("regular", "name of the platform, for reports")
     gpus: int = knob(2, "GPUs that host learner functions", within="[1, inf)")
     slots_per_gpu: int = knob(4, "learner functions one GPU holds at a time", within="[1, inf)")
+    gpus_per_vm: int = knob(1, "GPUs of one VM; the parameter function lives on the first VM", within="[1, inf)")
     actors: int = knob(128, "actor functions, one CPU core each", within="[1, inf)")
     cold_start: float = knob(1.5, "seconds to start a learner function whose container is not warm", within="[0, inf)")
     warm_start: float = knob(0.0, "seconds to start a learner function in a warm container", within="[0, inf)")
+    actor_cold_start: float = knob(0.3, "seconds to start an actor whose container or VM is not up", within="[0, inf)")
     keep_alive: float = knob(600.0, "seconds an idle container stays warm", within="[0, inf)")
     prewarm: bool = knob(True, "start the run with warm containers")
+    shared_memory: float = knob(
+        0.0, "seconds to pass a policy or gradient between functions of one VM", within="[0, inf)"
+    )
+    rpc: float = knob(0.0, "seconds to pass a policy or gradient between VMs", within="[0, inf)")
+    cache: float = knob(0.0, "seconds to pass a policy or trajectory through the distributed cache", within="[0, inf)")
+    contention: float = knob(
+        0.0, "share by which every other learner that computes on its GPU slows a learner down", within="[0, inf)"
+    )
 
 
 @dataclass
@@ -182,6 +192,15 @@ class PricesConfig:
     actor_vm: float = knob(4.896, "dollars per hour of one actor VM", within="[0, inf)")
     actor_vms: int = knob(1, "actor VMs in the cluster", within="[1, inf)")
     actor_vm_slots: int = knob(128, "actor functions per actor VM (an invocation pays this share)", within="[1, inf)")
+    actor_gb: float = knob(
+        0.0,
+        "GB of memory of a serverless actor that is priced by memory; 0 prices it as its share of a VM",
+        within="[0, inf)",
+    )
+    gb_second: float = knob(0.0, "dollars per GB and second of such an actor's execution", within="[0, inf)")
+    reserved_gb_second: float = knob(
+        0.0, "dollars per GB and second, by wall-clock, of the concurrency reserved for all of them", within="[0, inf)"
+    )
 
 
 @dataclass

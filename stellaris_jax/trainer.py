@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from stellaris_jax.actors import Actors, Behaviour, Received
-from stellaris_jax.billing import bill
+from stellaris_jax.billing import bill, common_bill
 from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.config import Config, validate
 from stellaris_jax.engine import Engine, RoundMetrics
@@ -244,8 +244,7 @@ class Trainer:
         gates = [gate for gate in gates if gate is not None]
         trust = _mean([sum(group.weights) / len(group.weights) for group in groups], 1.0)
         usages = [record.usage for record in row]
-        seconds, costs = [usage.seconds for usage in usages], self._costs(usages)
-        useful = _mean([usage.gradients for usage in usages])
+        money, useful = self._money(usages), _mean([usage.gradients for usage in usages])
         return {
             "round": row[0].index + 1,
             "env_steps": (row[0].index + 1) * self.steps_per_round,
@@ -258,21 +257,24 @@ class Trainer:
             "group_size": _mean([len(group.gradients) for group in groups]),
             "actor_staleness": _mean([record.arrived - record.behaviour_version for record in row]),
             "learning_rate": self.config.algorithm.learning_rate * factor * trust,
-            "simulated_seconds": _mean(seconds),
-            "cost_usd": _mean(costs),
+            **{name: _mean(values) for name, values in money.items()},
             "occupancy": useful / self.counters.computed if self.counters.computed else 1.0,
             "dropped": sum(usage.dropped for usage in usages),
             "failed": sum(usage.failures for usage in usages),
-            "per_seed": {
-                "simulated_seconds": seconds,
-                "cost_usd": costs,
-                "staleness_mean": [_mean(values) for values in staleness],
-            },
+            "per_seed": {**money, "staleness_mean": [_mean(values) for values in staleness]},
         }
 
-    def _costs(self, usages: list[Usage]) -> list[float]:
-        """Dollars, one figure per seed."""
-        return [bill(self.config.system, self.config.prices, usage).total for usage in usages]
+    def _money(self, usages: list[Usage]) -> dict[str, list[float]]:
+        """Seconds, dollars by the system's own rule and at the common price, one figure per seed."""
+        config = self.config
+        rules = {"cost_usd": bill, "cost_common_usd": common_bill}
+        return {
+            "simulated_seconds": [usage.seconds for usage in usages],
+            **{
+                name: [rule(config.system, config.prices, usage, config.platform.actors).total for usage in usages]
+                for name, rule in rules.items()
+            },
+        }
 
     # Evaluation ----------------------------------------------------------------------------------------------------
 
@@ -295,16 +297,15 @@ class Trainer:
         """An evaluation of the current policies as a record."""
         mean, ci95 = evaluation.mean_ci95()
         usages = [Timeline.usage_of(state) for state in self._timeline_states]
-        seconds, costs = [usage.seconds for usage in usages], self._costs(usages)
+        money = self._money(usages)
         return {
             "round": self.round,
             "env_steps": self.round * self.steps_per_round,
             "wall_seconds": self.counters.wall_seconds,
             "eval_return_mean": mean,
             "eval_return_ci95": ci95,
-            "simulated_seconds": _mean(seconds),
-            "cost_usd": _mean(costs),
-            "per_seed": {"eval_return_mean": evaluation.per_seed, "simulated_seconds": seconds, "cost_usd": costs},
+            **{name: _mean(values) for name, values in money.items()},
+            "per_seed": {"eval_return_mean": evaluation.per_seed, **money},
         }
 
     # Saving --------------------------------------------------------------------------------------------------------
@@ -335,7 +336,8 @@ class Trainer:
     def summary(self, evaluation: Evaluation | None) -> dict[str, Any]:
         """The figures of `summary.json`; means over seeds unless they are counts."""
         usages = [Timeline.usage_of(state) for state in self._timeline_states]
-        bills = [bill(self.config.system, self.config.prices, usage) for usage in usages]
+        prices, actors = self.config.prices, self.config.platform.actors
+        items = [bill(self.config.system, prices, usage, actors).items for usage in usages]
         gradients = sum(u.gradients for u in usages)
         mean, ci95 = evaluation.mean_ci95() if evaluation is not None else (None, None)
         steps = self.round * self.steps_per_round
@@ -362,11 +364,8 @@ class Trainer:
             "staleness_max": max(u.staleness_max for u in usages),
             "gate_escapes": sum(u.escapes for u in usages),
             "occupancy": gradients / len(usages) / self.counters.computed if self.counters.computed else 1.0,
-            "simulated_seconds": _mean([u.seconds for u in usages]),
-            "cost_usd": _mean([b.total for b in bills]),
-            "cost_items_usd": {
-                item: _mean([getattr(b, item) for b in bills]) for item in ("learner", "actor", "parameter_function")
-            },
+            **{name: _mean(values) for name, values in self._money(usages).items()},
+            "cost_items_usd": {item: _mean([row[item] for row in items]) for item in items[0]},
             "nonfinite_gradients": self.counters.nonfinite,
             "dropped_gradients": sum(u.dropped for u in usages),
             "failed_invocations": sum(u.failures for u in usages),

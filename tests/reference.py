@@ -88,6 +88,7 @@ class Log:
     learner_failed: float = 0.0
     learner_startup: float = 0.0
     actor_busy: float = 0.0
+    actor_startup: float = 0.0
     aggregate_busy: float = 0.0
     invocations: int = 0
     failures: int = 0
@@ -127,6 +128,7 @@ class System:
         self.pointers: deque[tuple[int, int]] = deque()
         self.unused: dict[int, int] = {}
         self.actors_rolling = 0
+        self.actors_last_used = warm_since
         self.parameter_function = ParameterFunction(self)
 
     def run(self, rounds: int) -> None:
@@ -149,14 +151,17 @@ class System:
         self.actors_rolling = self.platform.actors
         if self.training:
             self.training.collect(fragment, version)
+        startup = self.startup(self.actors_last_used, 0.0, self.platform.actor_cold_start)
         for _ in range(self.platform.actors):
-            seconds = next(self.actor_seconds)
+            seconds = next(self.actor_seconds) + 2 * self.platform.cache  # pulls a policy, pushes a trajectory
             self.log.actor_busy += seconds
-            self.time.after(seconds, partial(self.actor_done, fragment))
+            self.log.actor_startup += startup
+            self.time.after(startup + seconds, partial(self.actor_done, fragment))
 
     def actor_done(self, fragment: int) -> None:
         self.actors_rolling -= 1
         if self.actors_rolling == 0:
+            self.actors_last_used = self.time.now
             self.pointers += [(fragment, minibatch) for minibatch in range(self.minibatches)]
 
     def start_learners(self) -> None:
@@ -165,26 +170,36 @@ class System:
                 self.invoke(learner, self.pointers.popleft())
 
     def invoke(self, learner: Learner, pointer: tuple[int, int]) -> None:
-        idle = float("inf") if learner.last_used is None else self.time.now - learner.last_used
-        startup = self.platform.warm_start if idle <= self.platform.keep_alive else self.platform.cold_start
-        seconds, finish = next(self.learner_seconds), self.deliver
+        startup = self.startup(learner.last_used, self.platform.warm_start, self.platform.cold_start)
+        gpu = learner.number % self.platform.gpus
+        sharing = [
+            other for other in self.learners if other.holds is not None and other.number % self.platform.gpus == gpu
+        ]
+        passing = self.platform.shared_memory if gpu < self.platform.gpus_per_vm else self.platform.rpc
+        seconds = next(self.learner_seconds) * (1.0 + self.platform.contention * len(sharing)) + 2 * passing
+        finish = self.deliver
         if self.failure > 0:
             fails, share = next(self.luck), next(self.luck)
             if fails < self.failure:
                 seconds, finish = seconds * share, self.fail
         learner.holds = self.parameter_function.clock
         self.log.invocations += 1
-        self.log.learner_startup += startup
-        self.time.after(startup + seconds, partial(finish, learner, pointer, self.time.now + startup))
+        self.time.after(startup + seconds, partial(finish, learner, pointer, self.time.now + startup, startup))
 
-    def fail(self, learner: Learner, pointer: tuple[int, int], start: float) -> None:
+    def startup(self, last_used: float | None, warm: float, cold: float) -> float:
+        idle = float("inf") if last_used is None else self.time.now - last_used
+        return warm if idle <= self.platform.keep_alive else cold
+
+    def fail(self, learner: Learner, pointer: tuple[int, int], start: float, startup: float) -> None:
         learner.holds, learner.last_used = None, self.time.now
+        self.log.learner_startup += startup
         self.log.failures += 1
         self.log.learner_failed += self.time.now - start
         self.pointers.appendleft(pointer)
 
-    def deliver(self, learner: Learner, pointer: tuple[int, int], start: float) -> None:
+    def deliver(self, learner: Learner, pointer: tuple[int, int], start: float, startup: float) -> None:
         version = learner.holds
+        self.log.learner_startup += startup
         learner.holds, learner.last_used = None, self.time.now
         learner.iterations += 1
         self.log.learner_busy += self.time.now - start

@@ -53,6 +53,13 @@ platforms = st.builds(
     warm_start=st.sampled_from([0.0, 0.25]),
     keep_alive=st.sampled_from([0.0, 2.0, 600.0]),
     prewarm=st.booleans(),
+    gpus=st.integers(1, 3),
+    gpus_per_vm=st.integers(1, 2),
+    actor_cold_start=st.sampled_from([0.0, 0.5]),
+    shared_memory=st.sampled_from([0.0, 0.25]),
+    rpc=st.sampled_from([0.0, 0.5]),
+    cache=st.sampled_from([0.0, 0.25]),
+    contention=st.sampled_from([0.0, 0.5]),
 )
 
 
@@ -87,7 +94,7 @@ def about(gradient: Any) -> tuple:
 def usage(system: System) -> dict[str, Any]:
     log = system.log
     ages = [delivery.staleness for one in log.aggregations for delivery in one.deliveries]
-    meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "aggregate_busy")
+    meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup", "aggregate_busy")
     return {
         **{name: getattr(log, name) for name in (*meters, "invocations", "failures", "waits")},
         "seconds": system.time.now,

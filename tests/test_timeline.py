@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from stellaris_jax.config import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline import RULES, Gradient, PlanShape, Round, Timeline, build_plan, minibatch_order, wave_count
-from stellaris_jax.timeline.delays import ENTITIES, Stream
 
 GRADIENTS = 16
 LEARNER = DelayConfig("lognormal", 0.3, 0.5)
@@ -438,86 +437,6 @@ def test_a_barrier_and_a_pipeline_of_actors(rule: str) -> None:
     assert seconds < 0.9 * barrier_seconds
 
 
-# Delays and platform ----------------------------------------------------------------------------------------------
-
-
-def draws(model: DelayConfig | None, seed: int, entity: str, count: int) -> list[float]:
-    stream = Stream(model, seed, entity)
-    return [next(stream) for _ in range(count)]
-
-
-def test_a_stream_is_a_function_of_seed_entity_and_position() -> None:
-    rows = {(seed, entity): draws(LEARNER, seed, entity, 2500) for seed in (0, 1) for entity in ENTITIES}
-    assert draws(LEARNER, 1, "actor", 2500) == rows[1, "actor"]
-    everything = [value for row in rows.values() for value in row]
-    assert len(set(everything)) == len(everything)
-    # Continued from any position, across the blocks it is drawn in, the stream is the same.
-    for position in (0, 1, 1023, 1024, 2100):
-        stream = Stream(LEARNER, 0, "learner")
-        stream.restore(json.loads(json.dumps(position)))
-        assert [next(stream) for _ in range(300)] == rows[0, "learner"][position : position + 300]
-        assert stream.state() == position + 300
-
-
-def test_lognormal_has_the_median_and_deviation_asked_for() -> None:
-    logs = np.log(draws(DelayConfig("lognormal", 0.3, 0.5), 0, "learner", 20_000))
-    assert np.median(logs) == pytest.approx(np.log(0.3), abs=0.02)
-    assert np.std(logs) == pytest.approx(0.5, rel=0.02)
-
-
-def test_pareto_has_the_minimum_and_tail_asked_for() -> None:
-    values = np.array(draws(DelayConfig("pareto", 0.3, alpha=2.0), 0, "learner", 20_000))
-    assert values.min() >= 0.3 and values.min() == pytest.approx(0.3, rel=1e-3)
-    for factor in (1.5, 2.0, 4.0):
-        assert np.mean(values > 0.3 * factor) == pytest.approx(factor**-2.0, rel=0.1)
-
-
-def test_constant_and_measured_delays() -> None:
-    assert set(draws(DelayConfig("constant", 0.7), 0, "learner", 5)) == {0.7}
-    table = DelayConfig("measured", table=[0.1, 0.2, 0.3])
-    assert draws(table, 0, "learner", 7) == [0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1]
-
-
-def test_failures_strike_at_their_rate_and_are_retried() -> None:
-    timeline = simulate("async", gradients=500, failure=0.25)
-    records = advance(timeline, 4)
-    assert timeline.usage.failures / timeline.usage.invocations == pytest.approx(0.25, abs=0.03)
-    assert len({(g.fragment, g.minibatch) for g in used(records)}) == 4 * 500
-    # A failed invocation dies at a uniform fraction of its duration, and that time is recorded.
-    busy = timeline.usage.learner_busy / 2000
-    assert timeline.usage.learner_failed / timeline.usage.failures == pytest.approx(0.5 * busy, rel=0.15)
-
-
-@pytest.mark.parametrize(
-    ("prewarm", "keep_alive", "cold"),
-    [
-        (True, 600.0, 0),
-        (False, 600.0, 4),  # the first invocation of each learner
-        (True, 5.0, 12),  # containers cool while actors work for 10 s, every round
-        (True, 10.0, 6),  # of later rounds, only the learner that finished last is just in time
-    ],
-)
-def test_containers_start_warm_or_cold(prewarm: bool, keep_alive: float, cold: int) -> None:
-    """3 rounds of two groups of 4 learners; actors work 10 s, learners 1, 2, 3 and 4 s, so they idle 3 s at most."""
-    platform = PlatformConfig(actors=1, prewarm=prewarm, keep_alive=keep_alive, cold_start=1.5, warm_start=0.25)
-    timeline = simulate(
-        "allreduce",
-        learners=4,
-        gradients=8,
-        learner=DelayConfig("measured", table=[1.0, 2.0, 3.0, 4.0]),
-        actor=DelayConfig("constant", 10.0),
-        platform=platform,
-    )
-    advance(timeline, 3)
-    expected = cold * 1.5 + (3 * 8 - cold) * 0.25
-    assert timeline.usage.learner_startup == pytest.approx(expected)
-    # Start-up is no busy time, but it takes time.
-    assert timeline.usage.learner_busy == pytest.approx(3 * 2 * (1 + 2 + 3 + 4))
-    if keep_alive == 600.0:
-        first = 1.5 if not prewarm else 0.25
-        assert timeline.now == pytest.approx(3 * (10 + 2 * (0.25 + 4)) + first - 0.25)
-
-
 # The plan ---------------------------------------------------------------------------------------------------------
 
 
@@ -585,12 +504,3 @@ def test_the_data_loader_cuts_a_fresh_permutation_per_epoch() -> None:
     np.testing.assert_array_equal(order, minibatch_order(3, 5, 4, 8, 64))
     others = [minibatch_order(seed, fragment, 4, 8, 64) for seed, fragment in ((2, 5), (3, 4), (5, 3))]
     assert not any(np.array_equal(order, other) for other in others)
-
-
-@pytest.mark.parametrize("kind", ["constant", "lognormal", "measured"])
-def test_taking_many_durations_is_taking_them_one_by_one(kind: str) -> None:
-    model = DelayConfig(kind, table=[1.0, 2.0, 3.0] if kind == "measured" else [])
-    one, many = Stream(model, 3, "actor"), Stream(model, 3, "actor")
-    for size in (1, 700, 300, 23, 1, 2000, 5):
-        assert many.take(size) == [next(one) for _ in range(size)]
-        assert many.state() == one.state()

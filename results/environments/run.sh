@@ -27,9 +27,9 @@ learn() {
 learn envpool/hopper
 learn envpool/walker2d total_steps=1_000_000
 learn brax/inverted_pendulum
-learn gymnax/breakout_minatar
 learn envpool/humanoid total_steps=600_000
-learn brax/hopper
-learn gymnax/spaceinvaders_minatar
 # A pass of the network per policy in flight is what truncation costs: with images on a CPU too much, so one learner.
 learn envpool/qbert system=central total_steps=100_000
+learn gymnax/breakout_minatar total_steps=1_000_000
+learn brax/hopper total_steps=1_000_000
+learn gymnax/spaceinvaders_minatar total_steps=1_000_000

@@ -69,7 +69,7 @@ def main() -> None:
     def old_make(task: str, env_type: str, num_envs: int, **options: Any) -> Games:
         return Games(make(task, env_type="gymnasium", num_envs=num_envs, **options), num_envs)
 
-    envpool.make = old_make
+    envpool.make = old_make  # type: ignore[assignment]
     settings = {"env-id": "SpaceInvaders-v5", "total-timesteps": STEPS, "num-envs": 8, "seed": arguments.seed}
     sys.argv = [str(file), *(f"--{key}={value}" for key, value in settings.items())]
     printed = io.StringIO()

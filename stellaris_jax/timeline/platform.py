@@ -1,4 +1,4 @@
-"""The serverless platform as far as time is concerned: containers that are warm or cold."""
+"""The platform as far as time is concerned: where functions run, when they are warm, how data reaches them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from stellaris_jax.config import PlatformConfig
 
 
 class Containers:
-    """One container per learner slot; it stays warm for `keep_alive` seconds after its last use."""
+    """One container per slot; it stays warm for `keep_alive` seconds after its last use. Times in seconds."""
 
-    def __init__(self, platform: PlatformConfig, slots: int):
-        self.platform = platform
+    def __init__(self, platform: PlatformConfig, slots: int, cold_start: float, warm_start: float):
+        self.keep_alive, self.cold_start, self.warm_start = platform.keep_alive, cold_start, warm_start
         self.last_used: list[float | None] = [0.0 if platform.prewarm else None] * slots
 
     def startup(self, slot: int, now: float) -> float:
         """Seconds until the function in `slot` begins to compute when it is invoked at `now`."""
         last = self.last_used[slot]
-        warm = last is not None and now - last <= self.platform.keep_alive
-        return self.platform.warm_start if warm else self.platform.cold_start
+        warm = last is not None and now - last <= self.keep_alive
+        return self.warm_start if warm else self.cold_start
 
     def release(self, slot: int, now: float) -> None:
         self.last_used[slot] = now
@@ -28,3 +28,27 @@ class Containers:
 
     def restore(self, state: Any) -> None:
         self.last_used = list(state)
+
+
+class Placement:
+    """Learner slots on GPUs, filled in turn: learner i is on GPU `i % gpus`, so that few learners share as few GPUs.
+
+    Data passes through shared memory on the parameter function's VM, the first, and by RPC to the others (SC'24, §V-B).
+    """
+
+    def __init__(self, platform: PlatformConfig):
+        self.platform = platform
+
+    def gpu(self, learner: int) -> int:
+        return learner % self.platform.gpus
+
+    def passing(self, learner: int) -> float:
+        """Seconds for a policy to reach a learner, and for its gradient to come back."""
+        local = self.gpu(learner) < self.platform.gpus_per_vm
+        return self.platform.shared_memory if local else self.platform.rpc
+
+    def slowdown(self, learner: int, running: Any) -> float:
+        """Factor on a computation that starts while the learners `running` compute (others than itself)."""
+        mine = self.gpu(learner)
+        sharing = sum(self.gpu(other) == mine for other in running)
+        return 1.0 + self.platform.contention * sharing

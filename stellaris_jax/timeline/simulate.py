@@ -3,10 +3,11 @@
 Who computes which gradient on which policy version, and when it is aggregated, depends on delays and rules only,
 never on gradient values. So the timeline is simulated first, on the host, and executed afterwards.
 
-1. Actors roll fragment r with the version published when they start.
+1. Actors pull the version published when they start through the cache, roll fragment r, and push it there.
 2. The data loader cuts it into minibatches and emits a pointer for each.
-3. A free learner takes the oldest pointer as soon as there is one, fetches the latest version, computes, and pushes
-   its gradient; a failed invocation gives its pointer back.
+3. A free learner takes the oldest pointer as soon as there is one, starts up if its container is cold, fetches the
+   latest version, computes, slower beside others on its GPU, and pushes its gradient; a failed invocation gives its
+   pointer back.
 4. The parameter function evaluates its rule at every push. An aggregation takes its time, then publishes the next
    version: clock c -> c + 1.
 5. Fragment r + 1 is started once the actors are free and fragment r + 1 - depth has been consumed: depth 1 is a
@@ -22,7 +23,7 @@ from typing import Any
 
 from stellaris_jax.config import DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline.delays import Stream
-from stellaris_jax.timeline.platform import Containers
+from stellaris_jax.timeline.platform import Containers, Placement
 from stellaris_jax.timeline.rules import RULES
 
 DATA, DELIVERY, FAILURE, PUBLISH = range(4)
@@ -62,9 +63,9 @@ class Group:
 class Usage:
     """What has happened since the run began, in simulated seconds and counts; the bill is computed from it.
 
-    seconds: wall-clock. *_busy: function-seconds of useful work; learner_failed: of invocations that died;
-    learner_startup: of containers starting. updates: versions published. gradients: aggregated. dropped: too old for
-    the version ring. waits: evaluations of the rule put off because of the ring. escapes: of the rule's gate.
+    seconds: wall-clock. *_busy: function-seconds of useful work, passing data included; learner_failed: of invocations
+    that died; *_startup: of containers starting. updates: versions published. gradients: aggregated. dropped: too old
+    for the version ring. waits: evaluations of the rule put off because of the ring. escapes: of the rule's gate.
     """
 
     seconds: float = 0.0
@@ -72,6 +73,7 @@ class Usage:
     learner_failed: float = 0.0
     learner_startup: float = 0.0
     actor_busy: float = 0.0
+    actor_startup: float = 0.0
     aggregate_busy: float = 0.0
     invocations: int = 0
     failures: int = 0
@@ -128,7 +130,10 @@ class Timeline:
         self.depth = 2 if system.actors == "pipelined" else 1
         self.actors = platform.actors
         self.rule = RULES[system.rule](system)
-        self.containers = Containers(platform, system.learners)
+        self.placement = Placement(platform)
+        self.containers = Containers(platform, system.learners, platform.cold_start, platform.warm_start)
+        self.actor_containers = Containers(platform, 1, platform.actor_cold_start, 0.0)  # all start and end together
+        self.actor_passing = 2 * platform.cache
         self.failure = delays.failure
         self.streams = {
             "learner": Stream(delays.learner, seed, "learner"),
@@ -153,11 +158,13 @@ class Timeline:
     def next_round(self) -> Round:
         """Collect the next fragment, and simulate until the one after it can be started."""
         record = Round(self.fragment, self.clock, self.now)
-        durations = self.streams["actor"].take(self.actors)
+        startup = self.actor_containers.startup(0, self.now)
+        durations = [seconds + self.actor_passing for seconds in self.streams["actor"].take(self.actors)]
+        self.usage.actor_startup += startup * self.actors
         self.usage.actor_busy += sum(durations)
         self.remaining[self.fragment] = self.gradients_per_round
         self.collecting = True
-        self._schedule(max(durations), DATA, [self.fragment])
+        self._schedule(startup + max(durations), DATA, [self.fragment])
         self.fragment += 1
         while self.collecting or self.remaining[self.fragment - self.depth] > 0:
             if self._events:
@@ -181,15 +188,17 @@ class Timeline:
     def _handle(self, kind: int, payload: list[Any], record: Round) -> None:
         if kind == DATA:
             self.collecting = False
+            self.actor_containers.release(0, self.now)
             record.arrived = self.clock
             self.pointers.extend((payload[0], minibatch) for minibatch in range(self.gradients_per_round))
         elif kind == PUBLISH:
             self._publish(payload[0])
             self._aggregate(record)
         else:
-            fragment, minibatch, learner, version, start = payload
+            fragment, minibatch, learner, version, start, startup = payload
             del self.running[learner]
             self.containers.release(learner, self.now)
+            self.usage.learner_startup += startup
             if kind == FAILURE:
                 self.usage.learner_failed += self.now - start
                 self.usage.failures += 1
@@ -212,7 +221,8 @@ class Timeline:
                 continue
             fragment, minibatch = self.pointers.popleft()
             startup = self.containers.startup(learner, self.now)
-            duration = next(self.streams["learner"])
+            duration = next(self.streams["learner"]) * self.placement.slowdown(learner, self.running)
+            duration += 2 * self.placement.passing(learner)
             kind = DELIVERY
             if self.failure > 0.0:
                 fails, fraction = next(self.streams["failure"]), next(self.streams["failure"])
@@ -220,9 +230,8 @@ class Timeline:
                     kind, duration = FAILURE, duration * fraction
             self.running[learner] = self.clock
             self.usage.invocations += 1
-            self.usage.learner_startup += startup
             start = self.now + startup
-            self._schedule(startup + duration, kind, [fragment, minibatch, learner, self.clock, start])
+            self._schedule(startup + duration, kind, [fragment, minibatch, learner, self.clock, start, startup])
 
     def _aggregate(self, record: Round, stalled: bool = False) -> None:
         """Evaluate the rule on the queue and, if it passes, form a group and start aggregating it."""
@@ -303,6 +312,7 @@ class Timeline:
             "usage": asdict(self.usage),
             "rule": self.rule.state(),
             "containers": self.containers.state(),
+            "actor_containers": self.actor_containers.state(),
             "streams": {name: stream.state() for name, stream in self.streams.items()},
         }
 
@@ -324,5 +334,6 @@ class Timeline:
         self.usage = Usage(**state["usage"])
         self.rule.restore(state["rule"])
         self.containers.restore(state["containers"])
+        self.actor_containers.restore(state["actor_containers"])
         for name, stream in self.streams.items():
             stream.restore(state["streams"][name])

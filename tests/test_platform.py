@@ -1,0 +1,247 @@
+"""Delays, the platform and the bill: what takes how long, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_timeline import LEARNER, Scenario, advance, examples, scenarios, simulate, used
+
+from stellaris_jax.billing import HOUR, bill, common_bill
+from stellaris_jax.compose import choices, load_config
+from stellaris_jax.config import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
+from stellaris_jax.timeline import Timeline
+from stellaris_jax.timeline.delays import ENTITIES, Stream
+
+# Delays and platform ----------------------------------------------------------------------------------------------
+
+
+def draws(model: DelayConfig | None, seed: int, entity: str, count: int) -> list[float]:
+    stream = Stream(model, seed, entity)
+    return [next(stream) for _ in range(count)]
+
+
+def test_a_stream_is_a_function_of_seed_entity_and_position() -> None:
+    rows = {(seed, entity): draws(LEARNER, seed, entity, 2500) for seed in (0, 1) for entity in ENTITIES}
+    assert draws(LEARNER, 1, "actor", 2500) == rows[1, "actor"]
+    everything = [value for row in rows.values() for value in row]
+    assert len(set(everything)) == len(everything)
+    # Continued from any position, across the blocks it is drawn in, the stream is the same.
+    for position in (0, 1, 1023, 1024, 2100):
+        stream = Stream(LEARNER, 0, "learner")
+        stream.restore(json.loads(json.dumps(position)))
+        assert [next(stream) for _ in range(300)] == rows[0, "learner"][position : position + 300]
+        assert stream.state() == position + 300
+
+
+def test_lognormal_has_the_median_and_deviation_asked_for() -> None:
+    logs = np.log(draws(DelayConfig("lognormal", 0.3, 0.5), 0, "learner", 20_000))
+    assert np.median(logs) == pytest.approx(np.log(0.3), abs=0.02)
+    assert np.std(logs) == pytest.approx(0.5, rel=0.02)
+
+
+def test_pareto_has_the_minimum_and_tail_asked_for() -> None:
+    values = np.array(draws(DelayConfig("pareto", 0.3, alpha=2.0), 0, "learner", 20_000))
+    assert values.min() >= 0.3 and values.min() == pytest.approx(0.3, rel=1e-3)
+    for factor in (1.5, 2.0, 4.0):
+        assert np.mean(values > 0.3 * factor) == pytest.approx(factor**-2.0, rel=0.1)
+
+
+def test_constant_and_measured_delays() -> None:
+    assert set(draws(DelayConfig("constant", 0.7), 0, "learner", 5)) == {0.7}
+    table = DelayConfig("measured", table=[0.1, 0.2, 0.3])
+    assert draws(table, 0, "learner", 7) == [0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1]
+
+
+def test_failures_strike_at_their_rate_and_are_retried() -> None:
+    timeline = simulate("async", gradients=500, failure=0.25)
+    records = advance(timeline, 4)
+    assert timeline.usage.failures / timeline.usage.invocations == pytest.approx(0.25, abs=0.03)
+    assert len({(g.fragment, g.minibatch) for g in used(records)}) == 4 * 500
+    # A failed invocation dies at a uniform fraction of its duration, and that time is recorded.
+    busy = timeline.usage.learner_busy / 2000
+    assert timeline.usage.learner_failed / timeline.usage.failures == pytest.approx(0.5 * busy, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("prewarm", "keep_alive", "cold"),
+    [
+        (True, 600.0, 0),
+        (False, 600.0, 4),  # the first invocation of each learner
+        (True, 5.0, 12),  # containers cool while actors work for 10 s, every round
+        (True, 10.0, 6),  # of later rounds, only the learner that finished last is just in time
+    ],
+)
+def test_containers_start_warm_or_cold(prewarm: bool, keep_alive: float, cold: int) -> None:
+    """3 rounds of two groups of 4 learners; actors work 10 s, learners 1, 2, 3 and 4 s, so they idle 3 s at most."""
+    platform = PlatformConfig(actors=1, prewarm=prewarm, keep_alive=keep_alive, cold_start=1.5, warm_start=0.25)
+    platform.actor_cold_start = 0.0
+    timeline = simulate(
+        "allreduce",
+        learners=4,
+        gradients=8,
+        learner=DelayConfig("measured", table=[1.0, 2.0, 3.0, 4.0]),
+        actor=DelayConfig("constant", 10.0),
+        platform=platform,
+    )
+    advance(timeline, 3)
+    expected = cold * 1.5 + (3 * 8 - cold) * 0.25
+    assert timeline.usage.learner_startup == pytest.approx(expected)
+    # Start-up is no busy time, but it takes time.
+    assert timeline.usage.learner_busy == pytest.approx(3 * 2 * (1 + 2 + 3 + 4))
+    if keep_alive == 600.0:
+        first = 1.5 if not prewarm else 0.25
+        assert timeline.now == pytest.approx(3 * (10 + 2 * (0.25 + 4)) + first - 0.25)
+
+
+@pytest.mark.parametrize("kind", ["constant", "lognormal", "measured"])
+def test_taking_many_durations_is_taking_them_one_by_one(kind: str) -> None:
+    model = DelayConfig(kind, table=[1.0, 2.0, 3.0] if kind == "measured" else [])
+    one, many = Stream(model, 3, "actor"), Stream(model, 3, "actor")
+    for size in (1, 700, 300, 23, 1, 2000, 5):
+        assert many.take(size) == [next(one) for _ in range(size)]
+        assert many.state() == one.state()
+
+
+def test_functions_that_share_a_gpu_slow_each_other_down() -> None:
+    """Four learners on two GPUs start together: the third and the fourth share theirs with one that computes."""
+    platform = PlatformConfig(actors=1, gpus=2, contention=0.5)
+    learner = DelayConfig("constant", 2.0)
+    timeline = simulate("allreduce", learners=4, gradients=4, learner=learner, platform=platform)
+    (record,) = advance(timeline, 1)
+    seconds = {g.learner: g.end - g.start for g in used([record])}
+    assert seconds == pytest.approx({0: 2.0, 1: 2.0, 2: 3.0, 3: 3.0})
+
+
+def test_data_takes_its_way() -> None:
+    """Shared memory on the first VM, RPC to the second, the cache for actors; each is passed there and back."""
+    platform = PlatformConfig(actors=1, gpus=2, gpus_per_vm=1, shared_memory=0.125, rpc=0.5, cache=1.0)
+    durations = {"learner": DelayConfig("constant", 2.0), "actor": DelayConfig("constant", 3.0)}
+    timeline = simulate("allreduce", learners=2, gradients=2, platform=platform, **durations)
+    (record,) = advance(timeline, 1)
+    assert {g.learner: (g.start, g.end) for g in used([record])} == {0: (5.0, 7.25), 1: (5.0, 8.0)}
+    assert timeline.usage.actor_busy == 5.0
+
+
+@pytest.mark.parametrize(("prewarm", "keep_alive", "starts"), [(True, 600.0, 0), (False, 600.0, 1), (False, 1.0, 3)])
+def test_actors_start_warm_or_cold(prewarm: bool, keep_alive: float, starts: int) -> None:
+    platform = PlatformConfig(actors=5, prewarm=prewarm, keep_alive=keep_alive, actor_cold_start=38.0, cold_start=0.0)
+    timeline = simulate("central", gradients=4, learner=DelayConfig("constant", 1.0), platform=platform)
+    advance(timeline, 3)
+    assert timeline.usage.actor_startup == pytest.approx(starts * 5 * 38.0)
+
+
+@pytest.mark.parametrize("rule", ["allreduce", "stellaris"])
+def test_more_learners_are_used_less(rule: str) -> None:
+    """SC'24, Fig. 3a: more learner functions are faster, and each of them is busy for a smaller share of the time."""
+    learning, utilisation = [], []
+    for learners in (2, 4, 6, 8):
+        timeline = simulate(rule, learners=learners, gradients=24, learner=DelayConfig("lognormal", 1.0, 0.5))
+        advance(timeline, 10)
+        learning.append(timeline.usage.seconds)
+        utilisation.append(timeline.usage.learner_busy / (learners * timeline.usage.seconds))
+    assert learning == sorted(learning, reverse=True)
+    assert utilisation == sorted(utilisation, reverse=True)
+
+
+# The bill -----------------------------------------------------------------------------------------------------------
+
+dollars = st.floats(0.01, 50.0)
+prices = st.builds(
+    PricesConfig,
+    learner_vm=dollars,
+    learner_vms=st.integers(2, 4),
+    learner_vm_slots=st.integers(4, 8),
+    actor_vm=dollars,
+    actor_vm_slots=st.integers(128, 256),
+    actor_gb=st.sampled_from([0.0, 1.0, 2.5]),
+    gb_second=st.floats(0.0, 1e-3),
+    reserved_gb_second=st.floats(0.0, 1e-3),
+)
+BILLINGS = [(learner, actor) for learner in ("serverless", "serverful") for actor in ("serverless", "serverful")]
+
+
+@examples
+@given(scenario=scenarios(), prices=prices, billing=st.sampled_from(BILLINGS))
+def test_items_add_up(scenario: Scenario, prices: PricesConfig, billing: tuple[str, str]) -> None:
+    """For any run: no item is negative, they sum to the total, and a cluster costs its wall-clock to the cent."""
+    timeline = scenario.build()
+    advance(timeline, 3)
+    system = replace(timeline.system, learner_billing=billing[0], actor_billing=billing[1])
+    usage, actors = timeline.usage, timeline.actors
+    result = bill(system, prices, usage, actors)
+    assert result.total == pytest.approx(sum(result.items.values()))
+    assert min(result.items.values()) >= -1e-12
+    parts: dict[str, Any] = {
+        who: sum(value for item, value in result.items.items() if item.startswith(who)) for who in ("learner", "actor")
+    }
+    clusters = {"learner": prices.learner_vm * prices.learner_vms, "actor": prices.actor_vm * prices.actor_vms}
+    for who, rule in zip(("learner", "actor"), billing, strict=True):
+        if rule == "serverful":
+            assert parts[who] == pytest.approx(clusters[who] / HOUR * usage.seconds, rel=1e-9, abs=1e-12)
+        else:
+            assert result.items[f"{who}_idle"] == 0.0  # serverless never pays for waiting
+    common = common_bill(system, prices, usage, actors)
+    assert common.total == pytest.approx(sum(clusters.values()) / HOUR * usage.seconds)
+    assert common == common_bill(timeline.system, prices, usage, actors)
+
+
+def test_a_bill_by_hand() -> None:
+    """Slots of the paper's regular testbed: $0.765 an hour for a learner, $0.03825 for an actor; Lambda by memory."""
+    learner, actor = DelayConfig("constant", 3.0), DelayConfig("constant", 6.0)
+    platform = PlatformConfig(actors=128, prewarm=False, cold_start=1.5, actor_cold_start=2.0)
+    timeline = simulate("allreduce", gradients=8, learner=learner, actor=actor, platform=platform)
+    advance(timeline, 2)
+    serverless = SystemConfig(learner_billing="serverless", actor_billing="serverless")
+    items = bill(serverless, PricesConfig(), timeline.usage, 128).items
+    slot, core = 0.765 / HOUR, 0.03825 / HOUR
+    expected = {"learner_busy": 2 * 8 * 3 * slot, "learner_startup": 8 * 1.5 * slot, "actor_busy": 2 * 128 * 6 * core}
+    expected |= {"actor_startup": 128 * 2.0 * core}
+    assert {item: value for item, value in items.items() if value} == pytest.approx(expected)
+    lambdas = PricesConfig(actor_gb=1.0, gb_second=0.0000097222, reserved_gb_second=0.0000041667)
+    items = bill(serverless, lambdas, timeline.usage, 64).items
+    assert items["actor_busy"] == pytest.approx(2 * 128 * 6 * 0.0000097222)
+    assert items["actor_reserved"] == pytest.approx(64 * 0.0000041667 * timeline.usage.seconds)
+
+
+def test_a_failed_invocation_is_billed_and_retried() -> None:
+    timeline = simulate("stellaris", failure=0.3, gradients=64)
+    records = advance(timeline, 4)
+    assert timeline.usage.failures > 20
+    pointers = [(g.fragment, g.minibatch) for g in used(records)]
+    assert len(pointers) == len(set(pointers)) == 4 * 64  # none is lost, none used twice
+    items = bill(SystemConfig(), PricesConfig(), timeline.usage, 2).items
+    assert items["learner_failed"] == pytest.approx(0.765 / HOUR * timeline.usage.learner_failed)
+    assert items["learner_failed"] > 0.0
+
+
+# The systems of the comparison ----------------------------------------------------------------------------------------
+
+SYNCHRONOUS = {"rllib", "msrl", "srl", "par_rl", "stellaris_no_async", "allreduce"}
+CENTRAL = {"seed_rl", "impact", "minionsrl", "central"}
+SERVERLESS = {"stellaris", "minionsrl", "artifact", "stellaris_no_async", "stellaris_no_truncation", "stellaris_no_weighting"}
+    f"stellaris_no_{what}" for what in ("async", "truncation", "weighting")
+}
+
+
+@pytest.mark.parametrize("name", choices("system"))
+def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
+    config = load_config([f"system={name}", "delays=hopper"])
+    gradients = config.algorithm.epochs * config.algorithm.minibatches
+    timeline = Timeline(config.system, config.platform, config.delays, gradients_per_round=gradients, seed=0)
+    records = advance(timeline, 4)
+    staleness = {gradient.staleness for gradient in used(records)}
+    groups = {len(group.gradients) for record in records for group in record.groups}
+    assert (staleness == {0}) == (name in SYNCHRONOUS | CENTRAL)
+    if name in SYNCHRONOUS | CENTRAL:
+        assert groups == {config.system.learners}
+    lag = {record.arrived - record.behaviour_version for record in records[1:]}
+    assert (lag == {0}) == (name not in ("seed_rl", "srl", "impact"))  # whose actors run ahead
+    items = bill(config.system, config.prices, timeline.usage, config.platform.actors).items
+    assert (items["learner_idle"] == 0.0) == (name in SERVERLESS)
+    assert (items["actor_idle"] == 0.0) == (name == "minionsrl")
