@@ -224,9 +224,8 @@ def test_a_failed_invocation_is_billed_and_retried() -> None:
 
 SYNCHRONOUS = {"rllib", "msrl", "srl", "par_rl", "stellaris_no_async", "allreduce"}
 CENTRAL = {"seed_rl", "impact", "minionsrl", "central"}
-SERVERLESS = {"stellaris", "minionsrl", "artifact", "stellaris_no_async", "stellaris_no_truncation", "stellaris_no_weighting"}
-    f"stellaris_no_{what}" for what in ("async", "truncation", "weighting")
-}
+ABLATIONS = {f"stellaris_no_{what}" for what in ("async", "truncation", "weighting")}
+SERVERLESS = {"stellaris", "minionsrl", "artifact"} | ABLATIONS
 
 
 @pytest.mark.parametrize("name", choices("system"))
