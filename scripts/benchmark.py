@@ -1,9 +1,11 @@
-"""Measure this machine: `python scripts/benchmark.py throughput|engine|envs [options] [--json FILE]`.
+"""Measure this machine: `python scripts/benchmark.py throughput|engine|envs|calibrate [options]`.
 
 throughput  training steps/s on five jobs, beside rejax and CleanRL where `--rejax` and `--cleanrl` name Pythons that
             have them (see scripts/peers/ for their environments)
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
 envs        env steps/s of every adapter: beside its suite alone, with a policy, in training
+calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
+            delays: --out configs/delays/mine.yaml, then delays=mine
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ def main() -> None:
     envs.add_argument("--repeats", type=int, default=7, help="fragments or chunks of each kind (default 7)")
     for command in (through, engine, envs):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
+    own = commands.add_parser("calibrate", help="this machine's durations as a delay model")
+    own.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
+    own.add_argument("--repeats", type=int, default=32, help="timings of each part (default 32)")
+    own.add_argument("overrides", nargs="*", help="the job, e.g. env=brax/hopper")
     arguments = parser.parse_args()
 
     console = Console()
@@ -49,6 +55,9 @@ def main() -> None:
         print(json.dumps(benchmark.measure(arguments.job, arguments.system, arguments.seed)))
         return
     benchmark.enable_compile_cache()
+    if arguments.command == "calibrate":
+        write_delays(console, arguments)
+        return
     if arguments.command == "throughput":
         pythons = {peer: python for peer in benchmark.PEERS.values() if (python := getattr(arguments, peer))}
         result = benchmark.throughput(arguments.jobs, arguments.systems, arguments.repeats, pythons, console.print)
@@ -63,6 +72,21 @@ def main() -> None:
         document = {"benchmark": arguments.command, **benchmark.context(), "result": result}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def write_delays(console: Console, arguments: argparse.Namespace) -> None:
+    from stellaris_jax import benchmark
+    from stellaris_jax.calibrate import calibrate, write
+    from stellaris_jax.compose import load_config
+
+    if arguments.out.exists():
+        raise SystemExit(f"error: --out={arguments.out} exists; name another file.")
+    table = calibrate(load_config(arguments.overrides), arguments.repeats)
+    command = f"python scripts/benchmark.py calibrate {' '.join(arguments.overrides)} --out {arguments.out}"
+    write(table, arguments.out, f"Seconds on {benchmark.context()['device']}, by\n{command}")
+    for name, values in table.items():
+        console.print(f"{name:9}  median {sorted(values)[len(values) // 2]:.3g} s of {len(values)}")
+    console.print(f"Written to {arguments.out}; use it with delays={arguments.out.stem}.")
 
 
 def show_throughput(console: Console, rows: list[dict[str, Any]], peers: dict[str, str]) -> None:

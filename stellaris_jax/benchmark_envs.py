@@ -116,29 +116,23 @@ def _random_action(env: VecEnv, key: jax.Array, num: int) -> jax.Array:
     return jax.random.uniform(key, (num, *space.shape), minval=jnp.array(space.low), maxval=jnp.array(space.high))
 
 
-def _scanned(step: Callable[..., Any], config: Config, env: VecEnv) -> Callable[..., Any]:
+def _scanned(
+    step: Callable[..., Any], config: Config, env: VecEnv, prepare: Callable[[jax.Array], Any]
+) -> Callable[..., Any]:
+    """A fragment of random actions: `step(keys, state, action, prepare(key)) -> (state, reward)`."""
     num, length = config.env.num_envs, config.algorithm.rollout_length
 
     def fragment(state: Any, key: jax.Array) -> Any:
-        prepared = env.starts(key) if step is not _suite_step else None
+        prepared = prepare(key)
 
         def one(state: Any, key: jax.Array) -> Any:
             keys = jax.random.split(key, num + 1)
-            return step(env, keys[1:], state, _random_action(env, keys[0], num), prepared)
+            return step(keys[1:], state, _random_action(env, keys[0], num), prepared)
 
         state, rewards = jax.lax.scan(one, state, jax.random.split(key, length))
         return state, rewards.sum()
 
     return fragment
-
-
-def _suite_step(env: Any, keys: jax.Array, state: Any, action: jax.Array, _: Any) -> Any:
-    if env.name.startswith("brax/"):
-        state = env.own.step(state, action)
-        return state, state.reward
-    step = jax.vmap(env._env.step, in_axes=(0, 0, 0, None))
-    _, state, reward, *_ = step(keys, state, action, env._params)
-    return state, reward
 
 
 def _suite(env: Any, config: Config) -> tuple[Run, float]:
@@ -147,22 +141,31 @@ def _suite(env: Any, config: Config) -> tuple[Run, float]:
     if env.name.startswith("brax/"):
         from brax.envs.wrappers import training
 
-        env.own = training.wrap(env._env, episode_length=env.max_episode_steps, action_repeat=1)
-        state = jax.jit(env.own.reset)(jax.vmap(jax.random.key_data)(keys))
+        own = training.wrap(env._env, episode_length=env.max_episode_steps, action_repeat=1)
+        state = jax.jit(own.reset)(jax.vmap(jax.random.key_data)(keys))
         state = jax.tree.map(lambda x: x.astype(x.dtype), state)
+
+        def step(keys: jax.Array, state: Any, action: jax.Array, _: None) -> Any:
+            state = own.step(state, action)
+            return state, state.reward
     else:
         state = jax.vmap(env._env.reset, in_axes=(0, None))(keys, env._params)[1]
-    return _compiled(_scanned(_suite_step, config, env), state)
 
+        def step(keys: jax.Array, state: Any, action: jax.Array, _: None) -> Any:
+            stepped = jax.vmap(env._env.step, in_axes=(0, 0, 0, None))(keys, state, action, env._params)
+            return stepped[1], stepped[2]
 
-def _adapter_step(env: VecEnv, keys: jax.Array, state: Any, action: jax.Array, starts: Any) -> Any:
-    state, step = env.step(keys, state, action, starts)
-    return state, step.reward
+    return _compiled(_scanned(step, config, env, lambda key: None), state)
 
 
 def _adapter(env: VecEnv, config: Config) -> tuple[Run, float]:
     state, _ = env.reset(jax.random.split(jax.random.key(0), config.env.num_envs))
-    return _compiled(_scanned(_adapter_step, config, env), state)
+
+    def step(keys: jax.Array, state: Any, action: jax.Array, starts: Any) -> Any:
+        state, outcome = env.step(keys, state, action, starts)
+        return state, outcome.reward
+
+    return _compiled(_scanned(step, config, env, env.starts), state)
 
 
 def _policy(env: VecEnv, config: Config) -> tuple[Run, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from test_timeline import LEARNER, Scenario, advance, examples, scenarios, simulate, used
 
 from stellaris_jax.billing import HOUR, bill, common_bill
+from stellaris_jax.calibrate import calibrate, write
 from stellaris_jax.compose import choices, load_config
 from stellaris_jax.config import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
 from stellaris_jax.timeline import Timeline
@@ -244,3 +246,15 @@ def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
     items = bill(config.system, config.prices, timeline.usage, config.platform.actors).items
     assert (items["learner_idle"] == 0.0) == (name in SERVERLESS)
     assert (items["actor_idle"] == 0.0) == (name == "minionsrl")
+
+
+@pytest.mark.parametrize("env", ["diagnostic/truncation", "envpool/CartPole-v1"])
+def test_calibration_writes_a_delay_model_that_can_be_chosen(env: str, tmp_path: Path) -> None:
+    small = [f"env={env}", "env.num_envs=8", "algorithm.rollout_length=16", "network.hidden=[8]"]
+    table = calibrate(load_config([*small, "engine.chunk_rounds=1"]), repeats=3)
+    assert {name: len(values) for name, values in table.items()} == {"learner": 3, "actor": 3, "aggregate": 3}
+    assert all(0.0 < value < 60.0 for values in table.values() for value in values)
+    write(table, tmp_path / "delays" / "mine.yaml", "two\nlines")
+    delays = load_config(["delays=mine"], config_dir=tmp_path).delays
+    assert (delays.name, delays.learner.kind) == ("mine", "measured")
+    assert delays.actor.table == pytest.approx(table["actor"], rel=0.01)

@@ -1,0 +1,101 @@
+"""This machine's own durations as a delay model: one fragment's rollout, one minibatch gradient, one aggregation.
+
+Each is compiled, run once, and then timed alone, waiting for its result; the table of seconds is the `measured` delay
+model of `delays.learner`, `delays.actor` and `delays.aggregate`. All environments are one actor here: on a platform
+with several, each is given the whole fragment's seconds, an upper bound for its share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax import learner
+from stellaris_jax.actors import Actors, Behaviour
+from stellaris_jax.config import Config
+from stellaris_jax.envs.base import HostEnv
+from stellaris_jax.rollout import rollout
+from stellaris_jax.trainer import Trainer
+
+Table = dict[str, list[float]]
+
+
+def calibrate(config: Config, repeats: int) -> Table:
+    """Seconds of `repeats` runs of each part of the job `config`, by the names of `delays`."""
+    trainer = Trainer(config)
+    trainer.run(1)  # fragments to learn from
+    state = jax.tree.map(lambda x: x[0], trainer.state)
+    peers = jnp.zeros(1 + trainer.shape.peers, jnp.int32)
+
+    def gradient(slot: jax.Array) -> jax.Array:
+        algorithm, system = config.algorithm, config.system
+        coefficient = state.kl_coefficient
+        return learner.gradient(trainer.network, algorithm, system, state.ring, state.loader, coefficient, slot, peers)[
+            0
+        ]
+
+    def update(gradients: jax.Array) -> Any:
+        weights, size = jnp.ones(len(gradients)), jnp.int32(len(gradients))
+        return trainer.engine.aggregator.update(gradients, state.aggregator, state.params, weights=weights, size=size)
+
+    slot = jnp.zeros(3, jnp.int32)
+    gradients = jax.jit(gradient)(slot)[None]
+    parts: dict[str, Callable[[], Any]] = {
+        "learner": _compiled(gradient, slot),
+        "actor": _collection(trainer, state),
+        "aggregate": _compiled(update, gradients),
+    }
+    table = {name: [_seconds(part) for _ in range(repeats)] for name, part in parts.items()}
+    trainer.close()
+    return table
+
+
+def _compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    program = jax.jit(function)
+    jax.block_until_ready(program(*arguments))
+    return lambda: program(*arguments)
+
+
+def _collection(trainer: Trainer, state: Any) -> Callable[[], Any]:
+    config, env = trainer.config, trainer.env
+    if isinstance(env, HostEnv):
+        actors = Actors(env, trainer.network, config, [0])
+        first = jax.tree.map(lambda x: x[None], (state.params, state.normalizers))
+        behaviour = Behaviour([0], *jax.device_get(first))
+        actors.begin(0, behaviour)
+        actors.receive()
+
+        def collect() -> Any:
+            actors.request(behaviour)
+            return actors.receive().fragment
+
+        return collect
+
+    def fragment(keys: jax.Array) -> Any:
+        algorithm = config.algorithm
+        length, gamma = algorithm.rollout_length, algorithm.gamma
+        params, normalizers = state.params, state.normalizers
+        return rollout(env, trainer.network, params, normalizers, state.actor, keys, keys[0], length, gamma, config.env)
+
+    return _compiled(fragment, jax.random.split(jax.random.key(0), config.env.num_envs))
+
+
+def _seconds(part: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    jax.block_until_ready(part())
+    return time.perf_counter() - begin
+
+
+def write(table: Table, path: Path, about: str) -> None:
+    """A file of group `delays` whose name is the path's."""
+    rows = [
+        f"{name}: {{kind: measured, table: [{', '.join(f'{seconds:.3g}' for seconds in values)}]}}"
+        for name, values in table.items()
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*(f"# {line}" for line in about.splitlines()), f"name: {path.stem}", *rows, ""]))
