@@ -38,6 +38,8 @@ PACKAGES = (
     "brax",
     "mujoco",
     "mujoco-mjx",
+    "playground",
+    "warp-lang",
     "envpool",
     "gymnasium",
 )

@@ -25,6 +25,7 @@ SUITES = {
     "envpool": "the envpool extra: pip install 'stellaris-jax[envpool]'",
     "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
     "mjx": "the mujoco extra: pip install 'stellaris-jax[mujoco]'",
+    "playground": "the playground extra: pip install 'stellaris-jax[playground]'",
 }
 
 _registered: dict[str, Callable[..., VecEnv | HostEnv]] = {}

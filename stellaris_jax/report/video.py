@@ -86,8 +86,8 @@ def _theatre(env: Any) -> Theatre:
     if isinstance(env, AutoResetEnv) and isinstance(env, Drawable):
         return _Drawn(env, env.renderer())
     raise ConfigError(
-        f"env.name={env.name} cannot be drawn; those that can are envpool's, mjx's, brax's, and of gymnax classic "
-        "control and boards such as MinAtar."
+        f"env.name={env.name} cannot be drawn; those that can are envpool's, mjx's, brax's, playground's, and of "
+        "gymnax classic control and boards such as MinAtar."
     )
 
 
