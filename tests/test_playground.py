@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from stellaris_jax.compose import load_config
-from stellaris_jax.config import ConfigError
 from stellaris_jax.envs import Box, make
+from stellaris_jax.schema import ConfigError
 from stellaris_jax.trainer import Trainer
 
 pytest.importorskip("mujoco_playground")
@@ -124,7 +124,9 @@ def test_fields_reach_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (config.vision_config.nworld, config.vision_config.cam_res, config.sim_dt) == (3, (8, 8), 1.0)
 
 
-@pytest.mark.parametrize(("kind", "impl"), [("NVIDIA H200", "warp"), ("cpu", "jax"), ("TPU v4", "jax")])
+@pytest.mark.parametrize(
+    ("kind", "impl"), [("NVIDIA H200", "warp"), ("Tesla V100-SXM2-16GB", "warp"), ("cpu", "jax"), ("TPU v4", "jax")]
+)
 def test_nvidia_gpus_use_warp(monkeypatch: pytest.MonkeyPatch, kind: str, impl: str) -> None:
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind=kind)])
     assert load_counter(monkeypatch)._env.config.impl == impl

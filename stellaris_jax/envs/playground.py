@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.config import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, EnvState
 from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
 from stellaris_jax.envs.names import check_options, positive_int
+from stellaris_jax.schema import ConfigError
 
 REFUSED: dict[str, str] = {}
 
@@ -161,7 +161,8 @@ def _hush_warp() -> None:
 
 
 def _fastest() -> str:
-    return "warp" if jax.devices()[0].device_kind.startswith("NVIDIA") else "jax"
+    kind = jax.devices()[0].device_kind
+    return "warp" if kind.startswith(("NVIDIA", "Tesla")) else "jax"  # older drivers leave the maker's name out
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
