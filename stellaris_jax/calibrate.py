@@ -34,10 +34,8 @@ def calibrate(config: Config, repeats: int) -> Table:
 
     def gradient(slot: jax.Array) -> jax.Array:
         algorithm, system = config.algorithm, config.system
-        coefficient = state.kl_coefficient
-        return learner.gradient(trainer.network, algorithm, system, state.ring, state.loader, coefficient, slot, peers)[
-            0
-        ]
+        data = (state.ring, state.target, state.loader, state.kl_coefficient)
+        return learner.gradient(trainer.network, algorithm, system, *data, slot, peers)[0]
 
     def update(gradients: jax.Array) -> Any:
         weights, size = jnp.ones(len(gradients)), jnp.int32(len(gradients))

@@ -65,7 +65,7 @@ class NetworkConfig:
 
 @dataclass
 class AlgorithmConfig:
-    name: str = knob("ppo", "the loss", choices=("ppo",))
+    name: str = knob("ppo", "the loss", choices=("ppo", "impala", "impact"))
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
     minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
@@ -76,15 +76,21 @@ class AlgorithmConfig:
     )
     adam_eps: float = knob(1e-5, "epsilon of Adam", within="(0, inf)")
     gamma: float = knob(0.99, "discount per step (gamma)", within="[0, 1]")
-    gae_lambda: float = knob(0.95, "lambda of generalised advantage estimation", within="[0, 1]")
-    clip: float = knob(0.2, "clip range of the importance ratio (epsilon of PPO)", within="(0, inf)")
-    value_clip: float = knob(0.2, "clip range of the value update; 0 turns it off", within="[0, inf)")
+    gae_lambda: float = knob(0.95, "lambda of advantage estimation: GAE's and V-trace's", within="[0, 1]")
+    clip: float = knob(0.2, "clip range of the importance ratio (epsilon of PPO and IMPACT)", within="(0, inf)")
+    value_clip: float = knob(0.2, "clip range of PPO's value update; 0 turns it off", within="[0, inf)")
     value_coefficient: float = knob(0.5, "weight of the value loss", within="[0, inf)")
     entropy_coefficient: float = knob(0.01, "weight of the entropy bonus", within="[0, inf)")
     kl_coefficient: float = knob(
-        0.0, "initial weight of KL(mu || pi), adapted each round; 0 turns it off", within="[0, inf)"
+        0.0,
+        "initial weight of KL(mu || pi), for IMPACT of KL(target network || pi), adapted each round; 0 turns it off",
+        within="[0, inf)",
     )
     kl_target: float = knob(0.01, "KL the coefficient is adapted towards, in nats", within="(0, inf)")
+    rho_bar: float = knob(1.0, "V-trace: the most an importance ratio weights an error (rho-bar)", within="(0, inf)")
+    c_bar: float = knob(1.0, "V-trace: the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
+    target_interval: int = knob(16, "versions between refreshes of IMPACT's target network (pi_t)", within="[1, inf)")
+    impact_ratio: float = knob(2.0, "IMPACT: the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
 
 
 @dataclass
@@ -289,6 +295,11 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         samples % c.algorithm.minibatches == 0,
         f"algorithm.minibatches={c.algorithm.minibatches} must divide the {samples} samples of a round "
         f"(env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length}).",
+    )
+    yield (
+        c.algorithm.name == "ppo" or c.env.num_envs % c.algorithm.minibatches == 0,
+        f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} under "
+        f"algorithm.name={c.algorithm.name}, whose minibatches are whole fragments of environments.",
     )
     yield (
         c.env.num_envs % c.engine.devices == 0,

@@ -19,14 +19,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from stellaris_jax import learner, versions
 from stellaris_jax.aggregator import StalenessWeightedState, staleness_weighted
+from stellaris_jax.backend import AXIS, compile_for_backend, make_mesh
 from stellaris_jax.config import Config
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.learner import DataLoader
-from stellaris_jax.losses.ppo import LossMetrics, Samples, adapt_kl_coefficient
+from stellaris_jax.losses import ALGORITHMS
+from stellaris_jax.losses.common import LossMetrics, Samples, Steps, adapt_kl_coefficient
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.rollout import (
     ActorState,
@@ -41,23 +43,23 @@ from stellaris_jax.rollout import (
 )
 from stellaris_jax.timeline.plan import Plan, PlanShape
 
-AXIS = "learner"
-
-WaveCarry = tuple[jax.Array, jax.Array, jax.Array, StalenessWeightedState, jax.Array]
-"""Newest policy, its slot, version ring, aggregator, sums over the round's gradients: loss metrics, norm, count."""
+WaveCarry = tuple[jax.Array, jax.Array, jax.Array, StalenessWeightedState, jax.Array | None, jax.Array]
+"""The first fields of `EngineState`, and sums over the round's gradients: loss metrics, norm, count."""
 
 
 class EngineState(NamedTuple):
     """All that training changes, one pytree; every leaf has a leading axis `[S]` of seeds.
 
     params: newest policy `[P]`. slot: its place in the ring (it is written there when next something reads). ring: the
-    last H versions `[H, P]`. key: the seed's key. round: rounds completed.
+    last H versions `[H, P]`. target: the target network `[P]`; `None` for algorithms without one. key: the seed's key.
+    round: rounds completed.
     """
 
     params: jax.Array
     slot: jax.Array
     ring: jax.Array
     aggregator: StalenessWeightedState
+    target: jax.Array | None
     actor: ActorState
     loader: DataLoader
     normalizers: Normalizers
@@ -86,26 +88,6 @@ def optimizer(config: Config) -> optax.GradientTransformation:
     return adam
 
 
-def make_mesh(devices: int) -> Mesh:
-    """The first `devices` devices on one axis."""
-    return jax.make_mesh((devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-
-
-CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-"""XLA's library fusions beyond single products slow the many small operations of physics by a sixth."""
-
-
-def compile_for_backend(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile, on CPU with `CPU_OPTIONS` where this XLA has them."""
-    if jax.default_backend() == "cpu":
-        try:
-            return lowered.compile(compiler_options=CPU_OPTIONS)
-        except jax.errors.JaxRuntimeError as error:
-            if not any(name in str(error) for name in CPU_OPTIONS):
-                raise
-    return lowered.compile()
-
-
 class Engine:
     """Compiles `config` for plans of one shape and runs them.
 
@@ -117,6 +99,7 @@ class Engine:
 
     def __init__(self, config: Config, env: VecEnv | HostEnv, network: ActorCritic, shape: PlanShape):
         self.config, self.env, self.network, self.shape = config, env, network, shape
+        self.algorithm = ALGORITHMS[config.algorithm.name]
         self.mesh = make_mesh(config.engine.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
         self.axis = AXIS if config.engine.devices > 1 else None
@@ -143,7 +126,7 @@ class Engine:
         actor = init_actor(self.env, jax.random.split(env_key, self.config.env.num_envs))
         rows = self.samples * self.shape.buffers
         action = jnp.zeros((rows, *self.env.action_space.shape), self._action_dtype())
-        zeros = jnp.zeros(rows)
+        zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
         fragments = Samples(
             obs=jnp.zeros((rows, *self.env.observation_space.shape), self.env.observation_space.dtype),
             action=action,
@@ -152,7 +135,8 @@ class Engine:
             value=zeros,
             advantage=zeros,
             target=zeros,
-            valid=jnp.zeros(rows, bool) if isinstance(self.env, HostEnv) else None,
+            valid=never if isinstance(self.env, HostEnv) else None,
+            steps=Steps(zeros, zeros, never, never) if self.algorithm.sequences else None,
         )
         order = jnp.zeros((self.shape.buffers, self.shape.gradients, self.shape.batch), jnp.int32)
         return EngineState(
@@ -160,6 +144,7 @@ class Engine:
             slot=jnp.int32(0),
             ring=versions.init(params, self.shape.versions),
             aggregator=self.aggregator.init(params),
+            target=params if self.algorithm.target_network else None,
             actor=actor,
             loader=DataLoader(fragments, order),
             normalizers=init_normalizers(self.env.observation_space),
@@ -267,12 +252,20 @@ class Engine:
         peers: jax.Array,
         weights: jax.Array,
         size: jax.Array,
+        refresh: jax.Array,
     ) -> WaveCarry:
         """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
-        params, newest, ring, aggregator, sums = carry
+        params, newest, ring, aggregator, target, sums = carry
         ring = versions.publish(ring, newest, params)
         one = partial(
-            learner.gradient, self.network, self.config.algorithm, self.config.system, ring, loader, kl_coefficient
+            learner.gradient,
+            self.network,
+            self.config.algorithm,
+            self.config.system,
+            ring,
+            target,
+            loader,
+            kl_coefficient,
         )
         if slots.shape[0] > 1:
             gradients, metrics = jax.vmap(one)(slots, peers)
@@ -283,13 +276,15 @@ class Engine:
         )
         params = params + updates
         newest = jnp.where(size > 0, (newest + 1) % self.shape.versions, newest)
+        if target is not None:
+            target = jnp.where(refresh, params, target)
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
         used = (weights > 0) & jnp.isfinite(norm)
         rows = jnp.stack([*metrics, norm, jnp.ones_like(norm)], axis=1)
         wave = jnp.sum(jnp.where(used[:, None], rows, 0.0), axis=0)
         sums += wave if self.axis is None else jax.lax.psum(wave, self.axis)
-        return params, newest, ring, aggregator, sums
+        return params, newest, ring, aggregator, target, sums
 
     def _finish(
         self, state: EngineState, sums: jax.Array, episodes: EpisodeStatistics
@@ -323,12 +318,12 @@ class Engine:
             loader, coefficient = state.loader, state.kl_coefficient
 
             def wave_body(w: jax.Array, carry: Any) -> Any:
-                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.sizes[w])
-                mapped = self.over_seeds(self._wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0))
+                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.sizes[w], plan.refresh[w])
+                mapped = self.over_seeds(self._wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0, 0))
                 return mapped(loader, coefficient, step_scale, carry, *wave)
 
             sums = jnp.zeros((*lead, len(LossMetrics._fields) + 2))
-            start = (state.params, state.slot, state.ring, state.aggregator, sums)
+            start = (state.params, state.slot, state.ring, state.aggregator, state.target, sums)
             *carried, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
             state = EngineState(*carried, *state[len(carried) :])
             state, metrics = self.over_seeds(self._finish)(state, sums, episodes)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from stellaris_jax import versions
 from stellaris_jax.config import AlgorithmConfig, SystemConfig
-from stellaris_jax.losses.ppo import LossMetrics, Samples, ppo_loss
+from stellaris_jax.losses import ALGORITHMS
+from stellaris_jax.losses.common import LossMetrics, Samples
 from stellaris_jax.networks import ActorCritic
 
 
@@ -58,6 +59,7 @@ def gradient(
     algorithm: AlgorithmConfig,
     system: SystemConfig,
     ring: jax.Array,
+    target: jax.Array | None,
     loader: DataLoader,
     kl_coefficient: jax.Array,
     slot: jax.Array,
@@ -65,13 +67,16 @@ def gradient(
 ) -> tuple[jax.Array, LossMetrics]:
     """One learner invocation: gradient `[P]` and metrics.
 
-    `slot` is int32 `[3]`: fragment buffer, minibatch, ring slot of the fetched version; `peers` as above.
+    `slot` is int32 `[3]`: fragment buffer, minibatch, ring slot of the fetched version; `peers` as above. `target` is
+    the target network `[P]` in force when the gradient is aggregated; `None` for algorithms without one.
     """
     batch = minibatch(loader, slot[0], slot[1])
     others = peer_log_ratio(network, ring, peers, batch) if peers.shape[0] > 1 else None
+    if target is not None:
+        batch = batch._replace(target_policy=network.policy(network.unravel(target), batch.obs))
 
     def loss(tree: dict) -> tuple[jax.Array, LossMetrics]:
-        return ppo_loss(
+        return ALGORITHMS[algorithm.name].loss(
             network.distribution,
             *network.policy_and_value(tree, batch.obs),
             batch,

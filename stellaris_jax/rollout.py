@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from stellaris_jax.config import AlgorithmConfig, EnvConfig
 from stellaris_jax.envs.base import Box, HostEnv, VecEnv
+from stellaris_jax.losses import ALGORITHMS
+from stellaris_jax.losses.common import Samples, Steps
 from stellaris_jax.losses.gae import gae, linear_recurrence
-from stellaris_jax.losses.ppo import Samples
 from stellaris_jax.networks import ActorCritic, normalizer
 from stellaris_jax.networks.normalizer import RunningStatistics
 
@@ -211,6 +212,7 @@ def prepare(
         advantage=(advantage - mean) * jax.lax.rsqrt(variance + 1e-8),
         target=target,
         valid=trajectory.valid,
+        steps=Steps(reward, next_value, *ends) if ALGORITHMS[algorithm.name].sequences else None,
     )
     returns, lengths = trajectory.totals[..., 0], trajectory.totals[..., 1]
     ended = done & jnp.isfinite(returns)

@@ -21,6 +21,7 @@ from stellaris_jax.engine import Engine, RoundMetrics
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.evaluate import Evaluation, Evaluator, HostEvaluator
+from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
 
@@ -120,15 +121,11 @@ class Trainer:
     def _plan(self, begin: int, size: int) -> _Chunk:
         algorithm = self.config.algorithm
         rounds = [[timeline.next_round() for timeline in self.timelines] for _ in range(size)]
-        orders = [
-            [
-                minibatch_order(seed, begin + r, algorithm.epochs, algorithm.minibatches, self.steps_per_round)
-                for seed in self.seeds
-            ]
-            for r in range(size)
-        ]
+        length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
+        cut = (algorithm.epochs, algorithm.minibatches, self.steps_per_round, length)
+        orders = [[minibatch_order(seed, begin + r, *cut) for seed in self.seeds] for r in range(size)]
         factors = [self._learning_rate_factor(begin + r) for r in range(size)]
-        plan = build_plan(self.shape, rounds, orders, factors)
+        plan = build_plan(self.shape, rounds, orders, factors, algorithm.target_interval)
         computed = [max(wave_count(record, self.shape.width) for record in row) * self.shape.width for row in rounds]
         return _Chunk(plan, rounds, computed)
 

@@ -49,9 +49,7 @@ class Functions:
             self.env, self.network, flat, normalizers, actor, keys, start_key,
             algorithm.rollout_length, algorithm.gamma, env,
         )  # fmt: skip
-        samples, normalizers, _ = prepare(
-            self.network, flat, normalizers, normalizers, trajectory, algorithm, env
-        )
+        samples, normalizers, _ = prepare(self.network, flat, normalizers, normalizers, trajectory, algorithm, env)
         return actor, samples, normalizers
 
     def _log_prob(self, distribution: jax.Array, action: jax.Array) -> jax.Array:
@@ -75,13 +73,55 @@ class Functions:
         """pi / mu, `[B]`."""
         return jnp.exp(self._log_prob(self.network.policy(params, batch.obs), batch.action) - batch.log_prob)
 
-    def _loss(self, params: Tree, batch: Tree, smallest: jax.Array, kl_coefficient: float) -> tuple[jax.Array, Any]:
-        """PPO's loss to be minimised; `smallest` is min_i pi_i / mu over the peers, +inf without any (Eq. 2)."""
-        c, rho, mode = self.config.algorithm, self.config.system.rho, self.config.system.truncation
-        ratio = self._ratio(params, batch)
+    def _loss(
+        self, params: Tree, batch: Tree, smallest: jax.Array, kl_coefficient: float, target: Tree
+    ) -> tuple[jax.Array, Any]:
+        """The loss to be minimised, and the mean KL; `smallest` is min_i pi_i / mu over the peers, +inf without any."""
+        c = self.config.algorithm
+        value = self.network.value(params, batch.obs)
+        parts = {"ppo": self._ppo, "impala": self._impala, "impact": self._impact}[c.name]
+        gain, error, anchor = parts(params, value, batch, smallest, target)
+        discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
+        entropy, kl = self._entropy_and_kl(self.network.policy(params, batch.obs), anchor, discrete)
+        loss = -gain + c.value_coefficient * 0.5 * error - c.entropy_coefficient * entropy
+        loss += kl_coefficient * kl
+        return jnp.mean(loss), jnp.mean(kl)
+
+    # What each algorithm wants more of, the square of its critic's error, and the policy its KL is measured from.
+
+    def _ppo(self, params: Tree, value: jax.Array, batch: Tree, smallest: jax.Array, target: Tree) -> Any:
+        c = self.config.algorithm
+        ratio, weight = self._truncated(self._ratio(params, batch), smallest)
+        error = (value - batch.target) ** 2
+        if c.value_clip > 0:
+            moved = jnp.clip(value, batch.value - c.value_clip, batch.value + c.value_clip)
+            error = jnp.maximum(error, (moved - batch.target) ** 2)
+        return weight * self._clipped(ratio, batch.advantage), error, batch.distribution
+
+    def _impala(self, params: Tree, value: jax.Array, batch: Tree, smallest: jax.Array, target: Tree) -> Any:
+        own = jax.lax.stop_gradient(self._ratio(params, batch))
+        goal, advantage = self._vtrace(own, value, batch)
+        ratio, weight = self._truncated(own, smallest)
+        log_pi = self._log_prob(self.network.policy(params, batch.obs), batch.action)
+        factor = jnp.minimum(weight * ratio, self.config.algorithm.rho_bar)
+        return factor * advantage * log_pi, (value - goal) ** 2, batch.distribution
+
+    def _impact(self, params: Tree, value: jax.Array, batch: Tree, smallest: jax.Array, target: Tree) -> Any:
+        """Luo et al. 2020; pi_t is the policy of the target network."""
+        c = self.config.algorithm
+        of_target = self._ratio(target, batch)
+        goal, advantage = self._vtrace(of_target, value, batch)
+        advantage = jnp.minimum(of_target, c.rho_bar) * advantage
+        ratio, weight = self._truncated(self._ratio(params, batch), smallest)
+        gain = weight * self._clipped(jnp.minimum(1 / of_target, c.impact_ratio) * ratio, advantage)
+        return gain, (value - goal) ** 2, self.network.policy(target, batch.obs)
+
+    def _truncated(self, ratio: jax.Array, smallest: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Eq. 2: the ratio, and a factor on what is made of it."""
+        rho, mode = self.config.system.rho, self.config.system.truncation
         own = jax.lax.stop_gradient(ratio)
         eq2 = jnp.minimum(jnp.minimum(own, smallest), rho)
-        weight = 1.0
+        weight = jnp.ones_like(own)
         if mode == "weight":
             weight = eq2 / own
         elif mode == "surrogate":  # the gradient flows where the minimum is the learner's own ratio
@@ -90,24 +130,37 @@ class Functions:
             cap = jnp.maximum(jnp.minimum(own, smallest), rho)
             tied = abs(own - cap) <= TIE * own
             ratio = jnp.where(tied, 0.5 * (ratio + cap), jnp.where(own < cap, ratio, cap))
-        inside = jnp.clip(ratio, 1 - c.clip, 1 + c.clip)
-        gain = weight * jnp.where(batch.advantage >= 0, jnp.minimum(ratio, inside), jnp.maximum(ratio, inside))
-        value = self.network.value(params, batch.obs)
-        error = (value - batch.target) ** 2
-        if c.value_clip > 0:
-            moved = jnp.clip(value, batch.value - c.value_clip, batch.value + c.value_clip)
-            error = jnp.maximum(error, (moved - batch.target) ** 2)
-        discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
-        entropy, kl = self._entropy_and_kl(self.network.policy(params, batch.obs), batch.distribution, discrete)
-        loss = -gain * batch.advantage + c.value_coefficient * 0.5 * error - c.entropy_coefficient * entropy
-        loss += kl_coefficient * kl
-        return jnp.mean(loss), jnp.mean(kl)
+        return ratio, weight
+
+    def _clipped(self, ratio: jax.Array, advantage: jax.Array) -> jax.Array:
+        inside = jnp.clip(ratio, 1 - self.config.algorithm.clip, 1 + self.config.algorithm.clip)
+        return advantage * jnp.where(advantage >= 0, jnp.minimum(ratio, inside), jnp.maximum(ratio, inside))
+
+    def _vtrace(self, ratio: jax.Array, value: jax.Array, batch: Tree) -> tuple[jax.Array, jax.Array]:
+        """Targets vs and advantages r + gamma vs' - V (Espeholt et al. 2018), from the last step back; `[B]` each."""
+        c, steps = self.config.algorithm, batch.steps
+        in_time = [x.reshape(c.rollout_length, -1) for x in (ratio, jax.lax.stop_gradient(value), *steps)]
+        goals, advantages = [], []
+        later_value = later_goal = jnp.zeros_like(in_time[0][0])
+        for t in reversed(range(c.rollout_length)):
+            ratio, value, reward, at_collection, terminated, truncated = (x[t] for x in in_time)
+            last = truncated | (t == c.rollout_length - 1)
+            next_value = jnp.where(last, at_collection, later_value)
+            surprise = jnp.where(last, 0.0, later_goal - later_value)
+            next_value, surprise = (jnp.where(terminated, 0.0, x) for x in (next_value, surprise))
+            error = reward + c.gamma * next_value - value
+            carried = c.gamma * c.gae_lambda * surprise
+            advantages.append(error + carried)
+            goals.append(value + jnp.minimum(ratio, c.rho_bar) * error + jnp.minimum(ratio, c.c_bar) * carried)
+            later_value, later_goal = value, goals[-1]
+        return jnp.concatenate(goals[::-1]), jnp.concatenate(advantages[::-1])
 
 
 class Training:
     """The numbers behind the events: what actors collect, what a learner computes, what the parameter function does.
 
-    `cache` holds every policy ever published, as a pytree. `start` has the seed's initial `params` (flat), `actor`,
+    `cache` holds every policy ever published, as a pytree; the target network is the last version of those divisible by
+    `target_interval`. `start` has the seed's initial `params` (flat), `actor`,
     `normalizers` and `key`. `orders[fragment]` is the loader's `[G, B]` sample indices,
     `schedule[round]` the factor on the learning rate. Only finite gradients are used; the others are counted.
     """
@@ -145,13 +198,15 @@ class Training:
             self.kl_coefficient *= 1.5 if mean > 2 * target else 0.5 if mean < target / 2 else 1.0
         self.kl = []
 
-    def gradient(self, delivery: Delivery) -> Tree:
+    def gradient(self, delivery: Delivery, clock: int) -> Tree:
         rows = self.orders[delivery.fragment][delivery.minibatch]
         batch = jax.tree.map(lambda x: x[rows], self.fragments[delivery.fragment])
         smallest = np.full(len(rows), np.inf, np.float32)
         for version in delivery.peers:
             smallest = np.minimum(smallest, self.functions.ratio(self.cache[version], batch))
-        gradient, kl = self.functions.gradient(self.cache[delivery.version], batch, smallest, self.kl_coefficient)
+        target = self.cache[clock - clock % self.functions.config.algorithm.target_interval]
+        args = (batch, smallest, self.kl_coefficient, target)
+        gradient, kl = self.functions.gradient(self.cache[delivery.version], *args)
         if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)):
             self.kl.append(float(kl))
             return gradient
@@ -161,7 +216,7 @@ class Training:
     def update(self, clock: int, aggregation: Aggregation) -> None:
         """Eq. 4 under any optimizer: publishes version `clock + 1` into the cache."""
         params, size = self.cache[clock], len(aggregation.deliveries)
-        gradients = [self.gradient(delivery) for delivery in aggregation.deliveries]
+        gradients = [self.gradient(delivery, clock) for delivery in aggregation.deliveries]
         used = [(w, g) for w, g in zip(aggregation.weights, gradients, strict=True) if g is not None]
         scale = self.schedule[self.newest]
         trust = sum(weight for weight, _ in used)

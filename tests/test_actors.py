@@ -20,7 +20,8 @@ from stellaris_jax.actors import ActorError, Actors, Behaviour
 from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.config import AlgorithmConfig, EnvConfig
 from stellaris_jax.envs.registry import register
-from stellaris_jax.losses.ppo import Samples, ppo_loss
+from stellaris_jax.losses.common import Samples
+from stellaris_jax.losses.ppo import ppo_loss
 from stellaris_jax.networks import ActorCritic, normalizer
 from stellaris_jax.networks.distributions import Categorical
 from stellaris_jax.networks.normalizer import RunningStatistics
@@ -279,3 +280,20 @@ def test_statistics_leave_dead_transitions_out() -> None:
     np.testing.assert_allclose(statistics.samples, kept.size)
     np.testing.assert_allclose(statistics.mean, kept.mean(), rtol=1e-5)
     np.testing.assert_allclose(statistics.variance, kept.var(), rtol=1e-4)
+
+
+def test_dead_transitions_are_no_part_of_a_sequence() -> None:
+    """They stay in their place in `[T, N]`, one after every end, and sequences around them train."""
+    settings = config("algorithm=impact", "algorithm.minibatches=3", "algorithm.target_interval=2", "env.overlap=false")
+    trainer = Trainer(settings)
+    assert trainer.actors is not None
+    before = np.asarray(trainer.state.params)
+    trainer.run(1)
+    after, samples = np.asarray(trainer.state.params), jax.tree.map(lambda x: x[0], trainer.state.loader.fragments)
+    dead = ~np.asarray(samples.valid)
+    assert dead.any() and np.isfinite(after).all() and not np.array_equal(before, after)
+    ended = np.asarray(samples.steps.terminated | samples.steps.truncated).reshape(T, N)
+    np.testing.assert_array_equal(dead.reshape(T, N)[1:], ended[:-1])
+    trainer.run()
+    trainer.close()
+    assert trainer.counters.nonfinite == 0

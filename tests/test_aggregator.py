@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
 from stellaris_jax.aggregator import MODES, StalenessWeightedState, staleness_weighted
+from stellaris_jax.backend import AXIS, make_mesh
 from stellaris_jax.config import SystemConfig
-from stellaris_jax.engine import AXIS, make_mesh
 from stellaris_jax.timeline.rules import Stellaris
 
 ALPHA = 0.1

@@ -275,6 +275,7 @@ def test_every_key_refuses_another_type(key: str) -> None:
     ("overrides", "parts"),
     [
         (["algorithm.minibatches=7"], ["algorithm.minibatches=7", "2048 samples"]),
+        (["algorithm=impact", "algorithm.minibatches=32"], ["minibatches=32", "env.num_envs=16", "impact", "whole"]),
         (["engine.devices=3"], ["env.num_envs=16", "engine.devices=3"]),
         (["system.learners=9"], ["system.learners=9", "8 slots"]),
         (["algorithm.epochs=1", "algorithm.minibatches=4"], ["system.learners=8", "4 minibatches"]),

@@ -21,6 +21,7 @@ from stellaris_jax.config import (
 )
 from stellaris_jax.engine import Engine
 from stellaris_jax.envs.registry import make
+from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.timeline import PlanShape, Timeline, build_plan, minibatch_order
 
@@ -43,12 +44,13 @@ class Learned(NamedTuple):
     finite: bool
 
 
-def train(name: str, observations: tuple[float, ...]) -> Learned:
+def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Learned:
     """Rule stellaris, 4 learners, truncation and staleness weights on, the learning rate annealed to zero."""
     config = Config(
         env=EnvConfig(name=f"diagnostic/{name}", num_envs=8),
         network=NetworkConfig(hidden=[16, 16]),
         algorithm=AlgorithmConfig(
+            loss,
             rollout_length=16,
             minibatches=8,
             learning_rate=1e-2,
@@ -64,6 +66,7 @@ def train(name: str, observations: tuple[float, ...]) -> Learned:
     )
     algorithm = config.algorithm
     gradients, samples = algorithm.epochs * algorithm.minibatches, config.env.num_envs * algorithm.rollout_length
+    length = algorithm.rollout_length if ALGORITHMS[loss].sequences else 1
     env = make(config.env.name, {})
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     shape = PlanShape(CHUNK, 1, 1, 3, gradients, samples // algorithm.minibatches, config.system.versions, 1)
@@ -74,8 +77,9 @@ def train(name: str, observations: tuple[float, ...]) -> Learned:
         rounds = range(first, first + CHUNK)
         records = [[timeline.next_round()] for _ in rounds]
         staleness += [g.staleness for row in records for group in row[0].groups for g in group.gradients]
-        orders = [[minibatch_order(0, r, algorithm.epochs, algorithm.minibatches, samples)] for r in rounds]
-        plan = build_plan(shape, records, orders, [1.0 - r / ROUNDS for r in rounds])
+        cut = (algorithm.epochs, algorithm.minibatches, samples, length)
+        orders = [[minibatch_order(0, r, *cut)] for r in rounds]
+        plan = build_plan(shape, records, orders, [1.0 - r / ROUNDS for r in rounds], algorithm.target_interval)
         state, metrics = engine.run(state, plan, CHUNK)
     tree = network.unravel(state.params[0])
     obs = np.float32(observations)[:, None]
@@ -126,3 +130,16 @@ def test_policies(name: str, best: dict[float, int]) -> None:
     assert learned.staleness > 0.5 and learned.finite
     assert (learned.rejected > 0) == (name == "nonfinite")
     print(learned)
+
+
+@pytest.mark.parametrize("loss", ["impala", "impact"])
+def test_sequences(loss: str) -> None:
+    """Minibatches of whole environments: values pass over time limits, and actions improve."""
+    learned = train("truncation", (0.0,), loss)
+    print(learned)
+    assert learned.value == pytest.approx({0.0: 1 / (1 - GAMMA)}, abs=0.05)
+    assert learned.staleness > 0.5 and learned.rejected == 0
+    learned = train("observation_action_reward", (-1.0, 1.0), loss)
+    print(learned)
+    assert learned.action_1[-1.0] < 0.05 and learned.action_1[1.0] > 0.95
+    assert learned.value == pytest.approx({-1.0: 1.0, 1.0: 1.0}, abs=0.1)

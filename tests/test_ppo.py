@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from stellaris_jax.config import AlgorithmConfig, Config, EnvConfig, NetworkConfig, SystemConfig
 from stellaris_jax.engine import Engine, EngineState, RoundMetrics
 from stellaris_jax.envs.registry import make
+from stellaris_jax.losses.common import Samples, adapt_kl_coefficient
 from stellaris_jax.losses.gae import gae, linear_recurrence
-from stellaris_jax.losses.ppo import Samples, adapt_kl_coefficient, ppo_loss
+from stellaris_jax.losses.ppo import ppo_loss
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.networks.distributions import Categorical
 from stellaris_jax.rollout import Trajectory, rollout

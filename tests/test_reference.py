@@ -29,6 +29,7 @@ from stellaris_jax.config import (
 )
 from stellaris_jax.engine import Engine, EngineState, RoundMetrics
 from stellaris_jax.envs.registry import make
+from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.timeline import RULES, PlanShape, Timeline, build_plan
 
@@ -176,6 +177,9 @@ BENCHES: dict[str, dict[str, Any]] = {
     },
     "non-finite gradients": {"env": EnvConfig("diagnostic/nonfinite")},
     "three seeds": {"seeds": 3},
+    "impala": {"algorithm": "impala", "versions": 5},
+    "impact": {"algorithm": "impact", "devices": 4},
+    "impact, three seeds": {"algorithm": "impact", "seeds": 3},
 }
 
 
@@ -191,12 +195,15 @@ class Bench:
         aggregation: str = "factored",
         truncation: str = "weight",
         versions: int = 16,
+        algorithm: str = "ppo",
     ):
         self.config = Config(num_seeds=seeds, env=replace(env or EnvConfig(), num_envs=8))
         self.config.network.hidden = [8]
         self.config.algorithm = AlgorithmConfig(
-            rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2
-        )
+            algorithm, rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2,
+            target_interval=3, c_bar=1.05, impact_ratio=1.01,
+        )  # fmt: skip
+        self.orders = sequence_orders if ALGORITHMS[algorithm].sequences else minibatch_orders
         # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
         self.config.system = SystemConfig(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02)
         self.config.engine = EngineConfig(lanes, devices)
@@ -217,8 +224,8 @@ class Bench:
         for first in range(0, len(SCHEDULE), self.shape.rounds):
             rounds = range(first, min(first + self.shape.rounds, len(SCHEDULE)))
             records = [[timeline.next_round() for timeline in timelines.values()] for _ in rounds]
-            orders = [[minibatch_orders(seed)[r] for seed in timelines] for r in rounds]
-            plan = build_plan(self.shape, records, orders, [SCHEDULE[r] for r in rounds])
+            orders = [[self.orders(seed)[r] for seed in timelines] for r in rounds]
+            plan = build_plan(self.shape, records, orders, [SCHEDULE[r] for r in rounds], 3)
             state, metrics = self.engine.run(state, plan, len(rounds))
             history.append(metrics)
         # The engine writes the newest policy into the ring when it next reads from it.
@@ -232,7 +239,7 @@ class Bench:
     ) -> tuple[System, Training]:
         """The literal system after as many rounds, from the same start."""
         start = jax.tree.map(lambda x: x[0], jax.device_put(self.start(seed), jax.devices()[0]))
-        training = Training(self.functions, start, minibatch_orders(seed), SCHEDULE)
+        training = Training(self.functions, start, self.orders(seed), SCHEDULE)
         literal = System(system, platform, delays, self.shape.gradients, seed, training)
         literal.run(len(SCHEDULE))
         training.end_round()
@@ -248,6 +255,15 @@ def minibatch_orders(seed: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     epochs = [generator.permutation(128) for _ in range(len(SCHEDULE) * 3)]
     return np.array(epochs, np.int32).reshape(len(SCHEDULE), 12, 32)
+
+
+@cache
+def sequence_orders(seed: int) -> np.ndarray:
+    """As `minibatch_orders`, but minibatches are all 16 steps of two of the eight environments: `[16, 2]` rows."""
+    generator = np.random.default_rng(seed)
+    environments = np.array([generator.permutation(8) for _ in range(len(SCHEDULE) * 3)], np.int32)
+    rows = [8 * t + environments.reshape(-1, 2) for t in range(16)]
+    return np.stack(rows, axis=1).reshape(len(SCHEDULE), 12, 32)
 
 
 def check_policies(
@@ -266,6 +282,10 @@ def check_policies(
     deliveries = sum(len(one.deliveries) for one in literal.log.aggregations)
     assert metrics.rejected[-1, 0] == training.rejected
     assert metrics.gradients.sum() == deliveries - training.rejected
+    if state.target is not None:
+        interval = bench.config.algorithm.target_interval
+        target = bench.functions.network.ravel(training.cache[newest - newest % interval])
+        np.testing.assert_allclose(state.target[0], target, rtol=1e-4, atol=2e-6)
     assert metrics.kl_coefficient[-1, 0] == pytest.approx(training.kl_coefficient)
     return training
 
@@ -286,6 +306,16 @@ def test_engine_equals_literal_system_with_continuous_actions(
     system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig
 ) -> None:
     check_policies(bench("continuous actions"), system, platform, delays)
+
+
+@pytest.mark.parametrize("rule", ["stellaris", "allreduce"])
+@pytest.mark.parametrize("name", ["impala", "impact"])
+@settings(ENGINE, max_examples=3)
+@given(data=st.data(), platform=platforms, delays=delays)
+def test_engine_equals_literal_system_with_sequences(
+    name: str, rule: str, data: st.DataObject, platform: PlatformConfig, delays: DelaysConfig
+) -> None:
+    check_policies(bench(name), data.draw(systems(rule, 8)), platform, delays)
 
 
 @pytest.mark.parametrize(("rule", "learners"), CASES)
@@ -319,14 +349,17 @@ def test_devices_and_lanes_change_nothing(rule: str) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
-def test_seeds_side_by_side_equal_seeds_alone() -> None:
+@pytest.mark.parametrize(
+    ("several", "one"), [("three seeds", "one lane, one device"), ("impact, three seeds", "impact")]
+)
+def test_seeds_side_by_side_equal_seeds_alone(several: str, one: str) -> None:
     rules = ["stellaris", "allreduce", "async"]
 
     def timeline(seed: int) -> Timeline:
         system = SystemConfig(rule=rules[seed], actors="pipelined", versions=16)
-        return bench("three seeds").timeline(system, PlatformConfig(), STRAGGLERS, seed)
+        return bench(several).timeline(system, PlatformConfig(), STRAGGLERS, seed)
 
-    together, _ = bench("three seeds").execute({seed: timeline(seed) for seed in range(3)})
+    together, _ = bench(several).execute({seed: timeline(seed) for seed in range(3)})
     for seed in range(3):
-        alone, _ = bench("one lane, one device").execute({seed: timeline(seed)})
+        alone, _ = bench(one).execute({seed: timeline(seed)})
         assert_same_state(jax.tree.map(lambda x, row=seed: x[row : row + 1], together), alone)

@@ -462,7 +462,7 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
         timeline.next_round()  # chunks start anywhere
     records = [[timeline.next_round() for timeline in timelines] for _ in range(executed)]
     orders = [[minibatch_order(s, r, 1, gradients, 2 * gradients) for s in range(seeds)] for r in range(executed)]
-    plan = build_plan(shape, records, orders, [1.0, 0.5, 0.25][:executed])
+    plan = build_plan(shape, records, orders, [1.0, 0.5, 0.25][:executed], target_interval=3)
 
     assert plan.weights.shape == (shape.capacity, seeds, width)
     begin = 0
@@ -477,6 +477,8 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
                 while left:
                     part, left = left[:width], left[width:]
                     assert plan.sizes[wave, s] == (0 if left else len(group.gradients))
+                    # The target network is version 3, 6, 9, ...: the wave that publishes one of them says so.
+                    assert plan.refresh[wave, s] == (not left and (group.clock + 1) % 3 == 0)
                     for lane, (gradient, weight) in enumerate(part):
                         assert plan.weights[wave, s, lane] == np.float32(weight)
                         buffer, minibatch, version = plan.slots[wave, s, lane]
@@ -488,6 +490,7 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
                     wave += 1
             # A seed with fewer waves than another idles to the end of the round.
             assert not np.any(plan.weights[wave:begin, s]) and not np.any(plan.sizes[wave:begin, s])
+            assert not np.any(plan.refresh[wave:begin, s])
             assert plan.behaviour[r, s] == record.behaviour_version % ring
             np.testing.assert_array_equal(plan.order[r, s], orders[r][s])
         assert plan.learning_rate[r] == [1.0, 0.5, 0.25][r]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris_jax.config import AlgorithmConfig
-from stellaris_jax.losses.ppo import LossMetrics, Samples, ppo_loss
+from stellaris_jax.losses.common import LossMetrics, Samples
+from stellaris_jax.losses.ppo import ppo_loss
 from stellaris_jax.losses.truncation import MODES, truncated_ratio
 
 CLIP = 0.3

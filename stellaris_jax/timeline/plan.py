@@ -22,6 +22,7 @@ class Plan(NamedTuple):
     peers: int32 `[C, S, L, 1 + K]`: how many peers, then their ring slots.
     weights: float32 `[C, S, L]`: weight of each gradient (Eq. 4); 0 marks an empty slot.
     sizes: int32 `[C, S]`: size H of the group that this wave completes, else 0.
+    refresh: bool `[C, S]`: whether the version that this wave publishes becomes the target network.
     bounds: int32 `[R, 2]`: first wave of each round and the one after its last.
     behaviour: int32 `[R, S]`: ring slot of the version the actors use.
     order: int32 `[R, S, G, B]`: the data loader's minibatches, as indices into the fragment's T x N samples.
@@ -32,6 +33,7 @@ class Plan(NamedTuple):
     peers: np.ndarray
     weights: np.ndarray
     sizes: np.ndarray
+    refresh: np.ndarray
     bounds: np.ndarray
     behaviour: np.ndarray
     order: np.ndarray
@@ -56,12 +58,21 @@ class PlanShape(NamedTuple):
         return self.rounds * self.gradients * self.buffers
 
 
-def minibatch_order(seed: int, fragment: int, epochs: int, minibatches: int, samples: int) -> np.ndarray:
-    """The data loader: a fresh permutation per epoch, cut into minibatches. Int32 `[epochs * minibatches, B]`."""
+def minibatch_order(
+    seed: int, fragment: int, epochs: int, minibatches: int, samples: int, length: int = 1
+) -> np.ndarray:
+    """The data loader: a fresh permutation per epoch, cut into minibatches. Int32 `[epochs * minibatches, B]`.
+
+    What is permuted are sequences of `length` samples: with the length T of a fragment `[T, N]`, a minibatch is all
+    steps of some environments, `[T, n]`, flattened.
+    """
     generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
-    order = np.tile(np.arange(samples, dtype=np.int32), (epochs, 1))
+    sequences = samples // length
+    order = np.tile(np.arange(sequences, dtype=np.int32), (epochs, 1))
     generator.permuted(order, axis=1, out=order)
-    return order.reshape(epochs * minibatches, samples // minibatches)
+    first = order.reshape(epochs * minibatches, 1, sequences // minibatches)
+    rows = first + sequences * np.arange(length, dtype=np.int32)[:, None]
+    return rows.reshape(epochs * minibatches, samples // minibatches)
 
 
 def wave_count(record: Round, width: int) -> int:
@@ -74,11 +85,13 @@ def build_plan(
     records: Sequence[Sequence[Round]],
     orders: Sequence[Sequence[np.ndarray]],
     learning_rate: Sequence[float],
+    target_interval: int = 1,
 ) -> Plan:
     """Lay `records[r][s]` out as waves; seeds with fewer waves in a round get empty ones.
 
-    `orders[r][s]` is the minibatch order of fragment r of seed s, `learning_rate[r]` the schedule's factor.
-    Rounds beyond `len(records)` stay empty, so that the last, shorter chunk has the same shape.
+    `orders[r][s]` is the minibatch order of fragment r of seed s, `learning_rate[r]` the schedule's factor. Every
+    `target_interval`-th version becomes the target network. Rounds beyond `len(records)` stay empty, so that the last,
+    shorter chunk has the same shape.
     """
     rounds, seeds, width, k = shape.rounds, shape.seeds, shape.width, shape.peers
     capacity, ring = shape.capacity, shape.versions
@@ -86,6 +99,7 @@ def build_plan(
     peers = np.zeros((capacity, seeds, width, 1 + k), np.int32)
     weights = np.zeros((capacity, seeds, width), np.float32)
     sizes = np.zeros((capacity, seeds), np.int32)
+    refresh = np.zeros((capacity, seeds), bool)
     bounds = np.zeros((rounds, 2), np.int32)
     behaviour = np.zeros((rounds, seeds), np.int32)
     order = np.zeros((rounds, seeds, shape.gradients, shape.batch), np.int32)
@@ -115,6 +129,7 @@ def build_plan(
                 flat_weights += group.weights
                 wave += -(-size // width)
                 sizes[wave - 1, s] = size
+                refresh[wave - 1, s] = (group.clock + 1) % target_interval == 0
             if positions:
                 waves, lanes = np.divmod(np.array(positions), width)
                 slots[waves, s, lanes] = slot_rows
@@ -124,4 +139,4 @@ def build_plan(
             end = max(end, wave)
         bounds[r] = begin, end
         begin = end
-    return Plan(slots, peers, weights, sizes, bounds, behaviour, order, factors)
+    return Plan(slots, peers, weights, sizes, refresh, bounds, behaviour, order, factors)
