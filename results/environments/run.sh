@@ -24,9 +24,10 @@ learn() {
   cp "$out/$name"/{summary.json,curve.png} "results/environments/$name"/
 }
 
-learn envpool/hopper
-learn envpool/walker2d total_steps=1_000_000
-learn brax/inverted_pendulum
+# Where passing data costs no time, the platform had none of that when the run was made.
+learn envpool/hopper platform.rpc=0 platform.cache=0
+learn envpool/walker2d total_steps=1_000_000 platform.rpc=0 platform.cache=0
+learn brax/inverted_pendulum platform.rpc=0 platform.cache=0
 learn gymnax/breakout_minatar total_steps=1_000_000
 learn brax/hopper total_steps=1_000_000
 learn gymnax/spaceinvaders_minatar total_steps=1_000_000
