@@ -31,8 +31,13 @@ from stellaris_jax.config import Config, knobs, sections, unknown_key, validate
 from stellaris_jax.near_miss import did_you_mean
 from stellaris_jax.schema import KINDS, ConfigError, Knob
 
-GROUPS = ("env", "preprocessing", "network", "algorithm", "system", "platform", "delays", "prices", "sweep")
+GROUPS = (
+    "env", "preprocessing", "network", "algorithm", "system", "platform", "delays", "prices", "experiment", "sweep"
+)  # fmt: skip
 """Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
+
+NESTED = ("env", "experiment")
+"""Groups whose files lie in folders: `env=gymnax/cartpole`."""
 
 RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress")
 """Keys, and groups of keys, that may differ when a run is resumed."""
@@ -98,7 +103,7 @@ def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -
 
 
 def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
-    """The files of a config group such as `system`; those of `env` as suite/name."""
+    """The files of a config group such as `system`; those in folders as folder/name."""
     with _composer(config_dir) as hydra:
         return hydra.choices(group)
 
@@ -215,7 +220,7 @@ class _Composer:
 
     def choices(self, group: str) -> list[str]:
         folders = [""]
-        if group == "env":
+        if group in NESTED:
             folders = [f"{name}/" for name in self._list(group, ObjectType.GROUP)]
         return [folder + name for folder in folders for name in self._list(f"{group}/{folder}", ObjectType.CONFIG)]
 

@@ -54,7 +54,7 @@ NEEDED = {
 @pytest.mark.parametrize(("group", "choice"), FILES, ids=["=".join(pair) for pair in FILES])
 def test_every_file_composes_and_validates(group: str, choice: str) -> None:
     config = load_config([f"{group}={choice}", *NEEDED.get((group, choice), [])])
-    if group not in ("env", "preprocessing", "network", "sweep"):  # these have no name of their own
+    if group not in ("env", "preprocessing", "network", "experiment", "sweep"):  # these have no name of their own
         assert getattr(config, group).name == choice
 
 
@@ -95,6 +95,23 @@ def test_delay_models_share_their_medians() -> None:
         assert getattr(lognormal, key).seconds == seconds
         tail = getattr(pareto, key)
         assert tail.seconds * 2 ** (1 / tail.alpha) == pytest.approx(seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("choice", choices("experiment"))
+def test_experiments_are_table_iii(choice: str) -> None:
+    """SC'24, Table III, whatever the environment is tuned to; 50 rounds of 4096 samples, of 256 on Atari."""
+    config = load_config([f"experiment={choice}", "system=rllib"])
+    impact, atari = choice.startswith("stellaris_impact/"), config.network.torso == "rllib_cnn"
+    algorithm, delays = config.algorithm, config.delays.name
+    assert algorithm.name == ("impact" if impact else "ppo") and choice.endswith(f"/{delays}")
+    table = {"learning_rate": (5e-5, 5e-4), "clip": (0.3, 0.4), "kl_coefficient": (0.2, 1.0), "kl_target": (0.01, 0.01)}
+    table |= {"entropy_coefficient": (0.0, 0.01), "value_coefficient": (1.0, 1.0), "gamma": (0.99, 0.99)}
+    assert {key: getattr(algorithm, key) for key in table} == {key: row[impact] for key, row in table.items()}
+    samples = config.env.num_envs * algorithm.rollout_length
+    assert samples == (256 if atari else 4096) and config.total_steps == 50 * samples
+    assert (config.env.frame_stack, config.env.life_loss) == ((3, True) if atari else (0, False))
+    assert not (config.network.shared or config.env.normalize_observation or config.env.overlap)
+    assert config.system.name == "rllib"
 
 
 # Precedence
