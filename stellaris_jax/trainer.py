@@ -176,6 +176,10 @@ class Trainer:
         versions = [row.behaviour_version for row in chunk.rounds[0]]
         if not self._asked:
             self.actors.begin(self.round, self._behaviour(versions, chunk.plan))
+            # The episodes that were under way are gone, and so is what they had earned.
+            actor = self.state.actor
+            nothing = jax.device_put(np.zeros(actor.totals.shape, np.float32), actor.totals.sharding)
+            self.state = self.state._replace(actor=actor._replace(totals=nothing))
         elif not self.config.env.overlap:
             self.actors.request(self._behaviour(versions, chunk.plan))
         received = self.actors.receive()

@@ -158,6 +158,16 @@ def test_bootstrap_and_masks_against_numpy() -> None:
     assert np.asarray(carried)[~done[-1], 1].max() < 3 + N
 
 
+@pytest.mark.parametrize("overlap", ["true", "false"])
+def test_episodes_cut_off_by_a_checkpoint_are_in_no_return(overlap: str) -> None:
+    """Environments that start anew after every round play the same episodes in each."""
+    trainer = Trainer(config("checkpoint.interval=1", f"env.overlap={overlap}", rounds=4))
+    records = trainer.run()
+    trainer.close()
+    assert len({record["train_return"] for record in records}) == 1
+    assert len({record["episode_length"] for record in records}) == 1
+
+
 def test_nothing_is_learned_from_dead_transitions() -> None:
     """The loss with a mask is the loss of the valid rows alone, in value and gradient, whatever the others hold."""
     generator, distribution = np.random.default_rng(0), Categorical(3)
