@@ -53,11 +53,11 @@ def measure(name: str, repeats: int) -> Figures:
         runs |= {
             "suite": _host_suite(env, config),
             "adapter": _host_adapter(env, config),
-            "policy": _host_policy(config),
+            "policy": host_policy(config),
         }
         trainers = {"training": "true", "training, no overlap": "false"}
     else:
-        for kind, build in (("suite", _suite), ("adapter", _adapter), ("policy", _policy)):
+        for kind, build in (("suite", _suite), ("adapter", _adapter), ("policy", policy)):
             runs[kind], compile_seconds[kind] = build(env, config)
         trainers = {"training": "true"}
     for kind, overlap in trainers.items():
@@ -168,7 +168,8 @@ def _adapter(env: VecEnv, config: Config) -> tuple[Run, float]:
     return _compiled(_scanned(step, config, env, env.starts), state)
 
 
-def _policy(env: VecEnv, config: Config) -> tuple[Run, float]:
+def policy(env: VecEnv, config: Config) -> tuple[Run, float]:
+    """Actors rolling fragments of a JAX environment, and the seconds it took to compile them."""
     trainer = Trainer(config)
     network, params = trainer.network, trainer.state.params[0]
     normalizers = jax.tree.map(lambda x: x[0], trainer.state.normalizers)
@@ -222,7 +223,8 @@ def _host_adapter(env: HostEnv, config: Config) -> Run:
     return run
 
 
-def _host_policy(config: Config) -> Run:
+def host_policy(config: Config) -> Run:
+    """The actors of a host environment, rolling fragments."""
     trainer = Trainer(config)
     actors = trainer.actors
     assert isinstance(actors, Actors)

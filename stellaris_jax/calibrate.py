@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax import learner
-from stellaris_jax.actors import Actors, Behaviour
+from stellaris_jax.benchmark_envs import host_policy, policy
 from stellaris_jax.config import Config
 from stellaris_jax.envs.base import HostEnv
-from stellaris_jax.rollout import rollout
 from stellaris_jax.trainer import Trainer
 
 Table = dict[str, list[float]]
@@ -32,55 +32,29 @@ def calibrate(config: Config, repeats: int) -> Table:
     state = jax.tree.map(lambda x: x[0], trainer.state)
     peers = jnp.zeros(1 + trainer.shape.peers, jnp.int32)
 
+    @jax.jit
     def gradient(slot: jax.Array) -> jax.Array:
         algorithm, system = config.algorithm, config.system
         data = (state.ring, state.target, state.loader, state.kl_coefficient)
         return learner.gradient(trainer.network, algorithm, system, *data, slot, peers)[0]
 
+    @jax.jit
     def update(gradients: jax.Array) -> Any:
         weights, size = jnp.ones(len(gradients)), jnp.int32(len(gradients))
         return trainer.engine.aggregator.update(gradients, state.aggregator, state.params, weights=weights, size=size)
 
     slot = jnp.zeros(3, jnp.int32)
-    gradients = jax.jit(gradient)(slot)[None]
+    gradients = gradient(slot)[None]
     parts: dict[str, Callable[[], Any]] = {
-        "learner": _compiled(gradient, slot),
-        "actor": _collection(trainer, state),
-        "aggregate": _compiled(update, gradients),
+        "learner": partial(gradient, slot),
+        "actor": host_policy(config) if isinstance(trainer.env, HostEnv) else policy(trainer.env, config)[0],
+        "aggregate": partial(update, gradients),
     }
+    for part in parts.values():
+        _seconds(part)  # what happens once
     table = {name: [_seconds(part) for _ in range(repeats)] for name, part in parts.items()}
     trainer.close()
     return table
-
-
-def _compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    program = jax.jit(function)
-    jax.block_until_ready(program(*arguments))
-    return lambda: program(*arguments)
-
-
-def _collection(trainer: Trainer, state: Any) -> Callable[[], Any]:
-    config, env = trainer.config, trainer.env
-    if isinstance(env, HostEnv):
-        actors = Actors(env, trainer.network, config, [0])
-        first = jax.tree.map(lambda x: x[None], (state.params, state.normalizers))
-        behaviour = Behaviour([0], *jax.device_get(first))
-        actors.begin(0, behaviour)
-        actors.receive()
-
-        def collect() -> Any:
-            actors.request(behaviour)
-            return actors.receive().fragment
-
-        return collect
-
-    def fragment(keys: jax.Array) -> Any:
-        algorithm = config.algorithm
-        length, gamma = algorithm.rollout_length, algorithm.gamma
-        params, normalizers = state.params, state.normalizers
-        return rollout(env, trainer.network, params, normalizers, state.actor, keys, keys[0], length, gamma, config.env)
-
-    return _compiled(fragment, jax.random.split(jax.random.key(0), config.env.num_envs))
 
 
 def _seconds(part: Callable[[], Any]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,8 +67,8 @@ class StickyActions(Wrapper):
         inner, last = state
         sticky_key, key = jax.random.split(key)
         action = jnp.where(jax.random.bernoulli(sticky_key, self.probability), last, action)
-        inner, *outcome = self.env.step_one(key, inner, action)
-        return ((inner, action), *outcome)  # type: ignore[return-value]
+        inner, obs, reward, terminated, truncated = self.env.step_one(key, inner, action)
+        return (inner, action), obs, reward, terminated, truncated
 
 
 class FrameStack(Wrapper):
@@ -94,7 +93,6 @@ class FrameStack(Wrapper):
 
     def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
         inner, frames = state
-        inner, obs, *outcome = self.env.step_one(key, inner, action)
+        inner, obs, reward, terminated, truncated = self.env.step_one(key, inner, action)
         frames = jnp.concatenate([frames[..., obs.shape[-1] :], obs], axis=-1)
-        rest: Any = outcome
-        return ((inner, frames), frames, *rest)
+        return (inner, frames), frames, reward, terminated, truncated

@@ -6,6 +6,11 @@ import jax
 import jax.numpy as jnp
 
 
+def cut(decay: jax.Array, y: jax.Array) -> jax.Array:
+    """decay * y, but nothing of y, not even a NaN, where the decay is 0."""
+    return jnp.where(decay == 0.0, 0.0, decay * y)
+
+
 def linear_recurrence(decay: jax.Array, x: jax.Array, initial: jax.Array, reverse: bool = False) -> jax.Array:
     """y_t = x_t + decay_t * y_{t-1} along the leading axis (y_{t+1} if `reverse`), in logarithmic depth.
 
@@ -18,9 +23,6 @@ def linear_recurrence(decay: jax.Array, x: jax.Array, initial: jax.Array, revers
 
     def combine(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return first[0] * second[0], second[1] + cut(second[0], first[1])
-
-    def cut(decay: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.where(decay == 0.0, 0.0, decay * y)
 
     edge = -1 if reverse else 0
     x = x.at[edge].add(cut(decay[edge], initial))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from stellaris_jax.config import AlgorithmConfig
 from stellaris_jax.losses.common import Samples
-from stellaris_jax.losses.gae import linear_recurrence
+from stellaris_jax.losses.gae import cut, linear_recurrence
 
 
 def vtrace(
@@ -43,9 +43,7 @@ def vtrace(
     decay = onwards * jnp.minimum(ratio, c_bar)
     beyond = jnp.zeros_like(value[0])
     excess = linear_recurrence(decay, jnp.minimum(ratio, rho_bar) * error, beyond, reverse=True)
-    # Where a trace is cut, not even a NaN may pass.
-    later = jnp.where(onwards == 0.0, 0.0, onwards * jnp.concatenate([excess[1:], beyond[None]]))
-    return value + excess, error + later
+    return value + excess, error + cut(onwards, jnp.concatenate([excess[1:], beyond[None]]))
 
 
 def minibatch_vtrace(
