@@ -27,7 +27,7 @@ learn() {
 # Where passing data costs no time, the platform had none of that when the run was made.
 learn envpool/hopper platform.rpc=0 platform.cache=0
 learn envpool/walker2d total_steps=1_000_000 platform.rpc=0 platform.cache=0
-learn brax/inverted_pendulum platform.rpc=0 platform.cache=0
+learn brax/inverted_pendulum
 learn gymnax/breakout_minatar total_steps=1_000_000
 learn brax/hopper total_steps=1_000_000
 learn gymnax/spaceinvaders_minatar total_steps=1_000_000
