@@ -2,9 +2,8 @@
 
 XLA's own convolution is the form for accelerators. On CPU its forward pass is fast with stride 1, but its gradient is
 4 to 100 times slower inside a loop than outside (XLA does not call its fast kernels there), and training is a loop.
-There, blocks of pixels become channels, so that every stride is 1; the gradient of the image is then again a forward
-convolution, and that of the kernel a matrix product over shifted copies. The gradient of XLA's pooling, a scatter, has
-a dense form for the same reason.
+There, blocks of pixels become channels, so that every stride is 1; the gradients of image and kernel are then forward
+convolutions again. The gradient of XLA's pooling, a scatter, has a dense form for the same reason.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 Initializer = Callable[..., jax.Array]
 
 IMAGES = 16
-"""Images whose shifted copies exist at a time."""
+"""Images at a time in the gradient of a kernel."""
 
 
 class Conv(nn.Module):
@@ -96,40 +95,31 @@ def _correlate_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tupl
 
 
 def _correlate_backward(residuals: tuple[jax.Array, jax.Array], error: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The image's gradient is again a forward convolution; the kernel's is a matrix product."""
+    """Both gradients are forward convolutions again."""
     x, kernel = residuals
     edge = kernel.shape[0] - 1
     padded = jnp.pad(error, [(0, 0), (edge, edge), (edge, edge), (0, 0)])
-    return _library(padded, kernel[::-1, ::-1].swapaxes(2, 3)), _kernel_gradient(x, error, edge + 1)
+    return _library(padded, kernel[::-1, ::-1].swapaxes(2, 3)), _kernel_gradient(x, error)
 
 
-def _kernel_gradient(x: jax.Array, error: jax.Array, size: int) -> jax.Array:
-    """Gradient `[k, k, C, D]` from images `[B, H, W, C]` and errors `[B, H', W', D]`, for a kernel of `size` k.
+def _kernel_gradient(x: jax.Array, error: jax.Array) -> jax.Array:
+    """Gradient `[k, k, C, D]` from images `[B, H, W, C]` and errors `[B, H', W', D]`.
 
-    Shifted copies, one per kernel element, are laid side by side: of the images, or of the errors if they are smaller.
+    A forward convolution once more: channels take the place of images, images that of channels, and the errors are the
+    kernel. A few images at a time, so that what the convolution unfolds stays in the processor's cache.
     """
-    (height, width, channels), (rows, columns, features) = x.shape[1:], error.shape[1:]
-    shifts = [(i, j) for i in range(size) for j in range(size)]
-    by_error = height * width * features < rows * columns * channels
 
-    def product(total: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    def add(total: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         x, error = part
-        if by_error:
-            edges = [[(0, 0), (i, height - rows - i), (j, width - columns - j), (0, 0)] for i, j in shifts]
-            error = jnp.concatenate([jnp.pad(error, edge) for edge in edges], axis=-1)
-        else:
-            x = jnp.concatenate([x[:, i : i + rows, j : j + columns] for i, j in shifts], axis=-1)
-        return total + error.reshape(-1, error.shape[-1]).T @ x.reshape(-1, x.shape[-1]), None
+        return total + _library(x.transpose(3, 1, 2, 0), error.transpose(1, 2, 0, 3)), None
 
     def parts(z: jax.Array) -> jax.Array:
         z = jnp.pad(z, [(0, -len(z) % IMAGES), (0, 0), (0, 0), (0, 0)])
         return z.reshape(-1, IMAGES, *z.shape[1:])
 
-    shape = (len(shifts) * features, channels) if by_error else (features, len(shifts) * channels)
-    total, _ = jax.lax.scan(product, jnp.zeros(shape), (parts(x), parts(error)))
-    if by_error:
-        return total.reshape(size, size, features, channels).swapaxes(2, 3)
-    return total.reshape(features, size, size, channels).transpose(1, 2, 3, 0)
+    (channels, features), size = (x.shape[-1], error.shape[-1]), x.shape[1] - error.shape[1] + 1
+    total, _ = jax.lax.scan(add, jnp.zeros((channels, size, size, features)), (parts(x), parts(error)))
+    return total.transpose(1, 2, 0, 3)
 
 
 _correlate.defvjp(_correlate_forward, _correlate_backward)
