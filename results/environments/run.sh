@@ -34,4 +34,4 @@ learn gymnax/spaceinvaders_minatar total_steps=1_000_000
 # A pass of the network per policy in flight is what truncation costs. Where networks are large, that is too much for two
 # cores: one learner.
 learn envpool/humanoid system=central algorithm.epochs=5 env.num_envs=16 total_steps=200_000
-learn envpool/roadrunner system=central evaluation.points=2 total_steps=40_000
+learn envpool/roadrunner system=central evaluation.points=3 total_steps=60_000

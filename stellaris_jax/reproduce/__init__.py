@@ -1,0 +1,1 @@
+"""The papers' evaluations redone: what each figure trains, what the paper shows there, and what comes out here."""

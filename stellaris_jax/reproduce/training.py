@@ -1,0 +1,102 @@
+"""Trains the configurations that figures need, each once: finished runs are kept, interrupted ones go on.
+
+Several processes may work on one study: each takes a run that nobody else has under way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from stellaris_jax.compose import load_config
+from stellaris_jax.report.runs import Run, read_run
+from stellaris_jax.run import train
+
+BLOCK = 5
+"""Seeds trained side by side in one run; more seeds are more runs, so that five become ten by adding five."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A configuration of a study: the folder of its runs below the study's, and what one would write for it on the
+    command line of `scripts/train.py`."""
+
+    name: str
+    overrides: tuple[str, ...]
+
+    def with_settings(self, label: str, *overrides: str) -> Variant:
+        """This variant with further settings, as `<name>-<label>`."""
+        return Variant(f"{self.name}-{label}", (*self.overrides, *overrides))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a variant and the seeds first, first + 1, ..., first + count - 1."""
+
+    variant: Variant
+    first: int
+    count: int
+
+    def path(self, root: Path) -> Path:
+        return root / self.variant.name / f"seeds-{self.first}-{self.first + self.count - 1}"
+
+    @property
+    def overrides(self) -> list[str]:
+        return [*self.variant.overrides, f"seed={self.first}", f"num_seeds={self.count}"]
+
+
+def jobs(variant: Variant, seeds: range) -> list[Job]:
+    """The runs that train a variant with these seeds."""
+    return [Job(variant, seeds[i], min(BLOCK, len(seeds) - i)) for i in range(0, len(seeds), BLOCK)]
+
+
+def runs(variants: Iterable[Variant], seeds: range, root: Path) -> dict[Variant, list[Run]]:
+    """The finished runs of every variant below `root`; what is missing is trained first.
+
+    Raises ConfigError for a configuration that cannot run, and `Interrupted` after a signal, with everything saved.
+    """
+    variants = list(dict.fromkeys(variants))
+    train_missing([job for variant in variants for job in jobs(variant, seeds)], root)
+    return {variant: [read_run(job.path(root)) for job in jobs(variant, seeds)] for variant in variants}
+
+
+def train_missing(wanted: Sequence[Job], root: Path) -> None:
+    """Train every job that has no summary yet; those that another process is at are waited for at the end."""
+    missing = [job for job in wanted if not _finished(job, root)]
+    for patient in (False, True):
+        for number, job in enumerate(missing, start=1):
+            with _claimed(job.path(root), patient) as free:
+                if free and not _finished(job, root):
+                    print(f"run {number} of {len(missing)}: {job.path(root)}", flush=True)
+                    _train(job, root)
+
+
+def _finished(job: Job, root: Path) -> bool:
+    return (job.path(root) / "summary.json").is_file()
+
+
+def _train(job: Job, root: Path) -> None:
+    path = job.path(root)
+    started = (path / "config.yaml").is_file()
+    overrides = [f"resume={path}"] if started else [*job.overrides, f"run.dir={path}", "run.progress=false"]
+    train(load_config(overrides))
+
+
+@contextmanager
+def _claimed(path: Path, patient: bool) -> Iterator[bool]:
+    """Whether this process alone may write the run at `path`, for as long as the context lasts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as file:
+        yield _lock(file, patient)
+
+
+def _lock(file: IO[str], patient: bool) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
