@@ -1,15 +1,21 @@
-"""What the figures of "Stellaris" (SC'24) train, on our engine."""
+"""What the evaluation of "Stellaris" (SC'24) trains, on our engine."""
 
 from __future__ import annotations
 
-from stellaris_jax.reproduce.training import Variant
+from pathlib import Path
 
-LEARNING_RATES = ("5e-5", "1.5e-4", "5e-4")
-"""The grid of every rule; it holds the paper's rates of PPO (5e-5) and IMPACT (5e-4)."""
+from stellaris_jax.reproduce.history import final_returns
+from stellaris_jax.reproduce.training import Variant, runs
+
+RATES = {"ppo": ("5e-5", "1.5e-4", "5e-4"), "impact": ("5e-4", "1.5e-4", "5e-5")}
+"""The small grid of learning rates, the paper's own first (SC'24, Table III)."""
 TUNING_SEEDS = range(100, 103)
 """Seeds of the grid, which no result uses."""
+EXPERIMENTS = {"ppo": "stellaris", "impact": "stellaris_impact"}
+TUNED_ON = {"humanoid": "hopper", "walker2d": "hopper", "gravitar": "spaceinvaders", "qbert": "spaceinvaders"}
+"""Environments that take over what was chosen on another one of their kind."""
 
-# An aggregation rule in Stellaris's place, and everything else as in Stellaris (Fig. 11a: "all inside Stellaris").
+# An aggregation rule in the place of Stellaris's, and everything else as in Stellaris (Fig. 11a).
 _INSIDE = ("system.learner_billing=serverless", "system.truncation=weight")
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
@@ -17,24 +23,43 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     **{f"softsync-c{c}": ("system=softsync", f"system.softsync_c={c}", *_INSIDE) for c in (2, 4, 8)},
     **{f"ssp-s{s}": ("system=ssp", f"system.ssp_s={s}", *_INSIDE) for s in (1, 2, 3)},
     "async": ("system=async", *_INSIDE),
-    "stellaris-none": ("system=stellaris_no_truncation",),
-    "stellaris-surrogate": ("system=stellaris", "system.truncation=surrogate"),
-    "stellaris-artifact": ("system=stellaris", "system.truncation=artifact"),
+    "no-truncation": ("system=stellaris_no_truncation",),
+    "surrogate": ("system=stellaris", "system.truncation=surrogate"),
+    "artifact": ("system=stellaris", "system.truncation=artifact"),
     "no-async": ("system=stellaris_no_async",),
-    "no-serverless": ("system=stellaris_no_serverless",),
-    "ppo": ("system=central",),
+    "central": ("system=central",),
     "impact": ("system=impact",),
     "rllib": ("system=rllib",),
-    "minionsrl": ("system=minionsrl",),
-    "stellaris-serverless-actors": ("system=stellaris", "system.actor_billing=serverless"),
 }
-"""Systems of the comparison, by the name of their folders."""
+"""What is trained: systems by the name of their folders."""
+
+SWEPT = {"softsync": ("softsync-c4", "softsync-c2", "softsync-c8"), "ssp": ("ssp-s2", "ssp-s1", "ssp-s3")}
+"""Rules with a parameter that the paper does not give."""
 
 
-def variant(env: str, system: str, algorithm: str = "ppo", learning_rate: str | None = None) -> Variant:
-    """One system on one environment with the paper's hyper-parameters, or with another learning rate."""
-    experiment = "stellaris" if algorithm == "ppo" else "stellaris_impact"
-    base = Variant(f"{env}/{algorithm}-{system}", (f"experiment={experiment}/{env}", *SYSTEMS[system]))
-    if learning_rate is None:
+def variant(env: str, system: str, algorithm: str = "ppo", rate: str = "") -> Variant:
+    """One system on one environment with the paper's hyper-parameters, or with another learning rate than those."""
+    base = Variant(f"{env}/{algorithm}-{system}", (f"experiment={EXPERIMENTS[algorithm]}/{env}", *SYSTEMS[system]))
+    if rate in ("", RATES[algorithm][0]):
         return base
-    return base.with_settings(f"lr{learning_rate}", f"algorithm.learning_rate={learning_rate}")
+    return base.with_settings(f"lr{rate}", f"algorithm.learning_rate={rate}")
+
+
+def swept(root: Path, env: str, rule: str) -> str:
+    """The best of a rule's parameters at the paper's learning rate, chosen on the tuning seeds."""
+    env = TUNED_ON.get(env, env)
+    candidates = {variant(env, system): system for system in SWEPT[rule]}
+    return candidates[_best(root, list(candidates))]
+
+
+def tuned(root: Path, env: str, system: str, algorithm: str = "ppo") -> Variant:
+    """A system at the best learning rate of the grid, chosen on the tuning seeds."""
+    home = TUNED_ON.get(env, env)
+    candidates = {variant(home, system, algorithm, rate): rate for rate in RATES[algorithm]}
+    return variant(env, system, algorithm, candidates[_best(root, list(candidates))])
+
+
+def _best(root: Path, candidates: list[Variant]) -> Variant:
+    """The variant with the highest final return over the tuning seeds."""
+    found = runs(candidates, TUNING_SEEDS, root)
+    return max(candidates, key=lambda candidate: final_returns(found[candidate]).mean())
