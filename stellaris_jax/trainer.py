@@ -118,7 +118,8 @@ class Trainer:
         due = [rounds[bisect(rounds, begin) :][:1] for rounds in (self.evaluation_rounds, self.checkpoint_rounds)]
         return min([self.shape.rounds, *(stop - begin for stops in due for stop in stops)])
 
-    def _plan(self, begin: int, size: int) -> _Chunk:
+    def plan(self, begin: int, size: int) -> _Chunk:
+        """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
         algorithm = self.config.algorithm
         rounds = [[timeline.next_round() for timeline in self.timelines] for _ in range(size)]
         length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
@@ -135,7 +136,7 @@ class Trainer:
     def compile(self) -> float:
         """Compile the engine now rather than at the first step; returns the seconds it took."""
         if self._planned is None:
-            self._planned = self._plan(self.round, self._chunk_size(self.round))
+            self._planned = self.plan(self.round, self._chunk_size(self.round))
         if self.engine.compile_seconds == 0.0:
             example = None if self.actors is None else self.actors.example()
             self.engine.compile(self.state, self._planned.plan, example)
@@ -157,7 +158,7 @@ class Trainer:
         self._timeline_states = [timeline.state() for timeline in self.timelines]
         upcoming = self.round + size
         if upcoming < self.total_rounds:
-            self._planned = self._plan(upcoming, self._chunk_size(upcoming))
+            self._planned = self.plan(upcoming, self._chunk_size(upcoming))
         metrics = jax.device_get(metrics)
         seconds = time.perf_counter() - begin
         self.counters.train_seconds += seconds

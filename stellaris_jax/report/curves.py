@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stellaris_jax.report.runs import Run, read_run, seed_curves
-from stellaris_jax.report.statistics import band
+from stellaris_jax.report.statistics import Curve, band
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry.format import compact, dollars
 
@@ -73,7 +73,7 @@ def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
         style = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
         for axes, axis in zip(panels, AXES, strict=True):
             curves = [curve for run in group for curve in seed_curves(run, axis)]
-            _draw_band(axes, curves, style)
+            draw_band(axes, curves, style)
         # An empty line in the first panel stands for the label in the figure's legend.
         panels[0].plot([], [], **style, label=f"{label} ({len(curves)} seed{'s' * (len(curves) != 1)})")
     for axes, axis in zip(panels, AXES, strict=True):
@@ -101,7 +101,8 @@ def _draw_run(axes: Axes, run: Run, axis: str) -> None:
         axes.plot(x, mean, color=BLUE, linewidth=2, marker="o", markersize=3.5, label=label)
 
 
-def _draw_band(axes: Axes, curves: list[tuple[np.ndarray, np.ndarray]], style: dict[str, Any]) -> None:
+def draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> None:
+    """The mean of curves and the 95 % interval around it; a single point where they have no range in common."""
     if not curves:
         return
     grid, mean, half_width = band(curves)
@@ -128,7 +129,7 @@ def _draw_distribution(axes: Axes, run: Run) -> None:
     axes.set_xlabel("staleness (versions)", fontsize=TEXT)
     axes.set_ylabel("gradients (%)", fontsize=TEXT)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    _plain(axes)
+    tidy(axes)
 
 
 def _draw_gate(axes: Axes, run: Run) -> None:
@@ -143,7 +144,7 @@ def _draw_gate(axes: Axes, run: Run) -> None:
     axes.set_ylabel("staleness (versions)", fontsize=TEXT)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     _legend(axes)
-    _plain(axes)
+    tidy(axes)
 
 
 def _column(records: Sequence[dict[str, Any]], key: str) -> np.ndarray:
@@ -166,10 +167,11 @@ def _finish_return(axes: Axes, axis: str, first: bool) -> None:
         axes.set_ylabel("return", fontsize=TEXT)
     else:
         axes.tick_params(labelleft=False)
-    _plain(axes)
+    tidy(axes)
 
 
-def _plain(axes: Axes) -> None:
+def tidy(axes: Axes) -> None:
+    """The look all figures share: no frame, a light grid, small tick labels."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=TEXT - 1)
     axes.grid(alpha=0.25, linewidth=0.6)

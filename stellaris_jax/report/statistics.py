@@ -27,6 +27,23 @@ def mean_ci95(values: ArrayLike) -> tuple[float, float]:
     return float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error)
 
 
+def welch_ci95(a: ArrayLike, b: ArrayLike) -> tuple[float, float]:
+    """Difference of the means of two samples `a` and `b`, and half the width of its 95 % interval.
+
+    Welch's interval: the samples may have different sizes and variances. NaN where a sample has fewer than two values.
+    """
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    difference = float(first.mean() - second.mean())
+    if min(first.size, second.size) < 2:
+        return difference, math.nan
+    squares = [sample.var(ddof=1) / sample.size for sample in (first, second)]
+    error = sum(squares)
+    if error == 0.0:
+        return difference, 0.0
+    freedom = error**2 / sum(s**2 / (n.size - 1) for s, n in zip(squares, (first, second), strict=True))
+    return difference, float(stdtrit(freedom, 0.975) * math.sqrt(error))
+
+
 def on_common_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
     """Interpolates curves linearly on `points` even steps of the range that all of them cover.
 

@@ -7,15 +7,18 @@ differ in nothing but what they pay for share their training, and each is billed
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from stellaris_jax.billing import bill, common_bill
+from stellaris_jax.billing import Bill, bill, common_bill
+from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config
 from stellaris_jax.report.runs import Run
+from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline import Timeline
 
 LAST = 0.2
@@ -24,81 +27,111 @@ LAST = 0.2
 
 @dataclass(frozen=True)
 class History:
-    """The evaluations of one seed in order, each array `[points]`; dollars by the own rule and at the common price."""
+    """The evaluations of one seed in order, every array `[points]`.
 
+    `series` names it in a figure, `variant` is what was trained. `cost_usd` is by the system's own rule, of which
+    `learner_usd` for learners and parameter function; `common_usd` is the price of the whole cluster by wall-clock.
+    """
+
+    env: str
+    series: str
+    variant: str
     seed: int
     env_steps: np.ndarray
     seconds: np.ndarray
-    dollars: np.ndarray
-    common_dollars: np.ndarray
+    cost_usd: np.ndarray
+    learner_usd: np.ndarray
+    common_usd: np.ndarray
     returns: np.ndarray
 
     @property
     def final_return(self) -> float:
-        return float(last(self.returns).mean())
+        return float(_last(self.returns).mean())
 
 
-def last(values: np.ndarray) -> np.ndarray:
-    """The last values of a curve [points], at least one."""
-    return values[-max(1, round(LAST * len(values))) :]
+KEYS = ("env", "series", "variant", "seed")
+CURVES = tuple(field.name for field in fields(History) if field.name not in KEYS)
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve of a figure: its name, what is trained for it, and settings that change nothing but its bill."""
+
+    name: str
+    env: str
+    variant: Variant
+    billing: tuple[str, ...] = ()
+
+    def histories(self, found: Sequence[Run]) -> list[History]:
+        """The histories of all seeds of the runs of this series."""
+        config = load_config([*self.variant.overrides, *self.billing])
+        result = []
+        for run in found:
+            rounds = [record["round"] for record in run.evaluations]
+            steps = np.array([record["env_steps"] for record in run.evaluations], float)
+            for seed, returns in enumerate(_returns(run), start=run.config["seed"]):
+                curves = (steps, *_money(config, seed, rounds), returns)
+                result.append(History(self.env, self.name, self.variant.name, seed, *curves))
+        return result
 
 
 def final_returns(found: Sequence[Run]) -> np.ndarray:
     """Final return of every seed of some runs."""
-    curves = [np.array(list(column)) for run in found for column in zip(*_evaluated(run), strict=True)]
-    return np.array([last(curve).mean() for curve in curves])
+    return np.array([_last(returns).mean() for run in found for returns in _returns(run)])
 
 
-def _evaluated(run: Run) -> list[list[float]]:
-    """Returns `[points][seeds]`."""
-    return [record["per_seed"]["eval_return_mean"] for record in run.evaluations]
+def _last(values: np.ndarray) -> np.ndarray:
+    return values[-max(1, round(LAST * len(values))) :]
 
 
-def histories(found: Sequence[Run], billed: Config) -> list[History]:
-    """The histories of all seeds of some runs, their time and money as `billed` has it.
-
-    `billed` is the configuration of the runs, but for how it is billed.
-    """
-    result = []
-    for run in found:
-        rounds = [record["round"] for record in run.evaluations]
-        steps = np.array([record["env_steps"] for record in run.evaluations])
-        for i, returns in enumerate(zip(*_evaluated(run), strict=True)):
-            seed = run.config["seed"] + i
-            result.append(History(seed, steps, *_money(billed, seed, rounds), np.array(returns)))
-    return result
+def _returns(run: Run) -> np.ndarray:
+    """Evaluated returns `[seeds, points]`."""
+    return np.array([record["per_seed"]["eval_return_mean"] for record in run.evaluations], float).T
 
 
-def _money(config: Config, seed: int, rounds: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Simulated seconds and dollars by either rule, since the run began, at the end of these rounds."""
-    algorithm = config.algorithm
+def _money(config: Config, seed: int, rounds: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Simulated seconds, dollars, dollars for learners, and common dollars, since the start, at the end of `rounds`."""
+    algorithm, system = config.algorithm, config.system
     timeline = Timeline(
-        config.system,
+        system,
         config.platform,
         config.delays,
         gradients_per_round=algorithm.epochs * algorithm.minibatches,
         seed=seed,
     )
     usages = [timeline.next_round().usage for _ in range(rounds[-1])]
-    usages = [usages[round_ - 1] for round_ in rounds]
-    seconds = np.array([usage.seconds for usage in usages])
-    own, common = (
-        np.array([rule(config.system, config.prices, usage, config.platform.actors).total for usage in usages])
-        for rule in (bill, common_bill)
-    )
-    return seconds, own, common
+    rows = []
+    for usage in (usages[round_ - 1] for round_ in rounds):
+        own, common = (rule(system, config.prices, usage, config.platform.actors) for rule in (bill, common_bill))
+        rows.append((usage.seconds, own.total, _learners(own), common.total))
+    return tuple(np.array(rows).T)
 
 
-COLUMNS = ("series", "seed", "env_steps", "simulated_seconds", "cost_usd", "cost_common_usd", "return")
+def _learners(bill: Bill) -> float:
+    return sum(dollars for item, dollars in bill.items.items() if not item.startswith("actor"))
 
 
-def write_csv(series: Mapping[str, Iterable[History]], path: Path) -> None:
+def write_csv(histories: Iterable[History], path: Path) -> None:
     """One line per series, seed and evaluation."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for label, members in series.items():
-            for history in members:
-                columns = (history.seconds, history.dollars, history.common_dollars, history.returns)
-                for steps, *values in zip(history.env_steps, *columns, strict=True):
-                    writer.writerow([label, history.seed, int(steps), *(f"{value:.5g}" for value in values)])
+        writer.writerow([*KEYS, *CURVES])
+        for history in histories:
+            key = [getattr(history, name) for name in KEYS]
+            for values in zip(*(getattr(history, name) for name in CURVES), strict=True):
+                writer.writerow([*key, *(f"{value:.5g}" for value in values)])
+
+
+def read_csv(path: Path) -> list[History]:
+    """What `write_csv` wrote; nothing where there is no file."""
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    result = []
+    for key, group in groupby(rows, key=lambda row: tuple(row[name] for name in KEYS)):
+        members = list(group)
+        env, series, variant, seed = key
+        curves = (np.array([float(row[name]) for row in members]) for name in CURVES)
+        result.append(History(env, series, variant, int(seed), *curves))
+    return result

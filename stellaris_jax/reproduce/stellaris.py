@@ -9,6 +9,8 @@ from stellaris_jax.reproduce.training import Variant, runs
 
 RATES = {"ppo": ("5e-5", "1.5e-4", "5e-4"), "impact": ("5e-4", "1.5e-4", "5e-5")}
 """The small grid of learning rates, the paper's own first (SC'24, Table III)."""
+STEPS = 4096
+"""Env steps of a round on MuJoCo."""
 TUNING_SEEDS = range(100, 103)
 """Seeds of the grid, which no result uses."""
 EXPERIMENTS = {"ppo": "stellaris", "impact": "stellaris_impact"}
@@ -30,6 +32,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "central": ("system=central",),
     "impact": ("system=impact",),
     "rllib": ("system=rllib",),
+    "par-rl": ("system=par_rl",),
 }
 """What is trained: systems by the name of their folders."""
 

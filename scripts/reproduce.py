@@ -1,0 +1,54 @@
+"""Redoes a paper's evaluation: trains what is missing, then writes CSV files, pictures and a table of claims.
+
+python scripts/reproduce.py stellaris                                       everything, six environments, days of work
+python scripts/reproduce.py stellaris --figure 11                           one figure
+python scripts/reproduce.py stellaris --figure 6 --envs hopper --seeds 3    less of it
+
+What is trained is kept below --runs, so that an interrupted call can be repeated, and figures share their runs. Called
+several times at once, the calls share the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from stellaris_jax.schema import ConfigError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paper", choices=["stellaris"])
+    parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
+    parser.add_argument("--envs", nargs="+", metavar="ENV", help="environments, such as hopper; default the paper's")
+    parser.add_argument("--runs", type=Path, help="directory of the trained runs; default runs/<paper>")
+    parser.add_argument("--results", type=Path, help="directory of the results; default results/<paper>")
+    arguments = parser.parse_args()
+    # Imported late, so that --help answers at once.
+    from stellaris_jax.reproduce.stellaris_figures import ENVS, FIGURES
+    from stellaris_jax.reproduce.study import Study, reproduce
+    from stellaris_jax.run import Interrupted
+
+    unknown = [env for env in arguments.envs or () if env not in ENVS]
+    if unknown:
+        sys.exit(f"--envs {unknown[0]} is not one of {', '.join(ENVS)}.")
+    if arguments.seeds is not None and arguments.seeds < 1:
+        sys.exit(f"--seeds must be at least 1, not {arguments.seeds}.")
+    study = Study(
+        runs=arguments.runs or Path("runs") / arguments.paper,
+        results=arguments.results or Path("results") / arguments.paper,
+        envs=arguments.envs,
+        seeds=arguments.seeds,
+    )
+    try:
+        reproduce(study, FIGURES, arguments.figure or list(FIGURES))
+    except ConfigError as error:
+        sys.exit(str(error))
+    except Interrupted as stop:
+        sys.exit(128 + stop.signum)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Pictures of the papers' figures, ours beside theirs: curves with intervals, bars, and lines over a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from stellaris_jax.report.curves import BLACK, BLUE, COLOURS, DPI, TEXT, VERMILION, draw_band, save, tidy
+from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.reproduce.history import History
+from stellaris_jax.telemetry.format import compact, dollars
+
+AXES = {"env_steps": "env steps", "seconds": "simulated seconds", "cost_usd": "dollars"}
+TUNED = ", tuned"
+"""What the name of a series ends in if its learning rate was tuned."""
+
+
+class Mark(NamedTuple):
+    """Points of the paper for a series on one of `AXES`; open circles, joined where there are several."""
+
+    series: str
+    axis: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+Panels = Mapping[str, Sequence[History]]
+Marks = Mapping[str, Sequence[Mark]]
+
+
+def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
+    """A row per panel: return against env steps, simulated seconds and dollars; the paper's points as open circles."""
+    names = list(dict.fromkeys(history.series.removesuffix(TUNED) for history in chain(*panels.values())))
+    colours = dict(zip(names, COLOURS, strict=False))
+    figure = Figure(figsize=(10, 0.9 + 2.4 * len(panels)), dpi=DPI, layout="constrained")
+    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    rows = figure.subplots(len(panels), len(AXES), sharey="row", squeeze=False)
+    for row, (panel, histories) in zip(rows, panels.items(), strict=True):
+        for axes, (axis, label) in zip(row, AXES.items(), strict=True):
+            for name in names:
+                members = [h for h in histories if h.series.removesuffix(TUNED) == name]
+                lines = [(getattr(history, axis), history.returns) for history in members]
+                if lines:
+                    draw_band(axes, lines, {"color": colours[name]})
+            for mark in marks.get(panel, ()):
+                if mark.axis == axis:
+                    style = {"color": colours[mark.series], "linestyle": ":", "linewidth": 1}
+                    axes.plot(mark.x, mark.y, marker="o", markerfacecolor="white", **style)
+            axes.set_xlim(left=0)
+            axes.set_xlabel(label, fontsize=TEXT)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            written = dollars if axis == "cost_usd" else compact
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _, written=written: written(value)))
+            tidy(axes)
+        row[0].set_ylabel(f"{panel}\nreturn", fontsize=TEXT)
+    for name in names:
+        rows[0][0].plot([], [], color=colours[name], label=name)
+    if any(marks.values()):
+        rows[0][0].plot([], [], color=BLACK, marker="o", markerfacecolor="white", linestyle=":", label="paper")
+    figure.legend(loc="outside lower center", ncols=min(5, len(names) + 1), frameon=False, fontsize=TEXT)
+    save(figure, path)
+
+
+class Bar(NamedTuple):
+    """The paper's value of a bar (None where it has none), and ours `[seeds]`."""
+
+    label: str
+    paper: float | None
+    ours: Sequence[float]
+
+
+def bars(panels: Mapping[str, Sequence[Bar]], path: Path, title: str, unit: str) -> None:
+    """A panel of horizontal bars each: the paper's in grey, ours in blue with its 95 % interval."""
+    height = 1.2 + 0.42 * max(len(panel) for panel in panels.values())
+    figure = Figure(figsize=(10, height), dpi=DPI, layout="constrained")
+    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    for axes, (name, panel) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for i, bar in enumerate(panel):
+            mean, half_width = mean_ci95(bar.ours)
+            axes.barh(i - 0.2, bar.paper or 0.0, height=0.38, color="0.7", label="paper" if i == 0 else None)
+            axes.barh(i + 0.2, mean, height=0.38, color=BLUE, label="here" if i == 0 else None)
+            axes.errorbar(mean, i + 0.2, xerr=np.nan_to_num(half_width), color=BLACK, linewidth=1, capsize=2)
+        axes.set_yticks(range(len(panel)), [bar.label for bar in panel])
+        axes.invert_yaxis()
+        axes.set_title(name, fontsize=TEXT)
+        axes.set_xlabel(unit, fontsize=TEXT)
+        tidy(axes)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=TEXT)
+    save(figure, path)
+
+
+class Point(NamedTuple):
+    """A parameter's value with the paper's return and dollars, and ours `[seeds]`."""
+
+    value: str
+    paper: tuple[float, float]
+    returns: Sequence[float]
+    cost_usd: Sequence[float]
+
+
+def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -> None:
+    """Return above and dollars below over the values of a parameter, a column each; the paper's dotted."""
+    figure = Figure(figsize=(10, 4.6), dpi=DPI, layout="constrained")
+    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    grid = figure.subplots(2, len(panels), squeeze=False, sharex="col", sharey="row")
+    for column, (name, points) in zip(grid.T, panels.items(), strict=True):
+        for axes, index, measure in zip(column, (0, 1), ("return", "dollars"), strict=True):
+            ours = [mean_ci95(point[2 + index]) for point in points]
+            x = range(len(points))
+            axes.errorbar(
+                x, [mean for mean, _ in ours], yerr=[np.nan_to_num(half) for _, half in ours],
+                color=BLUE, marker="o", capsize=3, label="here",
+            )  # fmt: skip
+            axes.plot(x, [point.paper[index] for point in points], color=VERMILION, marker="o",
+                      markerfacecolor="white", linestyle=":", label="paper")  # fmt: skip
+            axes.set_xticks(x, [point.value for point in points])
+            axes.set_ylim(bottom=0)
+            tidy(axes)
+            if column is grid.T[0]:
+                axes.set_ylabel(measure, fontsize=TEXT)
+        column[1].set_xlabel(name, fontsize=TEXT)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=TEXT)
+    save(figure, path)

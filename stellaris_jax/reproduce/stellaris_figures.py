@@ -1,0 +1,267 @@
+"""The figures of "Stellaris" (SC'24) and what the paper claims with each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from stellaris_jax.reproduce import published
+from stellaris_jax.reproduce.claims import Claim, less, more
+from stellaris_jax.reproduce.history import History, Series
+from stellaris_jax.reproduce.pictures import TUNED, Bar, Mark, Point, bars, curves, sensitivity
+from stellaris_jax.reproduce.published import End
+from stellaris_jax.reproduce.stellaris import STEPS, swept, tuned, variant
+from stellaris_jax.reproduce.stellaris_systems import latency, staleness
+from stellaris_jax.reproduce.study import Figure, Study
+
+SEEDS = 5
+MUJOCO = ("hopper", "humanoid", "walker2d")
+ENVS = (*MUJOCO, "gravitar", "spaceinvaders", "qbert")
+
+BASELINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "PPO": ("ppo", "central", ("system=central",)),
+    "IMPACT": ("impact", "impact", ("system=impact",)),
+    "RLlib": ("ppo", "rllib", ("system=rllib",)),
+    "MinionsRL": ("ppo", "central", ("system=minionsrl",)),
+}
+"""Algorithm, what is trained and what is billed of each baseline. MinionsRL learns as the central learner does, and
+pays for functions."""
+COMPARISONS = {"6": "PPO", "7": "IMPACT", "9": "RLlib", "10": "MinionsRL"}
+
+
+def motivation(study: Study) -> list[Claim]:
+    """Fig. 2: Stellaris on Hopper without asynchronous learners, and without serverless ones."""
+    full = variant("hopper", "stellaris")
+    series = [
+        Series("Stellaris", "hopper", full),
+        Series("without asynchrony", "hopper", variant("hopper", "no-async")),
+        Series("without serverless", "hopper", full, ("system=stellaris_no_serverless",)),
+    ]
+    histories = study.histories("2", series, SEEDS)
+    marks = [mark for name, end in published.MOTIVATION.items() for mark in _end(name, histories, end)]
+    curves({"Hopper": histories}, {"Hopper": marks}, study.picture("2"), "Figure 2: what asynchrony and functions give")
+    ours, sync, serverful = (_of(histories, "hopper", one.name) for one in series)
+    return [
+        more("asynchronous learners end higher", "351 against 223", _final(ours), _final(sync)),
+        less("asynchronous learners take less time", "264 s against 293 s", _seconds(ours), _seconds(sync), " s"),
+        less("serverless learners cost less", "$0.73 against $1.13", _cost(ours), _cost(serverful), "$"),
+    ]
+
+
+def comparison(study: Study, figure: str) -> list[Claim]:
+    """Fig. 6, 7, 9, 10: a baseline without and with Stellaris, at the paper's learning rate and at the best of each."""
+    name = COMPARISONS[figure]
+    envs = study.envs or ENVS
+    histories = study.histories(figure, _compared(study, name, envs), SEEDS)
+    panels: dict[str, list[History]] = {}
+    marks: dict[str, list[Mark]] = {}
+    claims = []
+    for env in dict.fromkeys(history.env for history in histories):
+        base, ours = published.ENDS[name][env]
+        for suffix, rates in (("", "the paper's rates"), (TUNED, "tuned rates")):
+            panel = f"{env}, {rates}"
+            a, b = _of(histories, env, f"{name} + Stellaris{suffix}"), _of(histories, env, f"{name}{suffix}")
+            panels[panel] = [*b, *a]
+            marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
+            where = f"{name} on {env}, {rates}: Stellaris"
+            paper = f"{ours.reward:.0f} against {base.reward:.0f}"
+            claims.append(more(f"{where} ends higher", paper, _final(a), _final(b)))
+            if not suffix:
+                text, paper = (
+                    f"{name} on {env}: Stellaris takes less time",
+                    f"{ours.seconds} s against {base.seconds} s",
+                )
+                claims.append(less(text, paper, _seconds(a), _seconds(b), " s"))
+    curves(panels, marks, study.picture(figure), f"Figure {figure}: {name} without and with Stellaris")
+    return claims
+
+
+def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
+    algorithm, system, billed = BASELINES[name]
+    functions = ("system.actor_billing=serverless",) if name == "MinionsRL" else ()
+    series = []
+    for env in envs:
+        plain = variant(env, system, algorithm), variant(env, "stellaris", algorithm)
+        best = tuned(study.runs, env, system, algorithm), tuned(study.runs, env, "stellaris", algorithm)
+        for (base, ours), suffix in ((plain, ""), (best, TUNED)):
+            series.append(Series(f"{name}{suffix}", env, base, billed))
+            series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
+    return series
+
+
+def costs(study: Study) -> list[Claim]:
+    """Fig. 8: dollars of the runs of figures 6, 7, 9 and 10, by each system's own rule and at the common price."""
+    envs = study.envs or ENVS
+    rows, claims = [], []
+    panels: dict[str, list[Bar]] = {}
+    for figure, name in COMPARISONS.items():
+        histories = study.histories(figure, _compared(study, name, envs), SEEDS)
+        panels[name] = []
+        for env in dict.fromkeys(history.env for history in histories):
+            ends = published.ENDS[name][env]
+            pair = [_of(histories, env, label) for label in (name, f"{name} + Stellaris")]
+            for label, end, members in zip((name, "+ Stellaris"), ends, pair, strict=True):
+                panels[name].append(Bar(f"{env}\n{label}", end.dollars, _cost(members)))
+                for h in members:
+                    dollars = (end.dollars, h.cost_usd[-1], h.learner_usd[-1], h.common_usd[-1])
+                    rows.append((env, h.series, h.seed, *(f"{value:.5g}" for value in dollars)))
+            base, ours = pair
+            paper = f"${ends[1].dollars:.2f} against ${ends[0].dollars:.2f}"
+            where = f"{name} on {env}: Stellaris costs less"
+            claims.append(less(f"{where}, each by its own rule", paper, _cost(ours), _cost(base), "$"))
+            common = [[h.common_usd[-1] for h in members] for members in pair]
+            claims.append(less(f"{where}, at the common price", paper, common[1], common[0], "$"))
+    header = ("env", "series", "seed", "paper_usd", "cost_usd", "learner_usd", "common_usd")
+    study.table("8", header, rows)
+    bars(panels, study.picture("8"), "Figure 8: cost of training", "dollars")
+    return claims
+
+
+def ablation(study: Study) -> list[Claim]:
+    """Fig. 11: aggregation rules, and truncation, in the place of Stellaris's; on Hopper, ten seeds."""
+    env, seeds = "hopper", 10
+    systems = {
+        "Stellaris": "stellaris",
+        "softsync": swept(study.runs, env, "softsync"),
+        "SSP": swept(study.runs, env, "ssp"),
+        "asynchronous": "async",
+    }
+    series = [Series(name, env, variant(env, system)) for name, system in systems.items()]
+    series += [Series(f"{name}{TUNED}", env, tuned(study.runs, env, system)) for name, system in systems.items()]
+    histories = study.histories("11a", series, seeds)
+    panels = _by_rate(histories)
+    rounds = [round_ * STEPS for round_ in published.AGGREGATION_ROUNDS]
+    marks = [Mark(name, "env_steps", rounds, values) for name, values in published.AGGREGATION.items()]
+    marks += [
+        Mark(name, "seconds", [seconds], [published.AGGREGATION[name][-1]])
+        for name, seconds in published.AGGREGATION_SECONDS.items()
+    ]
+    title = f"Figure 11a: aggregation rules on Hopper ({', '.join(systems.values())})"
+    curves(panels, dict.fromkeys(panels, marks), study.picture("11a"), title)
+    claims = []
+    for suffix, rates in (("", "the paper's rate"), (TUNED, "tuned rates")):
+        ours = _of(histories, env, f"Stellaris{suffix}")
+        for name in list(systems)[1:]:
+            other = _of(histories, env, f"{name}{suffix}")
+            paper = f"{published.AGGREGATION['Stellaris'][-1]} against {published.AGGREGATION[name][-1]}"
+            text = f"Stellaris ends higher than {name} ({systems[name]}), {rates}"
+            claims.append(more(text, paper, _final(ours), _final(other)))
+    seconds = published.AGGREGATION_SECONDS
+    ours = _of(histories, env, "Stellaris")
+    for name, claim in (("softsync", less), ("SSP", less), ("asynchronous", more)):
+        text = f"Stellaris takes {'less' if claim is less else 'more'} time than {name}"
+        paper = f"{seconds['Stellaris']} s against {seconds[name]} s"
+        claims.append(claim(text, paper, _seconds(ours), _seconds(_of(histories, env, name)), " s"))
+    return claims + _truncation(study, env, seeds)
+
+
+def _truncation(study: Study, env: str, seeds: int) -> list[Claim]:
+    """Fig. 11b, in each of our modes of Eq. 2."""
+    modes = {"weight": "stellaris", "surrogate": "surrogate", "artifact": "artifact", "without": "no-truncation"}
+    series = [Series(name, env, variant(env, system)) for name, system in modes.items()]
+    histories = study.histories("11b", series, seeds)
+    marks = [
+        *_end("weight", histories, published.TRUNCATION["with"]),
+        *_end("without", histories, published.TRUNCATION["without"]),
+    ]
+    curves({"Hopper": histories}, {"Hopper": marks}, study.picture("11b"), "Figure 11b: truncation, in each mode")
+    ends = {name: _final(_of(histories, env, name)) for name in modes}
+    return [
+        more(f"truncation (mode {name}) ends higher than none", "406 against 345", ends[name], ends["without"])
+        for name in list(modes)[:-1]
+    ]
+
+
+def cluster(study: Study) -> list[Claim]:
+    """Fig. 12: PAR-RL without and with Stellaris on the HPC testbed, rounds of 16,384 steps in 16 minibatches."""
+    claims = []
+    large = ("platform=hpc", "prices=hpc", "env.num_envs=64", "algorithm.minibatches=16", "total_steps=819_200")
+    wide = ("system.learners=64", "system.versions=96")
+    envs = study.envs or tuple(published.CLUSTER)
+    series = []
+    for env in envs:
+        series += [
+            Series("PAR-RL", env, variant(env, "par-rl").with_settings("hpc", *large, "system.learners=16")),
+            Series("PAR-RL + Stellaris", env, variant(env, "stellaris").with_settings("hpc", *large, *wide)),
+        ]
+    histories = study.histories("12", series, SEEDS)
+    panels: dict[str, list[History]] = {}
+    marks: dict[str, list[Mark]] = {}
+    for env in dict.fromkeys(history.env for history in histories):
+        base, ours = (_of(histories, env, name) for name in ("PAR-RL", "PAR-RL + Stellaris"))
+        first, second = published.CLUSTER[env]
+        panels[env] = [*base, *ours]
+        marks[env] = [*_end("PAR-RL", base, first), *_end("PAR-RL + Stellaris", ours, second)]
+        paper = f"{second.reward} against {first.reward}"
+        claims.append(more(f"{env}, HPC: Stellaris ends higher", paper, _final(ours), _final(base)))
+        paper = f"${second.dollars:.2f} against ${first.dollars:.2f}"
+        claims.append(less(f"{env}, HPC: Stellaris costs less", paper, _cost(ours), _cost(base), "$"))
+    curves(panels, marks, study.picture("12"), "Figure 12: PAR-RL without and with Stellaris, HPC testbed")
+    return claims
+
+
+def parameters(study: Study) -> list[Claim]:
+    """Fig. 13: decay d, root v and threshold rho of Stellaris on Hopper, one at a time around the paper's choice."""
+    env, chosen, names = "hopper", {"decay": "0.96", "root": "3", "rho": "1.0"}, {"decay": "d", "root": "v", "rho": "ρ"}
+    base = variant(env, "stellaris")
+    series, points = [Series("chosen", env, base)], []
+    for key, values in published.SENSITIVITY.items():
+        for value in values:
+            label = "chosen" if value == chosen[key] else f"{names[key]}={value}"
+            points.append((key, value, label))
+            if label != "chosen":
+                series.append(Series(label, env, base.with_settings(f"{key}{value}", f"system.{key}={value}")))
+    histories = study.histories("13", series, SEEDS)
+    panels: dict[str, list[Point]] = {}
+    claims = []
+    for key, value, label in points:
+        members, paper = _of(histories, env, label), published.SENSITIVITY[key][value]
+        panels.setdefault(names[key], []).append(Point(value, paper, _final(members), _cost(members)))
+        if label != "chosen":
+            best = published.SENSITIVITY[key][chosen[key]]
+            text, ours = f"{names[key]}={chosen[key]} ends higher than {label}", _of(histories, env, "chosen")
+            claims.append(more(text, f"{best[0]} against {paper[0]}", _final(ours), _final(members)))
+    sensitivity(panels, study.picture("13"), "Figure 13: sensitivity of Stellaris on Hopper")
+    return claims
+
+
+def _of(histories: Iterable[History], env: str, series: str) -> list[History]:
+    return [history for history in histories if (history.env, history.series) == (env, series)]
+
+
+def _by_rate(histories: Sequence[History]) -> dict[str, list[History]]:
+    return {
+        "the paper's rate": [h for h in histories if not h.series.endswith(TUNED)],
+        "tuned rates": [h for h in histories if h.series.endswith(TUNED)],
+    }
+
+
+def _final(histories: Iterable[History]) -> list[float]:
+    return [history.final_return for history in histories]
+
+
+def _seconds(histories: Iterable[History]) -> list[float]:
+    return [history.seconds[-1] for history in histories]
+
+
+def _cost(histories: Iterable[History]) -> list[float]:
+    return [history.cost_usd[-1] for history in histories]
+
+
+def _end(series: str, ours: Sequence[History], end: End) -> list[Mark]:
+    """The paper's last point of a series on every axis; in env steps it is where ours is."""
+    x = {"env_steps": float(ours[0].env_steps[-1]), "seconds": end.seconds, "cost_usd": end.dollars}
+    return [Mark(series, axis, [value], [end.reward]) for axis, value in x.items()]
+
+
+FIGURES: dict[str, Figure] = {
+    "2": motivation,
+    "3": staleness,
+    **{figure: partial(comparison, figure=figure) for figure in ("6", "7")},
+    "8": costs,
+    **{figure: partial(comparison, figure=figure) for figure in ("9", "10")},
+    "11": ablation,
+    "12": cluster,
+    "13": parameters,
+    "14": latency,
+}

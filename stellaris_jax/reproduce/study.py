@@ -1,0 +1,109 @@
+"""One paper's evaluation: where its runs and results lie, and the table of claims over all of its figures."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from stellaris_jax.reproduce.claims import Claim, read_claims, write_claims
+from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
+from stellaris_jax.reproduce.training import runs
+from stellaris_jax.run import write_atomically
+from stellaris_jax.schema import ConfigError
+
+BEGIN, END = "<!-- made by scripts/reproduce.py: begin -->", "<!-- made by scripts/reproduce.py: end -->"
+"""What lies between these lines of a README is written anew; the rest is kept."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What of a paper is asked for, and where it goes.
+
+    Args:
+      runs: directory of the trained runs, shared by all figures.
+      results: directory of CSV files, pictures and README.md.
+      envs: environments, as in `experiment=stellaris/<env>`; None for those of the paper's figure.
+      seeds: seeds per series; None for a figure's own number.
+    """
+
+    runs: Path
+    results: Path
+    envs: Sequence[str] | None = None
+    seeds: int | None = None
+
+    def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
+        """Train what is missing and write `figure_<figure>.csv`; returns all its histories.
+
+        What the file holds of other environments than those of `series` stays.
+        """
+        series = list(series)
+        count = self.seeds or seeds
+        found = runs([one.variant for one in series], range(count), self.runs)
+        fresh = [history for one in series for history in one.histories(found[one.variant])]
+        path = self.results / f"figure_{figure}.csv"
+        envs = {one.env for one in series}
+        kept = [history for history in read_csv(path) if history.env not in envs]
+        self.results.mkdir(parents=True, exist_ok=True)
+        write_csv([*kept, *fresh], path)
+        return [*kept, *fresh]
+
+    def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Write `figure_<figure>.csv` of a figure that is not made of curves."""
+        self.results.mkdir(parents=True, exist_ok=True)
+        with open(self.results / f"figure_{figure}.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            writer.writerows(rows)
+
+    def picture(self, figure: str) -> Path:
+        return self.results / f"figure_{figure}.png"
+
+
+Figure = Callable[[Study], list[Claim]]
+"""Makes one figure: trains, writes its CSV and picture, and returns its claims."""
+
+
+def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]) -> None:
+    """Make the wanted figures one after the other, with their claims and the README brought up to date after each."""
+    for figure in wanted:
+        if figure not in figures:
+            raise ConfigError(f"--figure {figure} is not one of {', '.join(figures)}.")
+    for figure in wanted:
+        print(f"figure {figure}", flush=True)
+        claims = figures[figure](study)
+        write_claims(claims, study.results / f"claims_{figure}.csv")
+        _write_readme(study.results, figures)
+
+
+def _write_readme(results: Path, figures: Iterable[str]) -> None:
+    path = results / "README.md"
+    text = path.read_text(encoding="utf-8") if path.is_file() else f"{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    write_atomically(path, f"{before}{BEGIN}\n{_body(results, list(figures))}\n{END}{after}")
+
+
+def _body(results: Path, figures: Sequence[str]) -> str:
+    """The table of claims and the pictures, of all figures there are."""
+    lines = [
+        "Intervals are of 95 %: of means over seeds by Student's t, of differences (behind the colon) by Welch's. A",
+        "claim *holds* if the interval of the difference lies on the paper's side of zero, is *reversed* if it lies on",
+        "the other side, and *not shown* if zero is in it.",
+        "",
+        "| figure | claim | paper | here | |",
+        "|---|---|---|---|---|",
+    ]
+    made = [figure for figure in figures if (results / f"claims_{figure}.csv").is_file()]
+    for figure in made:
+        for claim in read_claims(results / f"claims_{figure}.csv"):
+            verdict = f"**{claim.verdict}**" if claim.verdict != "not shown" else claim.verdict
+            lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {verdict} |")
+    pictures = chain.from_iterable(sorted(results.glob(f"figure_{figure}[.a-z]*png")) for figure in made)
+    for picture in pictures:
+        name = picture.stem.removeprefix("figure_")
+        lines += ["", f"![Figure {name}]({picture.name})", "", f"[{picture.stem}.csv]({picture.stem}.csv)"]
+    return "\n".join(lines)
