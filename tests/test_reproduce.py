@@ -1,0 +1,238 @@
+"""Reproductions: runs trained once and shared, histories billed by either system's rule, claims, pictures, README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from stellaris_jax.compose import load_config
+from stellaris_jax.report.statistics import welch_ci95
+from stellaris_jax.reproduce import stellaris, stellaris_figures, training
+from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, less, more, read_claims, write_claims
+from stellaris_jax.reproduce.history import History, Series, final_returns, read_csv, write_csv
+from stellaris_jax.reproduce.stellaris_figures import FIGURES
+from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
+from stellaris_jax.reproduce.training import Variant, jobs, runs
+from stellaris_jax.schema import ConfigError
+
+TASK = (
+    "env=gymnax/cartpole",
+    "env.num_envs=4",
+    "algorithm.rollout_length=8",
+    "network.hidden=[8]",
+    "total_steps=320",
+    "evaluation.points=5",
+    "evaluation.episodes=4",
+)
+CENTRAL = Variant("toy/central", (*TASK, "system=central"))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of a toy study: seeds 3 and 4 of the central learner."""
+    path = tmp_path_factory.mktemp("runs")
+    runs([CENTRAL], range(3, 5), path)
+    return path
+
+
+def test_time_and_money_are_those_of_the_run(root: Path) -> None:
+    """What a history computes from the timeline alone equals what the run has recorded."""
+    found = runs([CENTRAL], range(3, 5), root)[CENTRAL]
+    histories = Series("central", "toy", CENTRAL).histories(found)
+    assert [history.seed for history in histories] == [3, 4]
+    records = found[0].evaluations
+    for i, history in enumerate(histories):
+        recorded = {key: [record["per_seed"][key][i] for record in records] for key in records[0]["per_seed"]}
+        np.testing.assert_allclose(history.seconds, recorded["simulated_seconds"])
+        np.testing.assert_allclose(history.cost_usd, recorded["cost_usd"])
+        np.testing.assert_allclose(history.common_usd, recorded["cost_common_usd"])
+        np.testing.assert_allclose(history.returns, recorded["eval_return_mean"])
+        assert list(history.env_steps) == [record["env_steps"] for record in records]
+        assert np.all(history.learner_usd < history.cost_usd)
+    assert histories[0].final_return == histories[0].returns[-1]  # a fifth of five evaluations is the last
+    np.testing.assert_allclose(final_returns(found), [history.final_return for history in histories])
+
+
+def test_systems_that_differ_in_their_bill_alone_share_training(root: Path) -> None:
+    """MinionsRL as the central learner's runs, billed anew, is what training it itself gives."""
+    own = Variant("toy/minionsrl", (*TASK, "system=minionsrl"))
+    found = runs([CENTRAL, own], range(3, 5), root)
+    shared = Series("MinionsRL", "toy", CENTRAL, ("system=minionsrl",)).histories(found[CENTRAL])
+    trained = Series("MinionsRL", "toy", own).histories(found[own])
+    for a, b in zip(shared, trained, strict=True):
+        for curve in ("seconds", "cost_usd", "common_usd", "returns"):
+            np.testing.assert_array_equal(getattr(a, curve), getattr(b, curve))
+    plain = Series("central", "toy", CENTRAL).histories(found[CENTRAL])
+    assert shared[0].cost_usd[-1] < plain[0].cost_usd[-1]
+
+
+def test_finished_runs_are_kept_and_interrupted_ones_go_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+
+    def train(config: Any) -> dict[str, Any]:
+        trained.append(config.resume)
+        (Path(config.resume) / "summary.json").write_text("{}")
+        return {}
+
+    monkeypatch.setattr(training, "train", train)
+    runs([CENTRAL], range(3, 5), root)
+    assert trained == []
+    (job,) = jobs(CENTRAL, range(3, 5))
+    summary = job.path(root) / "summary.json"
+    text = summary.read_text()
+    summary.unlink()
+    try:
+        runs([CENTRAL], range(3, 5), root)
+    finally:
+        summary.write_text(text)
+    assert trained == [str(job.path(root))]
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "toy" / "seeds-0-4"
+    with training._claimed(path, patient=False) as first, training._claimed(path, patient=False) as second:
+        assert first and not second
+    with training._claimed(path, patient=False) as third:
+        assert third
+
+
+def test_more_seeds_are_more_runs() -> None:
+    assert [(job.first, job.count) for job in jobs(CENTRAL, range(5))] == [(0, 5)]
+    assert [(job.first, job.count) for job in jobs(CENTRAL, range(12))] == [(0, 5), (5, 5), (10, 2)]
+    assert jobs(CENTRAL, range(12))[1].overrides[-2:] == ["seed=5", "num_seeds=5"]
+
+
+def test_welch_against_scipy() -> None:
+    random = np.random.default_rng(0)
+    a, b = random.normal(3.0, 1.0, 5), random.normal(1.0, 4.0, 10)
+    difference, half_width = welch_ci95(a, b)
+    interval = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    np.testing.assert_allclose([difference - half_width, difference + half_width], interval)
+    assert welch_ci95([2.0, 2.0], [1.0, 1.0]) == (1.0, 0.0)
+    assert np.isnan(welch_ci95([2.0], [1.0, 3.0])[1])
+
+
+def test_verdicts() -> None:
+    high, low, wide = [10.0, 11.0, 12.0], [1.0, 2.0, 3.0], [-50.0, 0.0, 60.0]
+    assert more("", "", high, low).verdict == HOLDS
+    assert more("", "", low, high).verdict == REVERSED
+    assert more("", "", high, wide).verdict == OPEN
+    assert less("", "", low, high).verdict == HOLDS
+    assert less("", "", high, low).verdict == REVERSED
+    assert less("", "", wide, low).verdict == OPEN
+    assert more("", "", [2.0], [1.0]).verdict == OPEN, "one seed shows nothing"
+    assert more("", "", high, low).ours == "11 ± 2.5 against 2 ± 2.5: +9 ± 2.3"
+
+
+def test_claims_survive_their_file(tmp_path: Path) -> None:
+    claims = [
+        more("a, with a comma", "2 against 1", [2.0, 2.1], [1.0, 1.1]),
+        less("b", "", [1.0, 2.0], [3.0, 4.0], "$"),
+    ]
+    write_claims(claims, tmp_path / "claims.csv")
+    assert read_claims(tmp_path / "claims.csv") == claims
+
+
+def made_up(env: str, series: str, seed: int, level: float = 100.0) -> History:
+    """A curve that rises to `level`."""
+    share = np.arange(1, 11) / 10
+    noise = np.random.default_rng(seed).normal(0.0, 1.0, 10)
+    money = (300 * share, 0.9 * share, 0.4 * share, 1.0 * share)
+    return History(env, series, f"{env}/variant", seed, 2000 * 10 * share, *money, level * share + noise)
+
+
+def test_histories_survive_their_file(tmp_path: Path) -> None:
+    histories = [made_up("hopper", name, seed) for name in ("a", "b, tuned") for seed in (0, 1)]
+    write_csv(histories, tmp_path / "figure.csv")
+    restored = read_csv(tmp_path / "figure.csv")
+    assert [(h.env, h.series, h.variant, h.seed) for h in restored] == [
+        (h.env, h.series, h.variant, h.seed) for h in histories
+    ]
+    np.testing.assert_allclose(restored[3].returns, histories[3].returns, rtol=1e-4)
+    assert read_csv(tmp_path / "none.csv") == []
+
+
+def test_other_environments_stay_in_a_figures_file(root: Path, tmp_path: Path) -> None:
+    write_csv([made_up("old", "a", 0), made_up("toy", "outdated", 0)], tmp_path / "figure_6.csv")
+    toy = Variant("toy/central-short", (*TASK, "system=central"))
+    study = Study(root, tmp_path)
+    histories = study.histories("6", [Series("central", "toy", toy)], seeds=2)
+    assert [(h.env, h.series, h.seed) for h in histories] == [
+        ("old", "a", 0),
+        ("toy", "central", 0),
+        ("toy", "central", 1),
+    ]
+    assert [h.env for h in read_csv(tmp_path / "figure_6.csv")] == ["old", "toy", "toy"]
+
+
+@dataclass(frozen=True)
+class Imagined(Study):
+    """A study whose runs are made up: Stellaris ends at 200, everything else at 100."""
+
+    def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
+        made = [
+            made_up(one.env, one.name, seed, 200.0 if "Stellaris" in one.name else 100.0)
+            for one in series
+            for seed in range(seeds)
+        ]
+        write_csv(made, self.results / f"figure_{figure}.csv")
+        return made
+
+
+@pytest.fixture
+def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imagined:
+    monkeypatch.setattr(stellaris_figures, "swept", lambda runs, env, rule: stellaris.SWEPT[rule][0])
+    monkeypatch.setattr(stellaris_figures, "tuned", lambda runs, *which: stellaris.variant(*which, rate="1.5e-4"))
+    return Imagined(runs=tmp_path / "runs", results=tmp_path, envs=("hopper", "qbert"))
+
+
+@pytest.mark.parametrize("figure", ["2", "6", "8", "11", "12", "13"])
+def test_figures_have_pictures_claims_and_a_file(figure: str, imagined: Imagined) -> None:
+    claims = FIGURES[figure](imagined)
+    names = {"11": ["11a", "11b"]}.get(figure, [figure])
+    for name in names:
+        assert (imagined.results / f"figure_{name}.png").stat().st_size > 10_000
+        assert (imagined.results / f"figure_{name}.csv").is_file()
+    assert claims
+    if figure in ("6", "11"):
+        verdicts = {
+            claim.verdict for claim in claims if "ends higher" in claim.claim and "truncation" not in claim.claim
+        }
+        assert verdicts == {HOLDS}
+
+
+def test_readme_keeps_what_people_wrote(imagined: Imagined) -> None:
+    readme = imagined.results / "README.md"
+    readme.write_text(f"# Mine\n\n{BEGIN}\noutdated\n{END}\n\nWhat to read out of it.\n")
+    reproduce(imagined, FIGURES, ["2", "13"])
+    text = readme.read_text()
+    assert text.startswith("# Mine\n") and text.endswith("What to read out of it.\n") and "outdated" not in text
+    assert "| 2 | asynchronous learners end higher | 351 against 223 |" in text
+    assert "![Figure 2](figure_2.png)" in text and "[figure_13.csv](figure_13.csv)" in text
+    with pytest.raises(ConfigError, match="--figure 4 is not one of 2, 3, 6"):
+        reproduce(imagined, FIGURES, ["4"])
+
+
+@pytest.mark.parametrize("env", ["hopper", "qbert"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impact"])
+def test_variants_can_run(env: str, algorithm: str) -> None:
+    """Every system is a configuration with the paper's hyper-parameters; its gradients are those of all others."""
+    systems = stellaris.SYSTEMS if algorithm == "ppo" else ("stellaris", "impact")
+    work = set()
+    for system in systems:
+        config = load_config([*stellaris.variant(env, system, algorithm, stellaris.RATES[algorithm][1]).overrides])
+        assert config.algorithm.learning_rate == float(stellaris.RATES[algorithm][1])
+        work.add((config.algorithm.epochs, config.algorithm.minibatches, config.env.num_envs, config.total_steps))
+    assert len(work) == 1
+    paper = load_config([*stellaris.variant(env, "stellaris", algorithm, stellaris.RATES[algorithm][0]).overrides])
+    assert paper.algorithm.learning_rate == float(stellaris.RATES[algorithm][0])
+    assert (
+        stellaris.variant(env, "stellaris", algorithm, stellaris.RATES[algorithm][0]).name
+        == f"{env}/{algorithm}-stellaris"
+    )
