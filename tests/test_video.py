@@ -178,6 +178,8 @@ def test_mistakes_are_one_sentence(cartpole: Trainer, tmp_path: Path, monkeypatc
     refused(r"must end in \.mp4 or \.gif", cartpole, tmp_path / "film.avi")
     refused("diagnostic/.* cannot be drawn", trainer("diagnostic/action_reward"), tmp_path / "film.gif")
     refused("PointRobot-misc cannot be drawn", trainer("gymnax/PointRobot-misc"), tmp_path / "film.gif")
+    stacked = trainer("diagnostic/action_reward", "env.frame_stack=2")
+    refused("diagnostic/.* cannot be drawn", stacked, tmp_path / "film.gif")
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "imageio_ffmpeg", None)
         refused(r"pip install 'stellaris-jax\[video\]'", cartpole, tmp_path / "film.mp4")

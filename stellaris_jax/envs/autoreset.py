@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.envs.base import Array, Box, EnvState, Space, TimeStep
+from stellaris_jax.envs.drawing import Renderer, not_drawn
 
 
 class AutoResetEnv(ABC):
@@ -41,6 +42,10 @@ class AutoResetEnv(ABC):
 
         `action` is an int32 scalar, or a float32 vector inside the bounds of the action space.
         """
+
+    def renderer(self) -> Renderer:
+        """Draws the states of one environment. Raises ConfigError where there is no drawing."""
+        raise not_drawn(self.name)
 
     def reset(self, keys: Array) -> tuple[EnvState, Array]:
         """Keys `[N]` -> (state with leading axis `[N]` on every leaf, observations `[N, ...]` float32)."""

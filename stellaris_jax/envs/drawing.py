@@ -33,6 +33,14 @@ class Renderer(NamedTuple):
     steps_per_second: float
 
 
+def not_drawn(name: str) -> ConfigError:
+    """The error for an environment without pictures."""
+    return ConfigError(
+        f"env.name={name} cannot be drawn; those that can are envpool's, mjx's, brax's, playground's, and of gymnax "
+        "classic control and boards such as MinAtar."
+    )
+
+
 # MuJoCo ------------------------------------------------------------------------------------------------------------
 
 

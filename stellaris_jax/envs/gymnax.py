@@ -70,7 +70,7 @@ class GymnaxEnv(AutoResetEnv):
         return state, obs, reward, terminated, self._env.is_truncated(state, self._params)
 
     def renderer(self) -> Renderer:
-        """Draws classic control, and observations that are boards of cells (MinAtar); else ConfigError."""
+        """Draws classic control, and observations that are boards of cells (MinAtar)."""
         task = self.name.partition("/")[2]
         if task in CLASSIC_CONTROL:
             draw, pace = CLASSIC_CONTROL[task]
@@ -79,9 +79,7 @@ class GymnaxEnv(AutoResetEnv):
         if len(shape) in (2, 3) and min(shape[:2]) > 1:
             observe = jax.jit(lambda state: self._env.get_obs(state, self._params))
             return Renderer(lambda state: board(np.asarray(observe(state))), BOARD_STEPS_PER_SECOND)
-        raise ConfigError(
-            f"env.name={self.name} cannot be drawn; of gymnax, {', '.join(CLASSIC_CONTROL)} and boards (MinAtar) can."
-        )
+        return super().renderer()
 
 
 def _space(space: spaces.Space) -> Space | None:

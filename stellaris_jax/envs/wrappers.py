@@ -43,8 +43,7 @@ class Wrapper(AutoResetEnv):
         self.observation_space, self.action_space = env.observation_space, env.action_space
 
     def renderer(self) -> Renderer:
-        """Draws the inner environment, if it can be drawn."""
-        draw, pace = self.env.renderer()  # type: ignore[attr-defined]
+        draw, pace = self.env.renderer()
         return Renderer(lambda state: draw(state[0]), pace)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, HostPool, HostStep, Space
-from stellaris_jax.envs.drawing import Renderer
+from stellaris_jax.envs.drawing import Renderer, not_drawn
 from stellaris_jax.evaluate import Evaluation, HostEvaluator
 from stellaris_jax.schema import ConfigError
 
@@ -48,15 +48,6 @@ class Theatre(Protocol):
     def stage(self, seed: int) -> Stage: ...
 
 
-@runtime_checkable
-class Drawable(Protocol):
-    """An `AutoResetEnv` whose states can be drawn."""
-
-    def renderer(self) -> Renderer:
-        """Raises ConfigError where this environment has no drawing."""
-        ...
-
-
 def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0) -> Evaluation:
     """Writes `episodes` episodes of the first seed's current policy to `path` (.mp4 or .gif); what they returned.
 
@@ -83,12 +74,9 @@ def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0)
 def _theatre(env: Any) -> Theatre:
     if isinstance(env, Theatre):
         return env
-    if isinstance(env, AutoResetEnv) and isinstance(env, Drawable):
+    if isinstance(env, AutoResetEnv):
         return _Drawn(env, env.renderer())
-    raise ConfigError(
-        f"env.name={env.name} cannot be drawn; those that can are envpool's, mjx's, brax's, playground's, and of "
-        "gymnax classic control and boards such as MinAtar."
-    )
+    raise not_drawn(env.name)
 
 
 class _Drawn:

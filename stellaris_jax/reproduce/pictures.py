@@ -111,7 +111,7 @@ def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -
     figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
     grid = figure.subplots(2, len(panels), squeeze=False, sharex="col", sharey="row")
     for column, (name, points) in zip(grid.T, panels.items(), strict=True):
-        for axes, index, measure in zip(column, (0, 1), ("return", "dollars"), strict=True):
+        for index, axes in enumerate(column):
             ours = [mean_ci95(point[2 + index]) for point in points]
             x = range(len(points))
             axes.errorbar(
@@ -121,11 +121,11 @@ def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -
             axes.plot(x, [point.paper[index] for point in points], color=VERMILION, marker="o",
                       markerfacecolor="white", linestyle=":", label="paper")  # fmt: skip
             axes.set_xticks(x, [point.value for point in points])
-            axes.set_ylim(bottom=0)
             tidy(axes)
-            if column is grid.T[0]:
-                axes.set_ylabel(measure, fontsize=TEXT)
         column[1].set_xlabel(name, fontsize=TEXT)
+    for axes, measure in zip(grid[:, 0], ("return", "dollars"), strict=True):
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(measure, fontsize=TEXT)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=TEXT)
     save(figure, path)
