@@ -1,0 +1,101 @@
+"""Timelines to test: one rule with the settings a test asks for, and hypothesis's choice of all settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from stellaris_jax.config import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.timeline import RULES, Gradient, Round, Timeline
+
+GRADIENTS = 16
+LEARNER = DelayConfig("lognormal", 0.3, 0.5)
+HEAVY = DelayConfig("pareto", 0.3, alpha=1.1)
+INSTANT = DelayConfig("constant", 0.0)
+ACTOR = DelayConfig("lognormal", 2.0, 0.1)
+
+examples = settings(deadline=None, max_examples=60)
+
+
+def simulate(
+    rule: str,
+    *,
+    gradients: int = GRADIENTS,
+    seed: int = 0,
+    learner: DelayConfig = LEARNER,
+    actor: DelayConfig = ACTOR,
+    aggregate: DelayConfig = INSTANT,
+    failure: float = 0.0,
+    platform: PlatformConfig | None = None,
+    **system: Any,
+) -> Timeline:
+    """A timeline of one rule; `system` overrides fields of `SystemConfig`."""
+    learners = 1 if rule == "central" else 8
+    config = SystemConfig(rule=rule, **{"learners": learners, **system})
+    delays = DelaysConfig(learner=learner, actor=actor, aggregate=aggregate, failure=failure)
+    platform = platform or PlatformConfig(actors=2)
+    return Timeline(config, platform, delays, gradients_per_round=gradients, seed=seed)
+
+
+def advance(timeline: Timeline, rounds: int) -> list[Round]:
+    return [timeline.next_round() for _ in range(rounds)]
+
+
+def used(records: list[Round]) -> list[Gradient]:
+    return [gradient for record in records for group in record.groups for gradient in group.gradients]
+
+
+def mean(gradients: list[Gradient]) -> float:
+    return sum(g.staleness for g in gradients) / len(gradients)
+
+
+def watch(timeline: Timeline) -> list[tuple[int, list[int], bool]]:
+    """Every verdict of the rule from now on: (round, staleness of the queue, whether it passed)."""
+    verdicts: list[tuple[int, list[int], bool]] = []
+    ready = timeline.rule.ready
+
+    def watched(staleness: Any, timeline: Timeline) -> bool:
+        passed = ready(staleness, timeline)
+        verdicts.append((timeline.rule.round, list(staleness), passed))
+        return passed
+
+    timeline.rule.ready = watched
+    return verdicts
+
+
+@dataclass
+class Scenario:
+    rule: str
+    options: dict[str, Any]
+    rounds: int
+
+    def build(self) -> Timeline:
+        return simulate(self.rule, **self.options)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(RULES)) -> Scenario:
+    rule = draw(st.sampled_from(rules))
+    learners = 1 if rule == "central" else draw(st.integers(1, 8))
+    delays = [DelayConfig("constant", 0.3), LEARNER, HEAVY, DelayConfig("measured", table=[0.1, 0.7, 2.0])]
+    keep_alive = draw(st.sampled_from([0.5, 600.0]))
+    options = {
+        "learners": learners,
+        "softsync_c": draw(st.integers(1, learners)),
+        "ssp_s": draw(st.integers(0, 3)),
+        "decay": draw(st.sampled_from([1.0, 0.96, 0.5, 1e-9])),
+        "versions": draw(st.sampled_from([2, 3, 5, 32])),
+        "overflow": draw(st.sampled_from(["wait", "drop"])),
+        "actors": draw(st.sampled_from(["barrier", "pipelined"])),
+        "gradients": draw(st.integers(learners, 20)),
+        "learner": draw(st.sampled_from(delays)),
+        "actor": draw(st.sampled_from([ACTOR, INSTANT])),
+        "aggregate": draw(st.sampled_from([INSTANT, DelayConfig("constant", 0.2)])),
+        "failure": draw(st.sampled_from([0.0, 0.1, 0.6])),
+        "seed": draw(st.integers(0, 1000)),
+        "platform": PlatformConfig(actors=3, keep_alive=keep_alive, prewarm=draw(st.booleans())),
+    }
+    return Scenario(rule, options, rounds=draw(st.integers(2, 6)))

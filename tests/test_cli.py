@@ -1,0 +1,144 @@
+"""The command line: sweeps from their files to their reports, single runs, mistakes and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stellaris_jax import cli
+from stellaris_jax.compose import GROUPS, choices, load_config, load_sweep
+from stellaris_jax.config import Config, knobs, sections
+from stellaris_jax.schema import ConfigError
+
+
+def test_sweep_file_expands_to_its_grid() -> None:
+    systems = ["allreduce", "async", "softsync", "ssp", "stellaris"]
+    points = load_sweep(["sweep=staleness"]).points
+    assert [point[:2] for point in points] == [[f"system={s}", f"seed={i}"] for s in systems for i in (0, 1)]
+    assert [load_config(point).system.name for point in points[::2]] == systems
+
+
+def test_command_line_replaces_keys_of_the_sweep_file() -> None:
+    points = load_sweep(["sweep=staleness", "system=async,central", "seed=3", "total_steps=1e5,2e5"]).points
+    configs = [load_config(point) for point in points]
+    assert [(c.system.name, c.seed, c.total_steps) for c in configs] == [
+        ("async", 3, 100_000),
+        ("async", 3, 200_000),
+        ("central", 3, 100_000),
+        ("central", 3, 200_000),
+    ]
+
+
+def test_globs_and_ranges_are_sweeps_too() -> None:
+    points = load_sweep(["system=glob(s*)", "seed=range(0,3)", "env.kwargs.x=1,2"]).points
+    matching = [name for name in choices("system") if name.startswith("s")]
+    assert len(matching) > 2 and len(points) == len(matching) * 3 * 2
+    with pytest.raises(ConfigError, match="did you mean stellaris"):
+        load_sweep(["system=async,stelaris"])
+
+
+def test_dummy_sweep_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reported: list[Path] = []
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", reported.append)
+    seen: list[Config] = []
+
+    def task(config: Config) -> None:
+        assert Path.cwd() == tmp_path and Path(config.run.dir).is_dir()
+        seen.append(config)
+
+    cli.main(task, ["-m", "sweep=staleness", "env=gymnax/Acrobot-v1", "env.kwargs.max_steps_in_episode=9"])
+    assert len({(config.system.name, config.seed) for config in seen}) == len(seen) == 10
+    assert all(config.env.kwargs == {"max_steps_in_episode": 9} for config in seen)
+    (folder,) = reported
+    assert folder.parent == Path("runs/sweeps") and folder.name.endswith("-staleness")
+    assert [Path(config.run.dir) for config in seen] == [folder / str(i) for i in range(10)]
+    written = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    assert written == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "multirun.yaml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_sweep_survives_a_point_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reported: list[Path] = []
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", reported.append)
+    seen: list[int] = []
+
+    def task(config: Config) -> None:
+        seen.append(config.seed)
+        if config.seed == 1:
+            raise FloatingPointError("diverged")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(task, ["--multirun", "seed=0,1,2", "hydra.sweep.dir=mine"])
+    assert stopped.value.code == 1 and seen == [0, 1, 2] and reported == [Path("mine")]
+    assert "diverged" in capsys.readouterr().err
+
+
+def test_single_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[Config] = []
+    cli.main(seen.append, ["system=ssp", "seed=3"])
+    assert seen == [load_config(["system=ssp", "seed=3"])]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["algoritm.lr=1"], "algorithm.learning_rate"),
+        (["-m", "system=async,stelaris"], "stellaris"),
+        (["-m", "sweep=stalenes"], "did you mean staleness"),
+        (["-m", "system=central", "system.learners=1,2"], "must be 1, not 2"),
+        (["sweep=staleness"], "add -m"),
+        (["seed=1,2"], "add -m"),
+        (["-m", "algorithm.clip=interval(0,1)"], "list of values"),
+        (["--seed=3"], "key=value"),
+        (["--seed", "3"], "key=value"),
+        (["--config-dir", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_mistakes_end_in_one_line_before_anything_runs(
+    argv: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def task(config: Config) -> None:
+        raise AssertionError("must not run")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(task, argv)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert error.startswith("error: ") and part in error and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize("argv", [["seed=3"], ["-m", "seed=3"]])
+def test_config_error_of_the_task_is_one_line(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", lambda folder: None)
+
+    def task(config: Config) -> None:
+        raise ConfigError("run.dir=x holds a run.")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(task, argv)
+    assert stopped.value.code == 2 and capsys.readouterr().err == "error: run.dir=x holds a run.\n"
+
+
+def test_help_explains_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(lambda config: None, ["--help", "env=brax/hopper", "algorithm.clip=0.123"])
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= cli.WIDTH
+    flowing = " ".join(text.split())
+    for key, entry in knobs().items():
+        assert any(line.split()[:1] == [key] for line in lines), key
+        assert " ".join(entry.help.split()) in flowing, key
+        assert all(choice in flowing for choice in entry.choices)
+    assert all(help in flowing for help in sections().values())
+    assert all(choice in flowing for group in GROUPS for choice in choices(group))
+    assert "0.123" in text and "brax/hopper" in text

@@ -1,0 +1,83 @@
+"""The plan: the timeline's gradients laid out as waves, and the order of the data loader."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from scenarios import (
+    Scenario,
+    examples,
+    scenarios,
+)
+
+from stellaris_jax.timeline import PlanShape, build_plan, minibatch_order, wave_count
+
+
+@examples
+@given(
+    options=st.lists(scenarios(rules=("async", "softsync", "allreduce", "stellaris")), min_size=1, max_size=3),
+    width=st.sampled_from([1, 3, 4]),
+    executed=st.integers(1, 3),
+)
+def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: int) -> None:
+    """Reading the waves back gives every gradient of every group once, in order, and nothing else."""
+    shared = options[0].options
+    scenarios_ = [
+        Scenario(s.rule, s.options | {k: shared[k] for k in ("gradients", "versions", "actors")}, 3) for s in options
+    ]
+    for scenario in scenarios_:
+        scenario.options["learners"] = min(scenario.options["learners"], shared["gradients"])
+        scenario.options["softsync_c"] = min(scenario.options["softsync_c"], scenario.options["learners"])
+    timelines = [scenario.build() for scenario in scenarios_]
+    seeds, gradients, ring, buffers = len(timelines), shared["gradients"], shared["versions"], timelines[0].depth
+    shape = PlanShape(3, seeds, width, 7, gradients, 2, ring, buffers)
+    for timeline in timelines:
+        timeline.next_round()  # chunks start anywhere
+    records = [[timeline.next_round() for timeline in timelines] for _ in range(executed)]
+    orders = [[minibatch_order(s, r, 1, gradients, 2 * gradients) for s in range(seeds)] for r in range(executed)]
+    plan = build_plan(shape, records, orders, [1.0, 0.5, 0.25][:executed], target_interval=3)
+
+    assert plan.weights.shape == (shape.capacity, seeds, width)
+    begin = 0
+    for r, row in enumerate(records):
+        assert plan.bounds[r, 0] == begin
+        begin = plan.bounds[r, 1]
+        assert begin - plan.bounds[r, 0] == max(wave_count(record, width) for record in row)
+        for s, record in enumerate(row):
+            wave = plan.bounds[r, 0]
+            for group in record.groups:
+                left = list(zip(group.gradients, group.weights, strict=True))
+                while left:
+                    part, left = left[:width], left[width:]
+                    assert plan.sizes[wave, s] == (0 if left else len(group.gradients))
+                    # The target network is version 3, 6, 9, ...: the wave that publishes one of them says so.
+                    assert plan.refresh[wave, s] == (not left and (group.clock + 1) % 3 == 0)
+                    for lane, (gradient, weight) in enumerate(part):
+                        assert plan.weights[wave, s, lane] == np.float32(weight)
+                        buffer, minibatch, version = plan.slots[wave, s, lane]
+                        assert (buffer, minibatch) == (gradient.fragment % buffers, gradient.minibatch)
+                        assert version == gradient.version % ring
+                        count, *peers = plan.peers[wave, s, lane]
+                        assert peers[:count] == [v % ring for v in gradient.peers]
+                    assert not np.any(plan.weights[wave, s, len(part) :])
+                    wave += 1
+            # A seed with fewer waves than another idles to the end of the round.
+            assert not np.any(plan.weights[wave:begin, s]) and not np.any(plan.sizes[wave:begin, s])
+            assert not np.any(plan.refresh[wave:begin, s])
+            assert plan.behaviour[r, s] == record.behaviour_version % ring
+            np.testing.assert_array_equal(plan.order[r, s], orders[r][s])
+        assert plan.learning_rate[r] == [1.0, 0.5, 0.25][r]
+    assert not np.any(plan.weights[begin:]) and not np.any(plan.sizes[begin:])
+    assert not np.any(plan.bounds[executed:]) and not np.any(plan.learning_rate[executed:])
+
+
+def test_the_data_loader_cuts_a_fresh_permutation_per_epoch() -> None:
+    order = minibatch_order(seed=3, fragment=5, epochs=4, minibatches=8, samples=64)
+    assert order.shape == (32, 8) and order.dtype == np.int32
+    epochs = order.reshape(4, 64)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.broadcast_to(np.arange(64), (4, 64)))
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    np.testing.assert_array_equal(order, minibatch_order(3, 5, 4, 8, 64))
+    others = [minibatch_order(seed, fragment, 4, 8, 64) for seed, fragment in ((2, 5), (3, 4), (5, 3))]
+    assert not any(np.array_equal(order, other) for other in others)
