@@ -203,17 +203,27 @@ def numpy_loss(
         reference = scipy.special.softmax(reference.astype(np.float64))
         log_pi, log_mu = np.log(pi[batch.action[i]]), batch.log_prob[i]
         own = np.exp(log_pi_fixed[i] - log_mu)
-        eq2 = min(own, smallest[i], rho) if mode != "none" else own
+        moving = np.exp(log_pi - log_mu)  # what has a gradient of R'
+        eq2, limit = own, min(smallest[i], rho)
+        if mode == "artifact":
+            limit = max(min(own, smallest[i]), rho)
+        if mode != "none":
+            eq2 = min(own, limit)
+        if mode == "artifact" and own == limit:
+            moving = (moving + limit) / 2  # a tie is split in half
+        elif mode in ("surrogate", "artifact") and own > limit:
+            moving = limit
         if name == "impala":
             sums["policy_loss"] -= min(eq2, c.rho_bar) * advantage[i] * log_pi
             sums["clip_fraction"] += own > c.rho_bar
         else:
-            assert mode in ("none", "weight")
-            ratio = min(np.exp(log_mu - log_t[i]), c.impact_ratio) * np.exp(log_pi - log_mu)
+            anchor = min(np.exp(log_mu - log_t[i]), c.impact_ratio)
+            ratio = anchor * moving
             gain = min(np.exp(log_t[i] - log_mu), c.rho_bar) * advantage[i]
             clipped = min(max(ratio, 1 - c.clip), 1 + c.clip)
-            sums["policy_loss"] -= eq2 / own * min(ratio * gain, clipped * gain)
-            sums["clip_fraction"] += abs(ratio - 1) > c.clip
+            weight = eq2 / own if mode == "weight" else 1.0
+            sums["policy_loss"] -= weight * min(ratio * gain, clipped * gain)
+            sums["clip_fraction"] += abs(anchor * own - 1) > c.clip
         sums["value_loss"] += 0.5 * (moved.value[i] - goal[i]) ** 2
         sums["entropy"] -= float(pi @ np.log(pi))
         sums["kl"] += float(reference @ np.log(reference / pi))
@@ -226,7 +236,8 @@ def numpy_loss(
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [("impala", "none"), ("impala", "weight"), ("impala", "surrogate"), ("impact", "none"), ("impact", "weight")],
+    [("impala", "none"), ("impala", "weight"), ("impala", "surrogate")]
+    + [("impact", mode) for mode in ("none", "weight", "surrogate", "artifact")],
 )
 def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
     algorithm = AlgorithmConfig(name, rollout_length=LENGTH, kl_coefficient=0.2, clip=0.3, c_bar=0.9, impact_ratio=1.2)
