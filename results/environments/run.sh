@@ -35,3 +35,4 @@ learn gymnax/spaceinvaders_minatar total_steps=1_000_000
 # cores: one learner.
 learn envpool/humanoid system=central algorithm.epochs=5 env.num_envs=16 total_steps=200_000
 learn envpool/roadrunner system=central evaluation.points=3 total_steps=60_000
+learn envpool/kungfumaster system=central evaluation.points=3 total_steps=60_000
