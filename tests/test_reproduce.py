@@ -15,8 +15,9 @@ from stellaris_jax.compose import load_config
 from stellaris_jax.report.statistics import welch_ci95
 from stellaris_jax.reproduce import stellaris, stellaris_figures, training
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, less, more, read_claims, write_claims
-from stellaris_jax.reproduce.history import History, Series, final_returns, read_csv, write_csv
+from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
 from stellaris_jax.reproduce.stellaris_figures import FIGURES
+from stellaris_jax.reproduce.store import learned
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.schema import ConfigError
@@ -30,6 +31,7 @@ TASK = (
     "evaluation.points=5",
     "evaluation.episodes=4",
 )
+SEEDS = range(3, 5)
 CENTRAL = Variant("toy/central", (*TASK, "system=central"))
 
 
@@ -37,32 +39,34 @@ CENTRAL = Variant("toy/central", (*TASK, "system=central"))
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of a toy study: seeds 3 and 4 of the central learner."""
     path = tmp_path_factory.mktemp("runs")
-    runs([CENTRAL], range(3, 5), path)
+    runs(jobs(CENTRAL, SEEDS), path)
     return path
 
 
-def test_time_and_money_are_those_of_the_run(root: Path) -> None:
+def test_time_and_money_are_those_of_the_run(root: Path, tmp_path: Path) -> None:
     """What a history computes from the timeline alone equals what the run has recorded."""
-    found = runs([CENTRAL], range(3, 5), root)[CENTRAL]
+    found = learned([CENTRAL], SEEDS, root, tmp_path / "learned.csv")[CENTRAL]
     histories = Series("central", "toy", CENTRAL).histories(found)
     assert [history.seed for history in histories] == [3, 4]
-    records = found[0].evaluations
+    (run,) = runs(jobs(CENTRAL, SEEDS), root)
+    records = run.evaluations
     for i, history in enumerate(histories):
         recorded = {key: [record["per_seed"][key][i] for record in records] for key in records[0]["per_seed"]}
         np.testing.assert_allclose(history.seconds, recorded["simulated_seconds"])
         np.testing.assert_allclose(history.cost_usd, recorded["cost_usd"])
         np.testing.assert_allclose(history.common_usd, recorded["cost_common_usd"])
-        np.testing.assert_allclose(history.returns, recorded["eval_return_mean"])
+        np.testing.assert_allclose(history.returns, recorded["eval_return_mean"], rtol=1e-5)
         assert list(history.env_steps) == [record["env_steps"] for record in records]
         assert np.all(history.learner_usd < history.cost_usd)
     assert histories[0].final_return == histories[0].returns[-1]  # a fifth of five evaluations is the last
-    np.testing.assert_allclose(final_returns(found), [history.final_return for history in histories])
+    assert [one.final_return for one in found] == [history.final_return for history in histories]
+    np.testing.assert_allclose(found[0].kl, [record["kl"] for record in run.rounds[1::2]], rtol=1e-5)
 
 
-def test_systems_that_differ_in_their_bill_alone_share_training(root: Path) -> None:
+def test_systems_that_differ_in_their_bill_alone_share_training(root: Path, tmp_path: Path) -> None:
     """MinionsRL as the central learner's runs, billed anew, is what training it itself gives."""
     own = Variant("toy/minionsrl", (*TASK, "system=minionsrl"))
-    found = runs([CENTRAL, own], range(3, 5), root)
+    found = learned([CENTRAL, own], SEEDS, root, tmp_path / "learned.csv")
     shared = Series("MinionsRL", "toy", CENTRAL, ("system=minionsrl",)).histories(found[CENTRAL])
     trained = Series("MinionsRL", "toy", own).histories(found[own])
     for a, b in zip(shared, trained, strict=True):
@@ -81,17 +85,29 @@ def test_finished_runs_are_kept_and_interrupted_ones_go_on(root: Path, monkeypat
         return {}
 
     monkeypatch.setattr(training, "train", train)
-    runs([CENTRAL], range(3, 5), root)
+    (job,) = jobs(CENTRAL, SEEDS)
+    runs([job], root)
     assert trained == []
-    (job,) = jobs(CENTRAL, range(3, 5))
     summary = job.path(root) / "summary.json"
     text = summary.read_text()
     summary.unlink()
     try:
-        runs([CENTRAL], range(3, 5), root)
+        runs([job], root)
     finally:
         summary.write_text(text)
     assert trained == [str(job.path(root))]
+
+
+def test_what_was_learned_is_not_trained_again(root: Path, tmp_path: Path) -> None:
+    """Without the runs the file alone will do; seeds it lacks are asked for."""
+    store = tmp_path / "learned.csv"
+    first = learned([CENTRAL], SEEDS, root, store)
+    assert learned([CENTRAL], SEEDS, tmp_path / "nothing", store) == first
+    assert learned([CENTRAL], range(4, 5), tmp_path / "nothing", store)[CENTRAL] == first[CENTRAL][1:]
+    assert not (tmp_path / "nothing").exists()
+    broken = Variant(CENTRAL.name, ("env=gymnax/cartpole", "system=nonsense"))
+    with pytest.raises(ConfigError, match="system=nonsense"):
+        learned([broken], range(3, 6), tmp_path / "nothing", store)
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -160,9 +176,10 @@ def test_histories_survive_their_file(tmp_path: Path) -> None:
 
 def test_other_environments_stay_in_a_figures_file(root: Path, tmp_path: Path) -> None:
     write_csv([made_up("old", "a", 0), made_up("toy", "outdated", 0)], tmp_path / "figure_6.csv")
-    toy = Variant("toy/central-short", (*TASK, "system=central"))
-    study = Study(root, tmp_path)
-    histories = study.histories("6", [Series("central", "toy", toy)], seeds=2)
+    (tmp_path / "learned.csv").write_text(
+        "variant,seed,rounds,returns,kl\n" + "".join(f"toy/central,{seed},2 4,10 20,0.1 0.2\n" for seed in (0, 1))
+    )
+    histories = Study(root, tmp_path).histories("6", [Series("central", "toy", CENTRAL)], seeds=2)
     assert [(h.env, h.series, h.seed) for h in histories] == [
         ("old", "a", 0),
         ("toy", "central", 0),
@@ -187,8 +204,8 @@ class Imagined(Study):
 
 @pytest.fixture
 def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imagined:
-    monkeypatch.setattr(stellaris_figures, "swept", lambda runs, env, rule: stellaris.SWEPT[rule][0])
-    monkeypatch.setattr(stellaris_figures, "tuned", lambda runs, *which: stellaris.variant(*which, rate="1.5e-4"))
+    monkeypatch.setattr(stellaris_figures, "swept", lambda study, env, rule: stellaris.SWEPT[rule][0])
+    monkeypatch.setattr(stellaris_figures, "tuned", lambda study, *which: stellaris.variant(*which, rate="1.5e-4"))
     return Imagined(runs=tmp_path / "runs", results=tmp_path, envs=("hopper", "qbert"))
 
 

@@ -28,9 +28,9 @@ learn() {
 learn envpool/hopper platform.rpc=0 platform.cache=0
 learn envpool/walker2d total_steps=1_000_000 platform.rpc=0 platform.cache=0
 learn brax/inverted_pendulum
-learn gymnax/breakout_minatar total_steps=1_000_000
+learn gymnax/breakout_minatar
 learn brax/hopper total_steps=1_000_000
-learn gymnax/spaceinvaders_minatar total_steps=1_000_000
+learn gymnax/spaceinvaders_minatar
 # A pass of the network per policy in flight is what truncation costs. Where networks are large, that is too much for two
 # cores: one learner.
 learn envpool/humanoid system=central algorithm.epochs=5 env.num_envs=16 total_steps=200_000

@@ -17,12 +17,9 @@ import numpy as np
 from stellaris_jax.billing import Bill, bill, common_bill
 from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config
-from stellaris_jax.report.runs import Run
+from stellaris_jax.reproduce.store import Learned, final
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline import Timeline
-
-LAST = 0.2
-"""Share of a run's evaluations, the last ones, whose mean is its final return: one evaluation alone is noisy."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class History:
 
     @property
     def final_return(self) -> float:
-        return float(_last(self.returns).mean())
+        return final(self.returns.tolist())
 
 
 KEYS = ("env", "series", "variant", "seed")
@@ -62,31 +59,15 @@ class Series:
     variant: Variant
     billing: tuple[str, ...] = ()
 
-    def histories(self, found: Sequence[Run]) -> list[History]:
-        """The histories of all seeds of the runs of this series."""
+    def histories(self, curves: Sequence[Learned]) -> list[History]:
+        """What was learned for this series, against env steps, time and money."""
         config = load_config([*self.variant.overrides, *self.billing])
+        steps = config.env.num_envs * config.algorithm.rollout_length
         result = []
-        for run in found:
-            rounds = [record["round"] for record in run.evaluations]
-            steps = np.array([record["env_steps"] for record in run.evaluations], float)
-            for seed, returns in enumerate(_returns(run), start=run.config["seed"]):
-                curves = (steps, *_money(config, seed, rounds), returns)
-                result.append(History(self.env, self.name, self.variant.name, seed, *curves))
+        for one in curves:
+            values = (steps * np.array(one.rounds, float), *_money(config, one.seed, one.rounds), np.array(one.returns))
+            result.append(History(self.env, self.name, self.variant.name, one.seed, *values))
         return result
-
-
-def final_returns(found: Sequence[Run]) -> np.ndarray:
-    """Final return of every seed of some runs."""
-    return np.array([_last(returns).mean() for run in found for returns in _returns(run)])
-
-
-def _last(values: np.ndarray) -> np.ndarray:
-    return values[-max(1, round(LAST * len(values))) :]
-
-
-def _returns(run: Run) -> np.ndarray:
-    """Evaluated returns `[seeds, points]`."""
-    return np.array([record["per_seed"]["eval_return_mean"] for record in run.evaluations], float).T
 
 
 def _money(config: Config, seed: int, rounds: Sequence[int]) -> tuple[np.ndarray, ...]:

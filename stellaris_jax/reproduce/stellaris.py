@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import numpy as np
 
-from stellaris_jax.reproduce.history import final_returns
-from stellaris_jax.reproduce.training import Variant, runs
+from stellaris_jax.reproduce.study import Study
+from stellaris_jax.reproduce.training import Variant
 
 RATES = {"ppo": ("5e-5", "1.7e-5", "1.5e-4"), "impact": ("5e-4", "1.7e-4", "1.5e-3")}
 """The small grid of learning rates: the paper's own (SC'24, Table III), a third of it, and three times as much."""
@@ -48,21 +48,21 @@ def variant(env: str, system: str, algorithm: str = "ppo", rate: str = "") -> Va
     return base.with_settings(f"lr{rate}", f"algorithm.learning_rate={rate}")
 
 
-def swept(root: Path, env: str, rule: str) -> str:
+def swept(study: Study, env: str, rule: str) -> str:
     """The best of a rule's parameters at the paper's learning rate, chosen on the tuning seeds."""
     env = TUNED_ON.get(env, env)
     candidates = {variant(env, system): system for system in SWEPT[rule]}
-    return candidates[_best(root, list(candidates))]
+    return candidates[_best(study, list(candidates))]
 
 
-def tuned(root: Path, env: str, system: str, algorithm: str = "ppo") -> Variant:
+def tuned(study: Study, env: str, system: str, algorithm: str = "ppo") -> Variant:
     """A system at the best learning rate of the grid, chosen on the tuning seeds."""
     home = TUNED_ON.get(env, env)
     candidates = {variant(home, system, algorithm, rate): rate for rate in RATES[algorithm]}
-    return variant(env, system, algorithm, candidates[_best(root, list(candidates))])
+    return variant(env, system, algorithm, candidates[_best(study, list(candidates))])
 
 
-def _best(root: Path, candidates: list[Variant]) -> Variant:
-    """The variant with the highest final return over the tuning seeds."""
-    found = runs(candidates, TUNING_SEEDS, root)
-    return max(candidates, key=lambda candidate: final_returns(found[candidate]).mean())
+def _best(study: Study, candidates: list[Variant]) -> Variant:
+    """The variant with the highest mean final return over the tuning seeds."""
+    found = study.learned(candidates, TUNING_SEEDS)
+    return max(candidates, key=lambda candidate: np.mean([one.final_return for one in found[candidate]]))

@@ -82,7 +82,7 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
     series = []
     for env in envs:
         plain = variant(env, system, algorithm), variant(env, "stellaris", algorithm)
-        best = tuned(study.runs, env, system, algorithm), tuned(study.runs, env, "stellaris", algorithm)
+        best = tuned(study, env, system, algorithm), tuned(study, env, "stellaris", algorithm)
         for (base, ours), suffix in ((plain, ""), (best, TUNED)):
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
@@ -122,12 +122,12 @@ def ablation(study: Study) -> list[Claim]:
     env, seeds = "hopper", 10
     systems = {
         "Stellaris": "stellaris",
-        "softsync": swept(study.runs, env, "softsync"),
-        "SSP": swept(study.runs, env, "ssp"),
+        "softsync": swept(study, env, "softsync"),
+        "SSP": swept(study, env, "ssp"),
         "asynchronous": "async",
     }
     series = [Series(name, env, variant(env, system)) for name, system in systems.items()]
-    series += [Series(f"{name}{TUNED}", env, tuned(study.runs, env, system)) for name, system in systems.items()]
+    series += [Series(f"{name}{TUNED}", env, tuned(study, env, system)) for name, system in systems.items()]
     histories = study.histories("11a", series, seeds)
     panels = _by_rate(histories)
     rounds = [round_ * STEPS for round_ in published.AGGREGATION_ROUNDS]

@@ -10,15 +10,14 @@ from matplotlib.figure import Figure
 
 from stellaris_jax.calibrate import calibrate
 from stellaris_jax.compose import load_config
-from stellaris_jax.report.curves import BLUE, COLOURS, DPI, TEXT, VERMILION, draw_band, save, tidy
-from stellaris_jax.report.runs import Run
+from stellaris_jax.report.curves import BLUE, COLOURS, DPI, TEXT, VERMILION, save, tidy
 from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, fact, less
 from stellaris_jax.reproduce.pictures import Bar, bars
 from stellaris_jax.reproduce.stellaris import variant
+from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.study import Study
-from stellaris_jax.reproduce.training import runs
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.trainer import Trainer
 
@@ -35,7 +34,7 @@ def staleness(study: Study) -> list[Claim]:
     seeds = range(study.seeds or SEEDS)
     cells = {(a, n): _learning(a, n, seeds) for a in published.LEARNING_SECONDS for n in published.LEARNERS}
     systems = {"asynchronous": variant("hopper", "async"), "synchronous": variant("hopper", "no-async")}
-    found = runs(systems.values(), seeds, study.runs)
+    found = study.learned(systems.values(), seeds)
     divergence = {name: found[one] for name, one in systems.items()}
     study.table(
         "3",
@@ -62,7 +61,7 @@ def staleness(study: Study) -> list[Claim]:
     ours = ", ".join(f"{np.mean(values):.1f}" for values in means)
     text = "staleness grows with 2, 4, 6, 8 learners (paper: mode, here: mean)"
     claims.append(fact(text, modes, ours, bool(np.all(np.diff([np.mean(values) for values in means]) > 0))))
-    peaks = [float(np.mean([curve[1].max() for curve in _divergences(divergence[name])])) for name in systems]
+    peaks = [float(_divergence(divergence[name])[1].max()) for name in systems]
     paper = " against ".join(str(value) for value in published.KL_PEAK.values())
     text = "asynchronous learners move the policy further in a round (largest KL of the mean over seeds)"
     claims.append(fact(text, paper, f"{peaks[0]:.2g} against {peaks[1]:.2g}", peaks[0] > peaks[1]))
@@ -90,15 +89,12 @@ def _learning(actors: int, learners: int, seeds: Sequence[int]) -> list[Cell]:
     return cells
 
 
-def _divergences(found: Sequence[Run]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """KL divergence between the actors' policy and the learners', against rounds, one curve per run."""
-    return [
-        (np.array([record["round"] for record in run.rounds]), np.array([record["kl"] for record in run.rounds]))
-        for run in found
-    ]
+def _divergence(found: Sequence[Learned]) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds, and the KL divergence between the actors' policy and the learners' in each, its mean over seeds."""
+    return np.array(found[0].rounds), np.mean([one.kl for one in found], axis=0)
 
 
-def _staleness_figure(cells: dict[tuple[int, int], list[Cell]], divergence: dict[str, list[Run]]) -> Figure:
+def _staleness_figure(cells: dict[tuple[int, int], list[Cell]], divergence: dict[str, list[Learned]]) -> Figure:
     figure = Figure(figsize=(10, 3.4), dpi=DPI, layout="constrained")
     figure.suptitle("Figure 3: what more learners do (paper: dotted)", fontsize=TEXT + 2, fontweight="bold")
     seconds, density, kl = figure.subplots(1, 3)
@@ -117,7 +113,7 @@ def _staleness_figure(cells: dict[tuple[int, int], list[Cell]], divergence: dict
     density.set_xlabel("staleness (versions), 32 actors", fontsize=TEXT)
     density.set_ylabel("share of gradients", fontsize=TEXT)
     for colour, (name, found) in zip((VERMILION, BLUE), divergence.items(), strict=True):
-        draw_band(kl, _divergences(found), {"color": colour, "label": name})
+        kl.plot(*_divergence(found), color=colour, label=name)
         kl.axhline(published.KL_PEAK[name], color=colour, linestyle=":", linewidth=1)
     kl.set_xlabel("round", fontsize=TEXT)
     kl.set_ylabel("KL divergence", fontsize=TEXT)

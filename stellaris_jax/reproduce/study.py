@@ -11,7 +11,8 @@ from typing import Any
 
 from stellaris_jax.reproduce.claims import Claim, read_claims, write_claims
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
-from stellaris_jax.reproduce.training import runs
+from stellaris_jax.reproduce.store import Learned, learned
+from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.run import write_atomically
 from stellaris_jax.schema import ConfigError
 
@@ -24,8 +25,8 @@ class Study:
     """What of a paper is asked for, and where it goes.
 
     Args:
-      runs: directory of the trained runs, shared by all figures.
-      results: directory of CSV files, pictures and README.md.
+      runs: directory of the runs that are trained.
+      results: directory of CSV files, pictures and README.md; what `learned.csv` in it has is not trained again.
       envs: environments, as in `experiment=stellaris/<env>`; None for those of the paper's figure.
       seeds: seeds per series; None for a figure's own number.
     """
@@ -35,6 +36,10 @@ class Study:
     envs: Sequence[str] | None = None
     seeds: int | None = None
 
+    def learned(self, variants: Iterable[Variant], seeds: range) -> dict[Variant, list[Learned]]:
+        """What variants learn with these seeds, trained if `learned.csv` of the results does not have it."""
+        return learned(variants, seeds, self.runs, self.results / "learned.csv")
+
     def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
         """Train what is missing and write `figure_<figure>.csv`; returns all its histories.
 
@@ -42,7 +47,7 @@ class Study:
         """
         series = list(series)
         count = self.seeds or seeds
-        found = runs([one.variant for one in series], range(count), self.runs)
+        found = self.learned([one.variant for one in series], range(count))
         fresh = [history for one in series for history in one.histories(found[one.variant])]
         path = self.results / f"figure_{figure}.csv"
         envs = {one.env for one in series}

@@ -6,7 +6,7 @@ Several processes may work on one study: each takes a run that nobody else has u
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,11 @@ class Job:
     count: int
 
     def path(self, root: Path) -> Path:
-        return root / self.variant.name / f"seeds-{self.first}-{self.first + self.count - 1}"
+        return root / self.variant.name / f"seeds-{self.seeds[0]}-{self.seeds[-1]}"
+
+    @property
+    def seeds(self) -> range:
+        return range(self.first, self.first + self.count)
 
     @property
     def overrides(self) -> list[str]:
@@ -54,25 +58,20 @@ def jobs(variant: Variant, seeds: range) -> list[Job]:
     return [Job(variant, seeds[i], min(BLOCK, len(seeds) - i)) for i in range(0, len(seeds), BLOCK)]
 
 
-def runs(variants: Iterable[Variant], seeds: range, root: Path) -> dict[Variant, list[Run]]:
-    """The finished runs of every variant below `root`; what is missing is trained first.
+def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
+    """The finished runs of these jobs below `root`; what has not been trained yet is trained now.
 
-    Raises ConfigError for a configuration that cannot run, and `Interrupted` after a signal, with everything saved.
+    Runs that another process is at are waited for at the end. Raises ConfigError for a configuration that cannot run,
+    and `Interrupted` after a signal, with everything saved.
     """
-    variants = list(dict.fromkeys(variants))
-    train_missing([job for variant in variants for job in jobs(variant, seeds)], root)
-    return {variant: [read_run(job.path(root)) for job in jobs(variant, seeds)] for variant in variants}
-
-
-def train_missing(wanted: Sequence[Job], root: Path) -> None:
-    """Train every job that has no summary yet; those that another process is at are waited for at the end."""
     missing = [job for job in wanted if not _finished(job, root)]
     for patient in (False, True):
-        for number, job in enumerate(missing, start=1):
+        for job in missing:
             with _claimed(job.path(root), patient) as free:
                 if free and not _finished(job, root):
-                    print(f"run {number} of {len(missing)}: {job.path(root)}", flush=True)
+                    print(f"training {job.path(root)}", flush=True)
                     _train(job, root)
+    return [read_run(job.path(root)) for job in wanted]
 
 
 def _finished(job: Job, root: Path) -> bool:

@@ -1,0 +1,92 @@
+"""What runs have learned, in one small file that is kept with the results: nothing in it is ever trained again."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stellaris_jax.report.runs import Run
+from stellaris_jax.reproduce.training import Variant, jobs, runs
+from stellaris_jax.run import write_atomically
+
+LAST = 0.2
+"""Share of a run's evaluations, the last ones, whose mean is its final return: one evaluation alone is noisy."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The evaluations of one seed of a variant: rounds, returns, and the KL divergence of the round between the actors'
+    policy and the learners' (the mean over the seeds of its run), each `[points]`."""
+
+    variant: str
+    seed: int
+    rounds: tuple[int, ...]
+    returns: tuple[float, ...]
+    kl: tuple[float, ...]
+
+    @property
+    def final_return(self) -> float:
+        return final(self.returns)
+
+
+def final(returns: Sequence[float]) -> float:
+    """The mean of the last evaluations of a curve."""
+    return float(np.mean(returns[-max(1, round(LAST * len(returns))) :]))
+
+
+def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) -> dict[Variant, list[Learned]]:
+    """What every variant has learned with these seeds; what is not in the file `store` yet is trained below `root`.
+
+    Raises as `runs` does.
+    """
+    variants = list(dict.fromkeys(variants))
+    known = _read(store)
+    for variant in variants:
+        missing = [job for job in jobs(variant, seeds) if any((variant.name, seed) not in known for seed in job.seeds)]
+        if missing:
+            found = runs(missing, root)
+            known = _add(store, [one for run in found for one in _of_run(variant, run)])
+    return {variant: [known[variant.name, seed] for seed in seeds] for variant in variants}
+
+
+def _of_run(variant: Variant, run: Run) -> list[Learned]:
+    rounds = tuple(record["round"] for record in run.evaluations)
+    divergence = {record["round"]: record["kl"] for record in run.rounds}
+    kl = tuple(divergence[round_] for round_ in rounds)
+    returns = zip(*(record["per_seed"]["eval_return_mean"] for record in run.evaluations), strict=True)
+    return [Learned(variant.name, seed, rounds, one, kl) for seed, one in enumerate(returns, start=run.config["seed"])]
+
+
+def _read(store: Path) -> dict[tuple[str, int], Learned]:
+    if not store.is_file():
+        return {}
+    with open(store, newline="", encoding="utf-8") as file:
+        rows = [
+            Learned(variant, int(seed), tuple(map(int, rounds.split())), _floats(returns), _floats(kl))
+            for variant, seed, rounds, returns, kl in list(csv.reader(file))[1:]
+        ]
+    return {(row.variant, row.seed): row for row in rows}
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
+
+
+def _add(store: Path, new: Iterable[Learned]) -> dict[tuple[str, int], Learned]:
+    """Enter rows and return all there are; other processes may enter theirs at the same time."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with open(store.with_name(f".{store.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = _read(store) | {(row.variant, row.seed): row for row in new}
+        lines = ["variant,seed,rounds,returns,kl"]
+        for _, row in sorted(rows.items()):
+            variant, seed, rounds, *curves = astuple(row)
+            numbers = [" ".join(map(str, rounds)), *(" ".join(f"{value:.6g}" for value in curve) for curve in curves)]
+            lines.append(",".join([variant, str(seed), *numbers]))
+        write_atomically(store, "\n".join(lines) + "\n")
+        return _read(store)
