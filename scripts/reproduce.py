@@ -5,7 +5,8 @@ python scripts/reproduce.py stellaris --figure 11                           one 
 python scripts/reproduce.py stellaris --figure 6 --envs hopper --seeds 3    less of it
 
 What is trained is kept below --runs, so that an interrupted call can be repeated, and what it has learned is kept in
-learned.csv of the results, so that nothing is trained twice; remove its lines to start over. Calls at once share the work.
+learned.csv of the results, so that nothing is trained twice; remove its lines to start over. Several calls at once
+share the work.
 """
 
 from __future__ import annotations
