@@ -73,10 +73,7 @@ class Trainer:
         self.steps_per_round = config.env.num_envs * algorithm.rollout_length
         self.total_rounds = math.ceil(config.total_steps / self.steps_per_round)
         gradients = algorithm.epochs * algorithm.minibatches
-        self.timelines = [
-            Timeline(system, config.platform, config.delays, gradients_per_round=gradients, seed=seed)
-            for seed in self.seeds
-        ]
+        self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
         truncates = system.truncation != "none"
         self.shape = PlanShape(
             rounds=1 if host else config.engine.chunk_rounds,

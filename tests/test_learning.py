@@ -71,7 +71,7 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     shape = PlanShape(CHUNK, 1, 1, 3, gradients, samples // algorithm.minibatches, config.system.versions, 1)
     engine = Engine(config, env, network, shape)
-    timeline = Timeline(config.system, config.platform, config.delays, gradients_per_round=gradients, seed=0)
+    timeline = Timeline.of(config, seed=0)
     state, staleness = engine.init([0]), []
     for first in range(0, ROUNDS, CHUNK):
         rounds = range(first, first + CHUNK)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_timeline import LEARNER, Scenario, advance, examples, scenarios, simulate, used
+from scenarios import LEARNER, Scenario, advance, examples, scenarios, simulate, used
 
 from stellaris_jax.billing import HOUR, bill, common_bill
 from stellaris_jax.calibrate import calibrate, write
@@ -233,8 +233,7 @@ SERVERLESS = {"stellaris", "minionsrl", "artifact"} | ABLATIONS
 @pytest.mark.parametrize("name", choices("system"))
 def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
     config = load_config([f"system={name}", "delays=hopper"])
-    gradients = config.algorithm.epochs * config.algorithm.minibatches
-    timeline = Timeline(config.system, config.platform, config.delays, gradients_per_round=gradients, seed=0)
+    timeline = Timeline.of(config, seed=0)
     records = advance(timeline, 4)
     staleness = {gradient.staleness for gradient in used(records)}
     groups = {len(group.gradients) for record in records for group in record.groups}

@@ -21,14 +21,7 @@ def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
 
 def timeline_figure(config: Config, rounds: int) -> Figure:
     """One row per learner, one for the actors, one for the parameter function; bars coloured by staleness."""
-    algorithm = config.algorithm
-    timeline = Timeline(
-        config.system,
-        config.platform,
-        config.delays,
-        gradients_per_round=algorithm.epochs * algorithm.minibatches,
-        seed=config.seed,
-    )
+    timeline = Timeline.of(config, config.seed)
     records = [timeline.next_round() for _ in range(rounds)]
     groups = [group for record in records for group in record.groups]
     gradients = [gradient for group in groups for gradient in group.gradients]

@@ -72,18 +72,12 @@ class Series:
 
 def _money(config: Config, seed: int, rounds: Sequence[int]) -> tuple[np.ndarray, ...]:
     """Simulated seconds, dollars, dollars for learners, and common dollars, since the start, at the end of `rounds`."""
-    algorithm, system = config.algorithm, config.system
-    timeline = Timeline(
-        system,
-        config.platform,
-        config.delays,
-        gradients_per_round=algorithm.epochs * algorithm.minibatches,
-        seed=seed,
-    )
+    timeline = Timeline.of(config, seed)
     usages = [timeline.next_round().usage for _ in range(rounds[-1])]
+    system, prices, actors = config.system, config.prices, config.platform.actors
     rows = []
     for usage in (usages[round_ - 1] for round_ in rounds):
-        own, common = (rule(system, config.prices, usage, config.platform.actors) for rule in (bill, common_bill))
+        own, common = (rule(system, prices, usage, actors) for rule in (bill, common_bill))
         rows.append((usage.seconds, own.total, _learners(own), common.total))
     return tuple(np.array(rows).T)
 

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 
-from stellaris_jax.config import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config import Config, DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline.delays import Stream
 from stellaris_jax.timeline.platform import Containers, Placement
 from stellaris_jax.timeline.rules import RULES
@@ -115,6 +115,12 @@ class Timeline:
       gradients_per_round: minibatches the loader cuts a fragment into, over all epochs (G).
       seed: seeds the durations.
     """
+
+    @classmethod
+    def of(cls, config: Config, seed: int) -> Timeline:
+        """The timeline of one seed of a configuration."""
+        gradients = config.algorithm.epochs * config.algorithm.minibatches
+        return cls(config.system, config.platform, config.delays, gradients_per_round=gradients, seed=seed)
 
     def __init__(
         self,
