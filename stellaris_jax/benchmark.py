@@ -52,6 +52,7 @@ JOBS: dict[str, list[str]] = {
         "network.hidden=[256,256]",
         "network.activation=tanh",
         "algorithm.rollout_length=10",
+        "algorithm.epochs=4",
         "algorithm.minibatches=32",
         "algorithm.learning_rate=3e-4",
         "algorithm.anneal=false",

@@ -32,7 +32,13 @@ Figures = dict[str, Any]
 ENVS: dict[str, list[str]] = {
     "gymnax/CartPole-v1": ["env=gymnax/cartpole", "env.num_envs=512", "algorithm.rollout_length=64"],
     "gymnax/SpaceInvaders-MinAtar": ["env=gymnax/spaceinvaders_minatar", "env.num_envs=64"],
-    "brax/hopper": ["env=brax/hopper", "env.num_envs=256", "algorithm.rollout_length=32", "algorithm.minibatches=8"],
+    "brax/hopper": [
+        "env=brax/hopper",
+        "env.num_envs=256",
+        "algorithm.rollout_length=32",
+        "algorithm.epochs=4",
+        "algorithm.minibatches=8",
+    ],
     "envpool/Hopper-v4": ["env=envpool/hopper", "env.num_envs=64", "algorithm.epochs=4", "algorithm.minibatches=8"],
     "envpool/SpaceInvaders-v5": ["env=envpool/spaceinvaders", "env.num_envs=8", "algorithm.rollout_length=128"],
 }

@@ -35,4 +35,4 @@ learn gymnax/spaceinvaders_minatar
 # cores: one learner.
 learn envpool/humanoid system=central algorithm.epochs=5 env.num_envs=16 total_steps=200_000
 learn envpool/roadrunner system=central evaluation.points=3 total_steps=60_000
-learn envpool/kungfumaster system=central evaluation.points=3 total_steps=60_000
+learn envpool/kungfumaster system=central evaluation.points=2 total_steps=40_000

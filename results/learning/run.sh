@@ -31,5 +31,6 @@ learn gymnax/cartpole "algorithm.anneal=false env.normalize_reward=false" \
   allreduce:3e-3 central:3e-4 async:1e-3 softsync:3e-3 ssp:3e-4 stellaris:3e-3 artifact:3e-4
 learn gymnax/acrobot algorithm.anneal=false \
   allreduce:1e-2 central:1e-2 async:3e-4 softsync:1e-2 ssp:1e-3 stellaris:3e-3 artifact:3e-4
-learn brax/inverted_pendulum "algorithm.anneal=false env.normalize_reward=false" allreduce:3e-3 stellaris:1e-3
+learn brax/inverted_pendulum \
+  "algorithm.anneal=false algorithm.gamma=0.97 env.normalize_reward=false total_steps=500_000" allreduce:3e-3 stellaris:1e-3
 learn gymnax/breakout_minatar total_steps=1e6 allreduce:1e-2 stellaris:3e-3
