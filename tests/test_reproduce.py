@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ import scipy.stats
 
 from stellaris_jax.compose import load_config
 from stellaris_jax.report.statistics import welch_ci95
-from stellaris_jax.reproduce import stellaris, stellaris_figures, training
+from stellaris_jax.reproduce import stellaris, stellaris_figures, stellaris_systems, training
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, less, more, read_claims, write_claims
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
 from stellaris_jax.reproduce.stellaris_figures import FIGURES
-from stellaris_jax.reproduce.store import learned
+from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.schema import ConfigError
@@ -190,7 +190,12 @@ def test_other_environments_stay_in_a_figures_file(root: Path, tmp_path: Path) -
 
 @dataclass(frozen=True)
 class Imagined(Study):
-    """A study whose runs are made up: Stellaris ends at 200, everything else at 100."""
+    """A study whose runs are made up: Stellaris ends at 200, everything else at 100; the policy moves by seed + 1."""
+
+    def learned(self, variants: Iterable[Variant], seeds: range) -> dict[Variant, list[Learned]]:
+        return {
+            one: [Learned(one.name, seed, (1, 2), (1.0, 2.0), (seed, seed + 1.0)) for seed in seeds] for one in variants
+        }
 
     def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
         made = [
@@ -209,14 +214,27 @@ def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imagined:
     return Imagined(runs=tmp_path / "runs", results=tmp_path, envs=("hopper", "qbert"))
 
 
-@pytest.mark.parametrize("figure", ["2", "6", "8", "11", "12", "13"])
-def test_figures_have_pictures_claims_and_a_file(figure: str, imagined: Imagined) -> None:
+@pytest.mark.parametrize("figure", list(FIGURES))
+def test_figures_have_pictures_claims_and_a_file(
+    figure: str, imagined: Imagined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if figure == "3":
+        imagined = replace(imagined, seeds=2)
+    if figure == "14":  # measures this machine
+        monkeypatch.setattr(stellaris_systems, "variant", lambda env, system: CENTRAL)
+        imagined = replace(imagined, envs=("hopper",))
     claims = FIGURES[figure](imagined)
     names = {"11": ["11a", "11b"]}.get(figure, [figure])
     for name in names:
         assert (imagined.results / f"figure_{name}.png").stat().st_size > 10_000
         assert (imagined.results / f"figure_{name}.csv").is_file()
     assert claims
+    if figure == "3":
+        verdicts = {claim.claim: claim.verdict for claim in claims}
+        assert set(list(verdicts.values())[:-1]) == {HOLDS}, "more learners: faster, less busy, more stale"
+        assert verdicts.popitem()[1] == REVERSED, "here nobody moves the policy further"
+    if figure == "14":
+        assert (imagined.results / "figure_14.csv").read_text().count("hopper,") == 4 * 20
     if figure in ("6", "11"):
         verdicts = {
             claim.verdict for claim in claims if "ends higher" in claim.claim and "truncation" not in claim.claim
