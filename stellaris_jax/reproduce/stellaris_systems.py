@@ -103,6 +103,8 @@ def _staleness_figure(cells: dict[tuple[int, int], list[Cell]], divergence: dict
         seconds.plot(published.LEARNERS, ours, color=colour, marker="o", label=f"{actors} actors")
         seconds.plot(published.LEARNERS, theirs, color=colour, marker="o", markerfacecolor="white", linestyle=":")
     seconds.set_yscale("log")
+    seconds.set_yticks([2, 3, 5, 10, 20, 30], ["2", "3", "5", "10", "20", "30"])
+    seconds.minorticks_off()
     seconds.set_ylabel("learning seconds a round", fontsize=TEXT)
     seconds.set_xlabel("learners", fontsize=TEXT)
     for colour, learners in zip(COLOURS, published.LEARNERS, strict=False):
