@@ -21,6 +21,7 @@ from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.schema import ConfigError
+from stellaris_jax.timeline import Round, Timeline
 
 TASK = (
     "env=gymnax/cartpole",
@@ -252,6 +253,24 @@ def test_readme_keeps_what_people_wrote(imagined: Imagined) -> None:
     assert "![Figure 2](figure_2.png)" in text and "[figure_13.csv](figure_13.csv)" in text
     with pytest.raises(ConfigError, match="--figure 4 is not one of 2, 3, 6"):
         reproduce(imagined, FIGURES, ["4"])
+
+
+@pytest.mark.parametrize("system", ["central", "rllib"])
+def test_a_whole_gpu_changes_time_alone(system: str) -> None:
+    """Baselines re-timed with a GPU to themselves compute the same gradients on the same versions."""
+    base = stellaris.variant("hopper", system)
+    configs = [load_config([*base.overrides, *more_]) for more_ in ((), (stellaris_figures._whole_gpu(base),))]
+    shared, whole = ([timeline.next_round() for _ in range(5)] for timeline in (Timeline.of(c, 0) for c in configs))
+
+    def work(rounds: list[Round]) -> list[Any]:
+        return [
+            (record.behaviour_version, [sorted((g.minibatch, g.version) for g in group.gradients)])
+            for record in rounds
+            for group in record.groups
+        ]
+
+    assert work(shared) == work(whole)
+    assert whole[-1].usage.seconds < 0.8 * shared[-1].usage.seconds
 
 
 @pytest.mark.parametrize("env", ["hopper", "qbert"])

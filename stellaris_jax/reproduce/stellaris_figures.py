@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from stellaris_jax.compose import load_config
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more
 from stellaris_jax.reproduce.history import History, Series
@@ -13,6 +14,7 @@ from stellaris_jax.reproduce.published import End
 from stellaris_jax.reproduce.stellaris import STEPS, swept, tuned, variant
 from stellaris_jax.reproduce.stellaris_systems import latency, staleness
 from stellaris_jax.reproduce.study import Figure, Study
+from stellaris_jax.reproduce.training import Variant
 
 SEEDS = 5
 MUJOCO = ("hopper", "humanoid", "walker2d")
@@ -26,6 +28,9 @@ BASELINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Algorithm, what is trained and what is billed of each baseline. MinionsRL learns as the central learner does, and
 pays for functions."""
+WHOLE = ", whole GPU"
+"""What the name of a baseline ends in whose learner has a GPU to itself and, where functions that share one are bound
+by it, computes as fast as all of them together. Its training is the same; the time it takes is not."""
 COMPARISONS = {"6": "PPO", "7": "IMPACT", "9": "RLlib", "10": "MinionsRL"}
 
 
@@ -61,17 +66,15 @@ def comparison(study: Study, figure: str) -> list[Claim]:
         for suffix, rates in (("", "the paper's rates"), (TUNED, "tuned rates")):
             panel = f"{env}, {rates}"
             a, b = _of(histories, env, f"{name} + Stellaris{suffix}"), _of(histories, env, f"{name}{suffix}")
-            panels[panel] = [*b, *a]
+            panels[panel] = [*b, *_of(histories, env, f"{name}{WHOLE}{suffix}"), *a]
             marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
             where = f"{name} on {env}, {rates}: Stellaris"
             paper = f"{ours.reward:.0f} against {base.reward:.0f}"
             claims.append(more(f"{where} ends higher", paper, _final(a), _final(b)))
-            if not suffix:
-                text, paper = (
-                    f"{name} on {env}: Stellaris takes less time",
-                    f"{ours.seconds} s against {base.seconds} s",
-                )
-                claims.append(less(text, paper, _seconds(a), _seconds(b), " s"))
+        for rival in _rivals(name):
+            paper = f"{ours.seconds} s against {base.seconds} s"
+            slow, fast = (_seconds(_of(histories, env, series)) for series in (rival, f"{name} + Stellaris"))
+            claims.append(less(f"{rival} on {env}: Stellaris takes less time", paper, fast, slow, " s"))
     curves(panels, marks, study.picture(figure), f"Figure {figure}: {name} without and with Stellaris")
     return claims
 
@@ -86,7 +89,20 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
         for (base, ours), suffix in ((plain, ""), (best, TUNED)):
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
+            if algorithm == "ppo":
+                series.append(Series(f"{name}{WHOLE}{suffix}", env, base, (*billed, _whole_gpu(base))))
     return series
+
+
+def _rivals(name: str) -> list[str]:
+    """The baseline, and where its timing does not touch what it learns, with a GPU to itself."""
+    return [name, f"{name}{WHOLE}"] if BASELINES[name][0] == "ppo" else [name]
+
+
+def _whole_gpu(base: Variant) -> str:
+    """The setting that lets a learner compute as fast as all functions of its GPU together."""
+    config = load_config(list(base.overrides))
+    return f"delays.learner.seconds={config.delays.learner.seconds / config.platform.slots_per_gpu:.4g}"
 
 
 def costs(study: Study) -> list[Claim]:
@@ -99,18 +115,20 @@ def costs(study: Study) -> list[Claim]:
         panels[name] = []
         for env in dict.fromkeys(history.env for history in histories):
             ends = published.ENDS[name][env]
-            pair = [_of(histories, env, label) for label in (name, f"{name} + Stellaris")]
-            for label, end, members in zip((name, "+ Stellaris"), ends, pair, strict=True):
+            ours = _of(histories, env, f"{name} + Stellaris")
+            paper = f"${ends[1].dollars:.2f} against ${ends[0].dollars:.2f}"
+            for rival in _rivals(name):
+                base = _of(histories, env, rival)
+                where = f"{rival} on {env}: Stellaris costs less"
+                claims.append(less(f"{where}, each by its own rule", paper, _cost(ours), _cost(base), "$"))
+                ours_common, base_common = ([h.common_usd[-1] for h in members] for members in (ours, base))
+                claims.append(less(f"{where}, at the common price", paper, ours_common, base_common, "$"))
+            for label in (*_rivals(name), f"{name} + Stellaris"):
+                members, end = _of(histories, env, label), ends["Stellaris" in label]
                 panels[name].append(Bar(f"{env}\n{label}", end.dollars, _cost(members)))
                 for h in members:
                     dollars = (end.dollars, h.cost_usd[-1], h.learner_usd[-1], h.common_usd[-1])
                     rows.append((env, h.series, h.seed, *(f"{value:.5g}" for value in dollars)))
-            base, ours = pair
-            paper = f"${ends[1].dollars:.2f} against ${ends[0].dollars:.2f}"
-            where = f"{name} on {env}: Stellaris costs less"
-            claims.append(less(f"{where}, each by its own rule", paper, _cost(ours), _cost(base), "$"))
-            common = [[h.common_usd[-1] for h in members] for members in pair]
-            claims.append(less(f"{where}, at the common price", paper, common[1], common[0], "$"))
     header = ("env", "series", "seed", "paper_usd", "cost_usd", "learner_usd", "common_usd")
     study.table("8", header, rows)
     bars(panels, study.picture("8"), "Figure 8: cost of training", "dollars")
