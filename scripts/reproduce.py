@@ -1,7 +1,7 @@
 """Redoes a paper's evaluation: trains what is missing, then writes CSV files, pictures and a table of claims.
 
 python scripts/reproduce.py stellaris                                       everything, six environments, days of work
-python scripts/reproduce.py stellaris --figure 11                           one figure
+python scripts/reproduce.py stellaris --figure 11                           one figure (or 11a, 11b)
 python scripts/reproduce.py stellaris --figure 6 --envs hopper --seeds 3    less of it
 
 What is trained is kept below --runs, so that an interrupted call can be repeated, and what it has learned is kept in

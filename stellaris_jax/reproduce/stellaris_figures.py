@@ -16,7 +16,7 @@ from stellaris_jax.reproduce.stellaris_systems import latency, staleness
 from stellaris_jax.reproduce.study import Figure, Study
 from stellaris_jax.reproduce.training import Variant
 
-SEEDS = 5
+SEEDS, MANY_SEEDS = 5, 10
 MUJOCO = ("hopper", "humanoid", "walker2d")
 ENVS = (*MUJOCO, "gravitar", "spaceinvaders", "qbert")
 
@@ -136,8 +136,8 @@ def costs(study: Study) -> list[Claim]:
 
 
 def ablation(study: Study) -> list[Claim]:
-    """Fig. 11: aggregation rules, and truncation, in the place of Stellaris's; on Hopper, ten seeds."""
-    env, seeds = "hopper", 10
+    """Fig. 11a: other aggregation rules in the place of Stellaris's, on Hopper."""
+    env = "hopper"
     systems = {
         "Stellaris": "stellaris",
         "softsync": swept(study, env, "softsync"),
@@ -146,7 +146,7 @@ def ablation(study: Study) -> list[Claim]:
     }
     series = [Series(name, env, variant(env, system)) for name, system in systems.items()]
     series += [Series(f"{name}{TUNED}", env, tuned(study, env, system)) for name, system in systems.items()]
-    histories = study.histories("11a", series, seeds)
+    histories = study.histories("11a", series, MANY_SEEDS)
     panels = _by_rate(histories)
     rounds = [round_ * STEPS for round_ in published.AGGREGATION_ROUNDS]
     marks = [Mark(name, "env_steps", rounds, values) for name, values in published.AGGREGATION.items()]
@@ -170,14 +170,15 @@ def ablation(study: Study) -> list[Claim]:
         text = f"Stellaris takes {'less' if claim is less else 'more'} time than {name}"
         paper = f"{seconds['Stellaris']} s against {seconds[name]} s"
         claims.append(claim(text, paper, _seconds(ours), _seconds(_of(histories, env, name)), " s"))
-    return claims + _truncation(study, env, seeds)
+    return claims
 
 
-def _truncation(study: Study, env: str, seeds: int) -> list[Claim]:
-    """Fig. 11b, in each of our modes of Eq. 2."""
+def truncation(study: Study) -> list[Claim]:
+    """Fig. 11b: Hopper without truncation, and with each of our modes of Eq. 2."""
+    env = "hopper"
     modes = {"weight": "stellaris", "surrogate": "surrogate", "artifact": "artifact", "without": "no-truncation"}
     series = [Series(name, env, variant(env, system)) for name, system in modes.items()]
-    histories = study.histories("11b", series, seeds)
+    histories = study.histories("11b", series, MANY_SEEDS)
     marks = [
         *_end("weight", histories, published.TRUNCATION["with"]),
         *_end("without", histories, published.TRUNCATION["without"]),
@@ -278,7 +279,8 @@ FIGURES: dict[str, Figure] = {
     **{figure: partial(comparison, figure=figure) for figure in ("6", "7")},
     "8": costs,
     **{figure: partial(comparison, figure=figure) for figure in ("9", "10")},
-    "11": ablation,
+    "11a": ablation,
+    "11b": truncation,
     "12": cluster,
     "13": parameters,
     "14": latency,

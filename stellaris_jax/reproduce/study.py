@@ -73,11 +73,15 @@ Figure = Callable[[Study], list[Claim]]
 
 
 def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]) -> None:
-    """Make the wanted figures one after the other, with their claims and the README brought up to date after each."""
-    for figure in wanted:
-        if figure not in figures:
-            raise ConfigError(f"--figure {figure} is not one of {', '.join(figures)}.")
-    for figure in wanted:
+    """Make the wanted figures one after the other, with their claims and the README brought up to date after each.
+
+    A figure is wanted by its name, or by its number with all its parts: 11 for 11a and 11b.
+    """
+    parts = {name: [figure for figure in figures if figure.rstrip("ab") == name or figure == name] for name in wanted}
+    for name in wanted:
+        if not parts[name]:
+            raise ConfigError(f"--figure {name} is not one of {', '.join(figures)}.")
+    for figure in chain.from_iterable(parts.values()):
         print(f"figure {figure}", flush=True)
         claims = figures[figure](study)
         write_claims(claims, study.results / f"claims_{figure}.csv")
@@ -107,8 +111,6 @@ def _body(results: Path, figures: Sequence[str]) -> str:
         for claim in read_claims(results / f"claims_{figure}.csv"):
             verdict = f"**{claim.verdict}**" if claim.verdict != "not shown" else claim.verdict
             lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {verdict} |")
-    pictures = chain.from_iterable(sorted(results.glob(f"figure_{figure}[.a-z]*png")) for figure in made)
-    for picture in pictures:
-        name = picture.stem.removeprefix("figure_")
-        lines += ["", f"![Figure {name}]({picture.name})", "", f"[{picture.stem}.csv]({picture.stem}.csv)"]
+    for figure in made:
+        lines += ["", f"![Figure {figure}](figure_{figure}.png)", "", f"[figure_{figure}.csv](figure_{figure}.csv)"]
     return "\n".join(lines)
