@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from stellaris_jax.report.curves import BLACK, BLUE, COLOURS, DPI, TEXT, VERMILION, draw_band, save, tidy
+from stellaris_jax.report.curves import BLACK, BLUE, COLOURS, DPI, LINES, TEXT, VERMILION, draw_band, save, tidy
 from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.reproduce.history import History
 from stellaris_jax.telemetry.format import compact, dollars
@@ -38,6 +38,7 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     """A row per panel: return against env steps, simulated seconds and dollars; the paper's points as open circles."""
     names = list(dict.fromkeys(history.series.removesuffix(TUNED) for history in chain(*panels.values())))
     colours = dict(zip(names, COLOURS, strict=False))
+    lines = dict(zip(names, LINES, strict=False))  # what coincides is still seen
     figure = Figure(figsize=(10, 0.9 + 2.4 * len(panels)), dpi=DPI, layout="constrained")
     figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
     rows = figure.subplots(len(panels), len(AXES), sharey="row", squeeze=False)
@@ -45,9 +46,9 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
         for axes, (axis, label) in zip(row, AXES.items(), strict=True):
             for name in names:
                 members = [h for h in histories if h.series.removesuffix(TUNED) == name]
-                lines = [(getattr(history, axis), history.returns) for history in members]
-                if lines:
-                    draw_band(axes, lines, {"color": colours[name]})
+                if members:
+                    drawn = [(getattr(history, axis), history.returns) for history in members]
+                    draw_band(axes, drawn, {"color": colours[name], "linestyle": lines[name]})
             for mark in marks.get(panel, ()):
                 if mark.axis == axis:
                     style = {"color": colours[mark.series], "linestyle": ":", "linewidth": 1}
@@ -60,7 +61,7 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
             tidy(axes)
         row[0].set_ylabel(f"{panel}\nreturn", fontsize=TEXT)
     for name in names:
-        rows[0][0].plot([], [], color=colours[name], label=name)
+        rows[0][0].plot([], [], color=colours[name], linestyle=lines[name], label=name)
     if any(marks.values()):
         rows[0][0].plot([], [], color=BLACK, marker="o", markerfacecolor="white", linestyle=":", label="paper")
     figure.legend(loc="outside lower center", ncols=min(5, len(names) + 1), frameon=False, fontsize=TEXT)
