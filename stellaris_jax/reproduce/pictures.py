@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,8 +37,8 @@ Marks = Mapping[str, Sequence[Mark]]
 def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     """A row per panel: return against env steps, simulated seconds and dollars; the paper's points as open circles."""
     names = list(dict.fromkeys(history.series.removesuffix(TUNED) for history in chain(*panels.values())))
-    colours = dict(zip(names, COLOURS, strict=False))
-    lines = dict(zip(names, LINES, strict=False))  # what coincides is still seen
+    colours = dict(zip(names, cycle(COLOURS), strict=False))
+    lines = dict(zip(names, cycle(LINES), strict=False))  # what coincides is still seen
     figure = Figure(figsize=(10, 0.9 + 2.4 * len(panels)), dpi=DPI, layout="constrained")
     figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
     rows = figure.subplots(len(panels), len(AXES), sharey="row", squeeze=False)
