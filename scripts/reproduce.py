@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
     parser.add_argument("--envs", nargs="+", metavar="ENV", help="environments, such as hopper; default the paper's")
+    parser.add_argument("--untuned", action="store_true", help="at the paper's learning rates only")
     parser.add_argument("--runs", type=Path, help="directory of the trained runs; default runs/<paper>")
     parser.add_argument("--results", type=Path, help="directory of the results; default results/<paper>")
     arguments = parser.parse_args()
@@ -42,6 +43,7 @@ def main() -> None:
         results=arguments.results or Path("results") / arguments.paper,
         envs=arguments.envs,
         seeds=arguments.seeds,
+        tuning=not arguments.untuned,
     )
     try:
         reproduce(study, FIGURES, arguments.figure or list(FIGURES))

@@ -215,6 +215,15 @@ def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imagined:
     return Imagined(runs=tmp_path / "runs", results=tmp_path, envs=("hopper", "qbert"))
 
 
+@pytest.mark.parametrize("figure", ["6", "8", "11a"])
+def test_figures_without_tuning(figure: str, imagined: Imagined, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = FIGURES[figure](imagined)
+    monkeypatch.delattr(stellaris_figures, "tuned")
+    claims = FIGURES[figure](replace(imagined, tuning=False))
+    assert claims == [claim for claim in everything if "tuned" not in claim.claim]
+    assert "tuned" not in (imagined.results / f"figure_{figure}.csv").read_text()
+
+
 @pytest.mark.parametrize("figure", list(FIGURES))
 def test_figures_have_pictures_claims_and_a_file(
     figure: str, imagined: Imagined, monkeypatch: pytest.MonkeyPatch

@@ -63,7 +63,7 @@ def comparison(study: Study, figure: str) -> list[Claim]:
     claims = []
     for env in dict.fromkeys(history.env for history in histories):
         base, ours = published.ENDS[name][env]
-        for suffix, rates in (("", "the paper's rates"), (TUNED, "tuned rates")):
+        for suffix, rates in _rates(study).items():
             panel = f"{env}, {rates}"
             a, b = _of(histories, env, f"{name} + Stellaris{suffix}"), _of(histories, env, f"{name}{suffix}")
             panels[panel] = [*b, *_of(histories, env, f"{name}{WHOLE}{suffix}"), *a]
@@ -84,9 +84,8 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
     functions = ("system.actor_billing=serverless",) if name == "MinionsRL" else ()
     series = []
     for env in envs:
-        plain = variant(env, system, algorithm), variant(env, "stellaris", algorithm)
-        best = tuned(study, env, system, algorithm), tuned(study, env, "stellaris", algorithm)
-        for (base, ours), suffix in ((plain, ""), (best, TUNED)):
+        for suffix in _rates(study):
+            base, ours = (_trained(study, env, one, suffix, algorithm) for one in (system, "stellaris"))
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
             if algorithm == "ppo":
@@ -144,10 +143,16 @@ def ablation(study: Study) -> list[Claim]:
         "SSP": swept(study, env, "ssp"),
         "asynchronous": "async",
     }
-    series = [Series(name, env, variant(env, system)) for name, system in systems.items()]
-    series += [Series(f"{name}{TUNED}", env, tuned(study, env, system)) for name, system in systems.items()]
+    series = [
+        Series(f"{name}{suffix}", env, _trained(study, env, system, suffix))
+        for suffix in _rates(study)
+        for name, system in systems.items()
+    ]
     histories = study.histories("11a", series, MANY_SEEDS)
-    panels = _by_rate(histories)
+    panels = {
+        rates: [history for history in histories if history.series.endswith(TUNED) == (suffix == TUNED)]
+        for suffix, rates in _rates(study).items()
+    }
     rounds = [round_ * STEPS for round_ in published.AGGREGATION_ROUNDS]
     marks = [Mark(name, "env_steps", rounds, values) for name, values in published.AGGREGATION.items()]
     marks += [
@@ -157,7 +162,7 @@ def ablation(study: Study) -> list[Claim]:
     title = f"Figure 11a: aggregation rules on Hopper ({', '.join(systems.values())})"
     curves(panels, dict.fromkeys(panels, marks), study.picture("11a"), title)
     claims = []
-    for suffix, rates in (("", "the paper's rate"), (TUNED, "tuned rates")):
+    for suffix, rates in _rates(study).items():
         ours = _of(histories, env, f"Stellaris{suffix}")
         for name in list(systems)[1:]:
             other = _of(histories, env, f"{name}{suffix}")
@@ -248,11 +253,13 @@ def _of(histories: Iterable[History], env: str, series: str) -> list[History]:
     return [history for history in histories if (history.env, history.series) == (env, series)]
 
 
-def _by_rate(histories: Sequence[History]) -> dict[str, list[History]]:
-    return {
-        "the paper's rate": [h for h in histories if not h.series.endswith(TUNED)],
-        "tuned rates": [h for h in histories if h.series.endswith(TUNED)],
-    }
+def _rates(study: Study) -> dict[str, str]:
+    """The learning rates that are compared, by what the names of their series end in."""
+    return {"": "the paper's rate", TUNED: "tuned rates"} if study.tuning else {"": "the paper's rate"}
+
+
+def _trained(study: Study, env: str, system: str, suffix: str, algorithm: str = "ppo") -> Variant:
+    return tuned(study, env, system, algorithm) if suffix == TUNED else variant(env, system, algorithm)
 
 
 def _final(histories: Iterable[History]) -> list[float]:

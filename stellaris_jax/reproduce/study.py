@@ -29,12 +29,14 @@ class Study:
       results: directory of CSV files, pictures and README.md; what `learned.csv` in it has is not trained again.
       envs: environments, as in `experiment=stellaris/<env>`; None for those of the paper's figure.
       seeds: seeds per series; None for a figure's own number.
+      tuning: whether rules are also compared at learning rates of their own, chosen on other seeds.
     """
 
     runs: Path
     results: Path
     envs: Sequence[str] | None = None
     seeds: int | None = None
+    tuning: bool = True
 
     def learned(self, variants: Iterable[Variant], seeds: range) -> dict[Variant, list[Learned]]:
         """What variants learn with these seeds, trained if `learned.csv` of the results does not have it."""
