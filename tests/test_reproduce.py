@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from stellaris_jax.billing import bill
 from stellaris_jax.compose import load_config
 from stellaris_jax.report.statistics import welch_ci95
 from stellaris_jax.reproduce import stellaris, stellaris_figures, stellaris_systems, training
@@ -21,7 +22,7 @@ from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.schema import ConfigError
-from stellaris_jax.timeline import Round, Timeline
+from stellaris_jax.timeline import Round, Timeline, Usage
 
 TASK = (
     "env=gymnax/cartpole",
@@ -266,7 +267,7 @@ def test_readme_keeps_what_people_wrote(imagined: Imagined) -> None:
 def test_a_whole_gpu_changes_time_alone(system: str) -> None:
     """Baselines re-timed with a GPU to themselves compute the same gradients on the same versions."""
     base = stellaris.variant("hopper", system)
-    configs = [load_config([*base.overrides, *more_]) for more_ in ((), (stellaris_figures._whole_gpu(base),))]
+    configs = [load_config([*base.overrides, *more_]) for more_ in ((), stellaris_figures._whole_gpu(base))]
     shared, whole = ([timeline.next_round() for _ in range(5)] for timeline in (Timeline.of(c, 0) for c in configs))
 
     def work(rounds: list[Round]) -> list[Any]:
@@ -277,6 +278,7 @@ def test_a_whole_gpu_changes_time_alone(system: str) -> None:
         ]
 
     assert work(shared) == work(whole)
+    assert bill(configs[1].system, configs[1].prices, Usage(learner_busy=3600.0), 1).learner_busy == 3.06
     assert whole[-1].usage.seconds < 0.8 * shared[-1].usage.seconds
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from stellaris_jax.report.statistics import mean_ci95, welch_ci95
-from stellaris_jax.telemetry.format import compact
 
 HOLDS, OPEN, REVERSED = "holds", "not shown", "reversed"
 """Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other."""
@@ -62,8 +61,13 @@ def _interval(values: ArrayLike, unit: str) -> str:
     mean, half_width = mean_ci95(values)
     if unit == "$":
         return f"${mean:.3g} ± {half_width:.2g}"
-    return f"{compact(mean)}{unit} ± {half_width:.2g}"
+    return f"{_number(mean)}{unit} ± {half_width:.2g}"
 
 
 def _signed(value: float) -> str:
-    return f"{'+' if value >= 0 else '−'}{compact(abs(value))}"
+    return f"{'+' if value >= 0 else '−'}{_number(abs(value))}"
+
+
+def _number(value: float) -> str:
+    """Three digits, and all of those before the point: 0.635, 12.5, 1,034."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

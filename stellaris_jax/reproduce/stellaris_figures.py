@@ -89,7 +89,7 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
             if algorithm == "ppo":
-                series.append(Series(f"{name}{WHOLE}{suffix}", env, base, (*billed, _whole_gpu(base))))
+                series.append(Series(f"{name}{WHOLE}{suffix}", env, base, (*billed, *_whole_gpu(base))))
     return series
 
 
@@ -98,10 +98,11 @@ def _rivals(name: str) -> list[str]:
     return [name, f"{name}{WHOLE}"] if BASELINES[name][0] == "ppo" else [name]
 
 
-def _whole_gpu(base: Variant) -> str:
-    """The setting that lets a learner compute as fast as all functions of its GPU together."""
+def _whole_gpu(base: Variant) -> tuple[str, ...]:
+    """The settings that let a learner compute as fast as all functions of its GPU together, and pay for all of it."""
     config = load_config(list(base.overrides))
-    return f"delays.learner.seconds={config.delays.learner.seconds / config.platform.slots_per_gpu:.4g}"
+    seconds = config.delays.learner.seconds / config.platform.slots_per_gpu
+    return "platform.slots_per_gpu=1", "prices.learner_vm_slots=1", f"delays.learner.seconds={seconds:.4g}"
 
 
 def costs(study: Study) -> list[Claim]:
