@@ -1,7 +1,9 @@
 """Evaluates the newest policy of a run, or films it.
 
-python scripts/evaluate.py RUN_DIR [--episodes N] [--seed S] [--sample]
-python scripts/evaluate.py RUN_DIR --video FILE [--video-episodes N] [--seed S] [--sample]
+python scripts/evaluate.py RUN_DIR [--episodes N] [--seed S] [--greedy | --sample]
+python scripts/evaluate.py RUN_DIR --video FILE [--video-episodes N] [--seed S] [--greedy | --sample]
+
+Actions are chosen as in the evaluations of the run (evaluation.greedy), or as --greedy or --sample say.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ def main() -> None:
     parser.add_argument("run_dir", help="directory of the run")
     parser.add_argument("--episodes", type=int, default=128, help="episodes per trained seed (default 128)")
     parser.add_argument("--seed", type=int, default=0, help="picks other episodes (default 0)")
-    parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the most likely")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--greedy", action="store_true", help="take the most likely actions")
+    actions.add_argument("--sample", action="store_true", help="sample actions from the policy")
     parser.add_argument("--video", metavar="FILE", help="film the first trained seed instead, as .mp4 or (short) .gif")
     parser.add_argument("--video-episodes", type=int, default=1, metavar="N", help="episodes in the film (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
@@ -38,7 +42,8 @@ def main() -> None:
         if arguments.video is not None:
             checked(arguments.video)
         trainer = open_run(arguments.run_dir)
-        trainer.config.evaluation.greedy = not arguments.sample
+        if arguments.greedy or arguments.sample:
+            trainer.config.evaluation.greedy = arguments.greedy
         (evaluate if arguments.video is None else film)(trainer, arguments)
     except (ConfigError, CheckpointError) as error:
         sys.exit(f"error: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -224,14 +225,21 @@ def test_simulators_are_filmed(tmp_path: Path, env: str, every: int, shape: tupl
     mine.close()
 
 
-def test_script_films_a_run(tmp_path: Path) -> None:
+def test_script_evaluates_and_films_a_run(tmp_path: Path) -> None:
     run_dir, out = tmp_path / "run", tmp_path / "film.mp4"
     settings = ["env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=32", "network.hidden=[8]"]
-    train(load_config([*settings, "total_steps=256", "run.progress=false", f"run.dir={run_dir}"]))
+    settings += ["evaluation.greedy=false", "total_steps=256", "run.progress=false", f"run.dir={run_dir}"]
+    train(load_config(settings))
 
     def script(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "scripts/evaluate.py", str(run_dir), *map(str, arguments)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    # Actions are chosen as the run's own evaluations choose them, unless a flag says otherwise.
+    own, sampled, greedy = (
+        script("--episodes", 8, "--json", *flags).stdout for flags in ([], ["--sample"], ["--greedy"])
+    )
+    assert own == sampled != greedy and json.loads(own)["episodes"] == json.loads(greedy)["episodes"] == 8
 
     result = script("--video", out, "--video-episodes", 2)
     assert result.returncode == 0 and "fork" not in result.stderr
