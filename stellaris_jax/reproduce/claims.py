@@ -28,7 +28,7 @@ class Claim:
 def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
     """The claim that `a` [seeds] is greater than `b` [seeds], by Welch's interval of the difference of means."""
     difference, half_width = welch_ci95(a, b)
-    ours = f"{_interval(a, unit)} against {_interval(b, unit)}: {_signed(difference)} ± {half_width:.2g}"
+    ours = f"{_interval(a, unit)} against {_interval(b, unit)}: {_signed(difference)} ± {_half(half_width)}"
     shown = abs(difference) > half_width  # never where the interval is unknown
     return Claim(claim, paper, ours, (HOLDS if difference > 0 else REVERSED) if shown else OPEN)
 
@@ -60,8 +60,8 @@ def read_claims(path: Path) -> list[Claim]:
 def _interval(values: ArrayLike, unit: str) -> str:
     mean, half_width = mean_ci95(values)
     if unit == "$":
-        return f"${mean:.3g} ± {half_width:.2g}"
-    return f"{_number(mean)}{unit} ± {half_width:.2g}"
+        return f"${mean:.3g} ± {_half(half_width)}"
+    return f"{_number(mean)}{unit} ± {_half(half_width)}"
 
 
 def _signed(value: float) -> str:
@@ -71,3 +71,8 @@ def _signed(value: float) -> str:
 def _number(value: float) -> str:
     """Three digits, and all of those before the point: 0.635, 12.5, 1,034."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _half(width: float) -> str:
+    """Half of an interval: two digits, and all of those before the point."""
+    return f"{width:,.0f}" if width >= 100 else f"{width:.2g}"
