@@ -23,9 +23,6 @@ from stellaris_jax.trainer import Trainer
 
 SEEDS = 5
 ROUNDS = 50
-STEPS_PER_ACTOR = 256
-MINIBATCH = 1024
-EPOCHS = 10
 
 
 def staleness(study: Study) -> list[Claim]:
@@ -76,9 +73,10 @@ Cell = tuple[float, float, float, int, np.ndarray]
 def _learning(actors: int, learners: int, seeds: Sequence[int]) -> list[Cell]:
     """What the timelines of some seeds say about pure asynchrony with so many actors and learners."""
     config = load_config(["experiment=stellaris/hopper", "system=async", f"system.learners={learners}"])
+    # Each actor has one environment, and minibatches keep their size.
+    gradients = config.algorithm.epochs * config.algorithm.minibatches * actors // config.env.num_envs
     cells = []
     for seed in seeds:
-        gradients = EPOCHS * actors * STEPS_PER_ACTOR // MINIBATCH
         timeline = Timeline(config.system, config.platform, config.delays, gradients_per_round=gradients, seed=seed)
         rounds = [timeline.next_round() for _ in range(ROUNDS)]
         usage = rounds[-1].usage

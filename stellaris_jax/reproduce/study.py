@@ -54,13 +54,11 @@ class Study:
         path = self.results / f"figure_{figure}.csv"
         envs = {one.env for one in series}
         kept = [history for history in read_csv(path) if history.env not in envs]
-        self.results.mkdir(parents=True, exist_ok=True)
         write_csv([*kept, *fresh], path)
         return [*kept, *fresh]
 
     def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write `figure_<figure>.csv` of a figure that is not made of curves."""
-        self.results.mkdir(parents=True, exist_ok=True)
         with open(self.results / f"figure_{figure}.csv", "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(header)
@@ -83,6 +81,7 @@ def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]
     for name in wanted:
         if not parts[name]:
             raise ConfigError(f"--figure {name} is not one of {', '.join(figures)}.")
+    study.results.mkdir(parents=True, exist_ok=True)
     for figure in chain.from_iterable(parts.values()):
         print(f"figure {figure}", flush=True)
         claims = figures[figure](study)
