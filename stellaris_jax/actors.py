@@ -19,6 +19,7 @@ from stellaris_jax.config import Config
 from stellaris_jax.envs.base import Box, HostEnv, HostPool, bounded
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.rollout import Fragment, Normalizers, Trajectory, init_normalizers, view
+from stellaris_jax.scaling.width import is_masked, is_scaled, width_of
 
 POLL_SECONDS = 0.5
 
@@ -43,12 +44,13 @@ class ActorError(RuntimeError):
 
 
 class _Group:
-    """Environments stepped together, and where they stand."""
+    """Environments stepped together, and where they stand; `envs` of them, the first ones, take part in a fragment."""
 
     def __init__(self, pool: HostPool):
         self.pool = pool
         self.obs: np.ndarray = pool.recv().obs
         self.dead = np.zeros(len(self.obs), bool)
+        self.envs = len(self.obs)
 
 
 class Actors:
@@ -67,9 +69,10 @@ class Actors:
         self._keys = [jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7)) for seed in seeds]
         self._groups: list[list[_Group]] = []
         self._round = 0
-        self._asked: Behaviour | None = None
+        self.width = width_of(config)
+        self._asked: tuple[Behaviour, list[int]] | None = None
         self._thread: threading.Thread | None = None
-        self._orders: queue.SimpleQueue[Behaviour | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[Behaviour, list[int]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Received | BaseException] = queue.SimpleQueue()
 
     def _policy(self, network: ActorCritic) -> Any:
@@ -96,27 +99,29 @@ class Actors:
         params, normalizers = jax.tree.map(lambda x: np.zeros((seeds, *x.shape), x.dtype), self._shapes)
         return Fragment(trajectory, params, normalizers)
 
-    def begin(self, round_: int, behaviour: Behaviour) -> None:
+    def begin(self, round_: int, behaviour: Behaviour, envs: list[int] | None = None) -> None:
         """Start all environments anew, determined by (seed, round), and ask for fragment `round_`."""
         self.close()
-        groups = 2 if self.config.env.overlap and self.config.env.num_envs > 1 else 1
+        halved = self.config.env.overlap and self.config.env.num_envs > 1 and not is_masked(self.config)
+        groups = 2 if halved else 1
         sizes = [len(part) for part in np.array_split(np.arange(self.config.env.num_envs), groups)]
         self._groups = [
             [_Group(self.env.open(size, pool_seed(seed, round_, group))) for group, size in enumerate(sizes)]
             for seed in self.seeds
         ]
         self._round = round_
-        self.request(behaviour)
+        self.request(behaviour, envs)
 
-    def request(self, behaviour: Behaviour) -> None:
-        """Ask for the next fragment, rolled with these policies."""
+    def request(self, behaviour: Behaviour, envs: list[int] | None = None) -> None:
+        """Ask for the next fragment, rolled with these policies by the first `envs` `[S]` environments, default all."""
+        order = (behaviour, envs or [self.config.env.num_envs] * len(self.seeds))
         if not self.config.env.overlap:
-            self._asked = behaviour
+            self._asked = order
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="actors", daemon=True)
             self._thread.start()
-        self._orders.put(behaviour)
+        self._orders.put(order)
 
     def receive(self) -> Received:
         """The fragment asked for. What an actor died of is raised here, within a second.
@@ -126,7 +131,7 @@ class Actors:
         """
         if not self.config.env.overlap:
             assert self._asked is not None, "no fragment was asked for"
-            return self._collect(self._asked)
+            return self._collect(*self._asked)
         assert self._thread is not None, "no fragment was asked for"
         while True:
             try:
@@ -151,12 +156,15 @@ class Actors:
 
     def _serve(self) -> None:
         try:
-            while (behaviour := self._orders.get()) is not None:
-                self._done.put(self._collect(behaviour))
+            while (order := self._orders.get()) is not None:
+                self._done.put(self._collect(*order))
         except BaseException as error:  # SystemExit, too, must reach whoever waits
             self._done.put(error)
 
-    def _collect(self, behaviour: Behaviour) -> Received:
+    def _collect(self, behaviour: Behaviour, envs: list[int]) -> Received:
+        if is_masked(self.config):
+            for (group,), count in zip(self._groups, envs, strict=True):
+                group.envs = count
         rows = [
             self._roll(groups, key, behaviour.params[i], jax.tree.map(lambda x, i=i: x[i], behaviour.normalizers))
             for i, (groups, key) in enumerate(zip(self._groups, self._keys, strict=True))
@@ -171,42 +179,57 @@ class Actors:
         # Once a fragment, not at every step: a network may have millions of parameters.
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
         parts = [_Recorder(length, self.env, self.distribution.size, len(group.obs)) for group in groups]
-        for t in range(length):
+        for t in range(length if groups[0].envs > 0 else 0):
             for g, (group, part) in enumerate(zip(groups, parts, strict=True)):
                 if t > 0:
                     part.outcome(t - 1, group)
                 where = np.array([self._round, t, g], np.uint32)
-                action, parameters = jax.device_get(self._act(tree, normalizers, group.obs, key, where))
+                obs = group.obs[: self._width(group)]
+                action, parameters = jax.device_get(self._act(tree, normalizers, obs, key, where))
                 part.decision(t, group, action, parameters)
-                group.pool.send(bounded(action, self.env.action_space))
+                group.pool.send(bounded(action[: group.envs], self.env.action_space))
         for group, part in zip(groups, parts, strict=True):
-            part.outcome(length - 1, group)
+            if group.envs > 0:
+                part.outcome(length - 1, group)
         last_obs = np.concatenate([group.obs for group in groups])
         columns = [np.concatenate(column, axis=1) for column in zip(*(part.columns for part in parts), strict=True)]
         return _trajectory(columns, last_obs)
 
 
+    def _width(self, group: _Group) -> int:
+        """Environments the policy is compiled for, at least as many as take part."""
+        if not is_scaled(self.config):
+            return len(group.obs)
+        return self.width.envs * self.width.bucket(-(-group.envs // self.width.envs))
+
+
 class _Recorder:
-    """The columns of one group's fragment, filled in as it goes: arrays `[T, n, ...]`."""
+    """The columns of one group's fragment, filled in as it goes: arrays `[T, n, ...]`, 0 where none takes part."""
 
     def __init__(self, length: int, env: HostEnv, parameters: int, size: int):
         observation, discrete = env.observation_space, not isinstance(env.action_space, Box)
-        self.obs = np.empty((length, size, *observation.shape), observation.dtype)
-        self.action = np.empty((length, size, *env.action_space.shape), np.int32 if discrete else np.float32)
-        self.parameters = np.empty((length, size, parameters), np.float32)
-        self.reward = np.empty((length, size), np.float32)
-        self.terminated, self.truncated, self.valid = (np.empty((length, size), bool) for _ in range(3))
+        self.obs = np.zeros((length, size, *observation.shape), observation.dtype)
+        self.action = np.zeros((length, size, *env.action_space.shape), np.int32 if discrete else np.float32)
+        self.parameters = np.zeros((length, size, parameters), np.float32)
+        self.reward = np.zeros((length, size), np.float32)
+        self.terminated, self.truncated, self.valid = (np.zeros((length, size), bool) for _ in range(3))
         self.columns = (
             self.obs, self.action, self.parameters, self.reward, self.terminated, self.truncated, self.valid
         )  # fmt: skip
 
     def decision(self, t: int, group: _Group, action: np.ndarray, parameters: np.ndarray) -> None:
-        self.obs[t], self.action[t], self.parameters[t], self.valid[t] = group.obs, action, parameters, ~group.dead
+        n = group.envs
+        self.obs[t, :n], self.action[t, :n], self.parameters[t, :n] = group.obs[:n], action[:n], parameters[:n]
+        self.valid[t, :n] = ~group.dead[:n]
 
     def outcome(self, t: int, group: _Group) -> None:
-        step = group.pool.recv()
-        self.reward[t], self.terminated[t], self.truncated[t] = step.reward, step.terminated, step.truncated
-        group.obs, group.dead = step.obs, step.terminated | step.truncated
+        step, n = group.pool.recv(), group.envs
+        self.reward[t, :n], self.terminated[t, :n], self.truncated[t, :n] = step.reward, step.terminated, step.truncated
+        if n == len(group.obs):
+            group.obs = step.obs
+        else:
+            group.obs[:n] = step.obs
+        group.dead[:n] = step.terminated | step.truncated
 
 
 def _trajectory(columns: list[Any], last_obs: Any) -> Trajectory:

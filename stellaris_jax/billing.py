@@ -20,8 +20,8 @@ HOUR = 3600.0
 class Bill:
     """Dollars per item: useful work, containers starting, invocations that died, and what was paid without being used.
 
-    parameter_busy is 0 where the parameter function lives on a learners' cluster that is paid anyway. actor_reserved
-    is concurrency reserved for serverless actors.
+    parameter_busy and scaling_busy (choosing the next round's actors) are 0 where they happen on a learners' cluster
+    that is paid anyway. actor_reserved is concurrency reserved for serverless actors, the most there may be.
     """
 
     learner_busy: float = 0.0
@@ -33,6 +33,7 @@ class Bill:
     actor_idle: float = 0.0
     actor_reserved: float = 0.0
     parameter_busy: float = 0.0
+    scaling_busy: float = 0.0
 
     @property
     def items(self) -> dict[str, float]:
@@ -44,16 +45,16 @@ class Bill:
 
 
 def bill(system: SystemConfig, prices: PricesConfig, usage: Usage, actors: int) -> Bill:
-    """What a run has cost so far under the system's own billing rules; `actors` is the platform's number of them."""
+    """What a run has cost so far under the system's own billing rules; `actors` is the most of a round."""
     slot = prices.learner_vm / prices.learner_vm_slots / HOUR
     learner_busy, startup, failed = (
         slot * seconds for seconds in (usage.learner_busy, usage.learner_startup, usage.learner_failed)
     )
     if system.learner_billing == "serverless":
-        idle, parameter_busy = 0.0, slot * usage.aggregate_busy
+        idle, parameter_busy, scaling_busy = 0.0, slot * usage.aggregate_busy, slot * usage.scaling_busy
     else:
         cluster = prices.learner_vm * prices.learner_vms / HOUR * usage.seconds
-        idle, parameter_busy = cluster - learner_busy - startup - failed, 0.0
+        idle, parameter_busy, scaling_busy = cluster - learner_busy - startup - failed, 0.0, 0.0
     actor, reserved, actor_idle = prices.actor_vm / prices.actor_vm_slots / HOUR, 0.0, 0.0
     if system.actor_billing == "serverless":
         if prices.actor_gb > 0.0:
@@ -72,6 +73,7 @@ def bill(system: SystemConfig, prices: PricesConfig, usage: Usage, actors: int) 
         actor_idle=actor_idle,
         actor_reserved=reserved,
         parameter_busy=parameter_busy,
+        scaling_busy=scaling_busy,
     )
 
 

@@ -27,12 +27,14 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from stellaris_jax.config import Config, knobs, sections, unknown_key, validate
+from stellaris_jax.config import Config, knobs, sections, unknown_key
 from stellaris_jax.near_miss import did_you_mean
 from stellaris_jax.schema import KINDS, ConfigError, Knob
+from stellaris_jax.validation import validate
 
 GROUPS = (
-    "env", "preprocessing", "network", "algorithm", "system", "platform", "delays", "prices", "experiment", "sweep"
+    "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
+    "sweep",
 )  # fmt: skip
 """Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
 

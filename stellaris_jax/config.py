@@ -1,4 +1,4 @@
-"""The typed configuration tree: the schema of `configs/`, its documentation and its validation.
+"""The typed configuration tree: the schema of `configs/` and its documentation.
 
 Every field carries a help text with its unit and, where it has one, the symbol and equation of the paper
 ("Stellaris", SC'24), and the values it accepts. `python scripts/train.py --help` prints them.
@@ -8,10 +8,8 @@ Every field carries a help text with its unit and, where it has one, the symbol 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 from stellaris_jax.near_miss import did_you_mean
@@ -144,6 +142,48 @@ class SystemConfig:
 
 
 @dataclass
+class ScalingConfig:
+    name: str = knob("fixed", "name of the rule, for reports")
+    rule: str = knob(
+        "fixed",
+        "how many actors the next round has: always as many (fixed, max), by the return reached (adapt), doubled every "
+        "so often (hydrozoa), by gradient noise (kungfu), by curvature (nitro), or by a learned scheduler (minionsrl)",
+        choices=("fixed", "max", "adapt", "hydrozoa", "kungfu", "nitro", "minionsrl"),
+    )
+    actors: int = knob(
+        0, "actors of rule fixed, and of the first round of others; 0: all, of others the fewest", within="[0, inf)"
+    )
+    maximum: int = knob(
+        0,
+        "most actors of a round (I_max), which share env.num_envs; 0: one for each environment, as far as the platform "
+        "has them",
+        within="[0, inf)",
+    )
+    minimum: int = knob(
+        1, "fewest actors of a round (I_min); 0: an eighth of the most, as Nitro's 8 of 64", within="[0, inf)"
+    )
+    window: int = knob(6, "rounds that nitro and adapt look back on (n)", within="[1, inf)")
+    decay: float = knob(0.96, "nitro: decay of the boosting score per round (d)", within="(0, 1]")
+    mode: str = knob(
+        "paper",
+        "nitro: score, window and floor as the paper has them, or as the released code does",
+        choices=("paper", "artifact"),
+    )
+    lanczos: int = knob(20, "nitro: Lanczos steps, each a Hessian-vector product", within="[2, inf)")
+    subsample: int = knob(
+        1, "nitro: minibatches of the round that curvature is measured on; 0: all of its first epoch", within="[0, inf)"
+    )
+    interval: int = knob(10, "hydrozoa: rounds between doublings", within="[1, inf)")
+    target: float = knob(
+        0.0, "mean return of a round's episodes at which training ends (J); 0: none. adapt and minionsrl need it"
+    )
+    budget: float = knob(
+        0.0, "dollars after which no round is begun (B); 0: none. minionsrl needs it", within="[0, inf)"
+    )
+    scheduler: str = knob("", "minionsrl: file of a trained scheduler; empty takes the one that comes with the package")
+
+
+@dataclass
 class PlatformConfig:
     name: str = knob("regular", "name of the platform, for reports")
     gpus: int = knob(2, "GPUs that host learner functions", within="[1, inf)")
@@ -182,6 +222,9 @@ class DelaysConfig:
     learner: DelayConfig = group(DelayConfig, "one learner invocation: one minibatch gradient")
     actor: DelayConfig = group(DelayConfig, "one actor rolling out its share of a fragment")
     aggregate: DelayConfig = group(DelayConfig, "one aggregation by the parameter function")
+    scaling: DelayConfig = group(
+        DelayConfig, "scaling=nitro: from the end of a round to the next one's number of actors", seconds=0.4
+    )
     failure: float = knob(
         0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 1)"
     )
@@ -243,6 +286,7 @@ class Config:
     network: NetworkConfig = group(NetworkConfig, "actor-critic network")
     algorithm: AlgorithmConfig = group(AlgorithmConfig, "how it is learned")
     system: SystemConfig = group(SystemConfig, "the architecture: learners, aggregation, truncation")
+    scaling: ScalingConfig = group(ScalingConfig, "how many actors every round has")
     platform: PlatformConfig = group(PlatformConfig, "the emulated serverless platform")
     delays: DelaysConfig = group(DelaysConfig, "how long everything takes, in simulated seconds")
     prices: PricesConfig = group(PricesConfig, "what everything costs")
@@ -273,80 +317,3 @@ def sections() -> dict[str, str]:
 def unknown_key(key: str) -> ConfigError:
     """The error for a dotted key that the schema does not have."""
     return ConfigError(f"{key} is not a config key{did_you_mean(key, [*knobs(), *sections()])}")
-
-
-def validate(config: Config) -> None:
-    """Raise ConfigError for the first value or combination of values that cannot run."""
-    for key, entry in knobs().items():
-        entry.check(attrgetter(key)(config))
-    for holds, sentence in _combinations(config):
-        if not holds:
-            raise ConfigError(sentence)
-
-
-def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
-    """Conditions between keys, each with the sentence to say where it does not hold."""
-    samples = c.env.num_envs * c.algorithm.rollout_length
-    yield (
-        not (c.env.clip_reward and c.env.normalize_reward),
-        "env.clip_reward and env.normalize_reward both scale rewards; only one of them can be true.",
-    )
-    yield (
-        samples % c.algorithm.minibatches == 0,
-        f"algorithm.minibatches={c.algorithm.minibatches} must divide the {samples} samples of a round "
-        f"(env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length}).",
-    )
-    yield (
-        c.algorithm.name == "ppo" or c.env.num_envs % c.algorithm.minibatches == 0,
-        f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} under "
-        f"algorithm.name={c.algorithm.name}, whose minibatches are whole fragments of environments.",
-    )
-    yield (
-        c.env.num_envs % c.engine.devices == 0,
-        f"env.num_envs={c.env.num_envs} must be a multiple of engine.devices={c.engine.devices}.",
-    )
-    learners = c.system.learners
-    slots = c.platform.gpus * c.platform.slots_per_gpu
-    yield (
-        learners <= slots,
-        f"system.learners={learners} must be at most the platform's {slots} slots "
-        f"(platform.gpus={c.platform.gpus} times platform.slots_per_gpu={c.platform.slots_per_gpu}).",
-    )
-    fragments = 2 if c.system.actors == "pipelined" else 1
-    gradients = c.algorithm.epochs * c.algorithm.minibatches * fragments
-    yield (
-        learners <= gradients,
-        f"system.learners={learners} must be at most the {gradients} minibatches there are at a time "
-        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}"
-        f"{' of two fragments' if fragments == 2 else ''}).",
-    )
-    yield (
-        c.system.rule != "central" or learners == 1,
-        f"system.rule=central has one learner, so system.learners must be 1, not {learners}.",
-    )
-    yield (
-        c.system.rule != "softsync" or c.system.softsync_c <= learners,
-        f"system.softsync_c={c.system.softsync_c} must be at most system.learners={learners}.",
-    )
-    priced = c.prices.learner_vms * c.prices.learner_vm_slots
-    yield (
-        slots <= priced,
-        f"platform={c.platform.name} has {slots} learner slots, but prices={c.prices.name} pays for {priced} "
-        f"(prices.learner_vms={c.prices.learner_vms} times prices.learner_vm_slots={c.prices.learner_vm_slots}).",
-    )
-    priced = c.prices.actor_vms * c.prices.actor_vm_slots
-    yield (
-        c.platform.actors <= priced,
-        f"platform={c.platform.name} has {c.platform.actors} actors, but prices={c.prices.name} pays for {priced} "
-        f"(prices.actor_vms={c.prices.actor_vms} times prices.actor_vm_slots={c.prices.actor_vm_slots}).",
-    )
-    for key in ("learner", "actor", "aggregate"):
-        delay: DelayConfig = getattr(c.delays, key)
-        yield (
-            delay.kind != "measured" or len(delay.table) > 0,
-            f"delays.{key}.kind=measured needs delays.{key}.table, a list of seconds with at least one entry.",
-        )
-        yield (
-            delay.kind not in ("lognormal", "pareto") or delay.seconds > 0,
-            f"delays.{key}.seconds must be greater than 0 if delays.{key}.kind is {delay.kind}, not {delay.seconds}.",
-        )

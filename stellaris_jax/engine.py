@@ -25,47 +25,24 @@ from stellaris_jax import learner, versions
 from stellaris_jax.aggregator import StalenessWeightedState, staleness_weighted
 from stellaris_jax.backend import AXIS, compile_for_backend, make_mesh
 from stellaris_jax.config import Config
+from stellaris_jax.engine_state import EngineState, StateLayout
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.learner import DataLoader
 from stellaris_jax.losses import ALGORITHMS
-from stellaris_jax.losses.common import LossMetrics, Samples, Steps, adapt_kl_coefficient
+from stellaris_jax.losses.common import LossMetrics, adapt_kl_coefficient
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.rollout import (
-    ActorState,
     EpisodeStatistics,
     Fragment,
-    Normalizers,
     episode_totals,
-    init_actor,
-    init_normalizers,
     prepare,
     rollout,
 )
+from stellaris_jax.scaling.width import is_masked
 from stellaris_jax.timeline.plan import Plan, PlanShape
 
 WaveCarry = tuple[jax.Array, jax.Array, jax.Array, StalenessWeightedState, jax.Array | None, jax.Array]
 """The first fields of `EngineState`, and sums over the round's gradients: loss metrics, norm, count."""
-
-
-class EngineState(NamedTuple):
-    """All that training changes, one pytree; every leaf has a leading axis `[S]` of seeds.
-
-    params: newest policy `[P]`. slot: its place in the ring (it is written there when next something reads). ring: the
-    last H versions `[H, P]`. target: the target network `[P]`; `None` for algorithms without one. key: the seed's key.
-    round: rounds completed.
-    """
-
-    params: jax.Array
-    slot: jax.Array
-    ring: jax.Array
-    aggregator: StalenessWeightedState
-    target: jax.Array | None
-    actor: ActorState
-    loader: DataLoader
-    normalizers: Normalizers
-    kl_coefficient: jax.Array
-    key: jax.Array
-    round: jax.Array
 
 
 class RoundMetrics(NamedTuple):
@@ -104,91 +81,38 @@ class Engine:
         # On one device collectives would be copies with a rendezvous: leave them out.
         self.axis = AXIS if config.engine.devices > 1 else None
         self.aggregator = staleness_weighted(optimizer(config), config.system.aggregation, self.axis)
-        self.samples = config.env.num_envs * config.algorithm.rollout_length
+        self.masked = is_masked(config)
+        self.layout = StateLayout(config, env, network, shape, self.aggregator, self.mesh)
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if shape.seeds > 1 else lambda f, in_axes=0: f
-        self._compiled: Any = None
+        self.widths: dict[int, Any] = {}
         self.compile_seconds = 0.0
-
-    # State ---------------------------------------------------------------------------------------------------------
 
     def init(self, seeds: list[int]) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh."""
-        # One seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
-        # once can starve XLA's CPU thread pool for ever.
-        init = jax.jit(self._init_one)
-        states = [init(jax.random.key(seed)) for seed in seeds]
-        return jax.device_put(jax.tree.map(lambda *rows: jnp.stack(rows), *states), self._shardings(self._shapes()))
-
-    def _init_one(self, key: jax.Array) -> EngineState:
-        params_key, env_key, run_key = jax.random.split(key, 3)
-        params = self.network.init(params_key)
-        actor = init_actor(self.env, jax.random.split(env_key, self.config.env.num_envs))
-        rows = self.samples * self.shape.buffers
-        action = jnp.zeros((rows, *self.env.action_space.shape), self._action_dtype())
-        zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
-        fragments = Samples(
-            obs=jnp.zeros((rows, *self.env.observation_space.shape), self.env.observation_space.dtype),
-            action=action,
-            distribution=jnp.zeros((rows, self.network.distribution.size)),
-            log_prob=zeros,
-            value=zeros,
-            advantage=zeros,
-            target=zeros,
-            valid=never if isinstance(self.env, HostEnv) else None,
-            steps=Steps(zeros, zeros, never, never) if self.algorithm.sequences else None,
-        )
-        order = jnp.zeros((self.shape.buffers, self.shape.gradients, self.shape.batch), jnp.int32)
-        return EngineState(
-            params=params,
-            slot=jnp.int32(0),
-            ring=versions.init(params, self.shape.versions),
-            aggregator=self.aggregator.init(params),
-            target=params if self.algorithm.target_network else None,
-            actor=actor,
-            loader=DataLoader(fragments, order),
-            normalizers=init_normalizers(self.env.observation_space),
-            kl_coefficient=jnp.float32(self.config.algorithm.kl_coefficient),
-            key=run_key,
-            round=jnp.int32(0),
-        )
-
-    def _action_dtype(self) -> Any:
-        parameters = jnp.zeros((1, self.network.distribution.size))
-        return jax.eval_shape(self.network.distribution.mode, parameters).dtype
-
-    def _shapes(self) -> EngineState:
-        keys = jax.random.split(jax.random.key(0), self.shape.seeds)
-        return jax.eval_shape(jax.vmap(self._init_one), keys)
-
-    def _specs(self, state: EngineState) -> EngineState:
-        specs = jax.tree.map(lambda _: PartitionSpec(), state)
-        if isinstance(self.env, HostEnv):
-            return specs
-        return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
-
-    def _shardings(self, state: EngineState) -> EngineState:
-        """Where each leaf of the state lives: environments over the mesh, everything else on every device."""
-        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self._specs(state))
-
-    def abstract_state(self) -> EngineState:
-        """Shapes, dtypes and shardings of the state, for restoring."""
-        shapes = self._shapes()
-        return jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._shardings(shapes)
-        )
+        return self.layout.init(seeds)
 
     # One round, for one seed and one device ------------------------------------------------------------------------
 
     def _collect(
-        self, state: EngineState, behaviour: jax.Array, order: jax.Array, fragment: Fragment | None
+        self,
+        width: int,
+        state: EngineState,
+        behaviour: jax.Array,
+        envs: jax.Array,
+        order: jax.Array,
+        fragment: Fragment | None,
     ) -> tuple[EngineState, EpisodeStatistics]:
-        """Fragment `state.round` becomes training data; actors roll it here unless it has come from the host."""
+        """Fragment `state.round` becomes training data; actors roll it here unless it has come from the host.
+
+        The first `envs` of the first `width` environments take part, where rounds may differ in that.
+        """
         state = state._replace(ring=versions.publish(state.ring, state.slot, state.params))
+        present = jnp.arange(width) < envs if self.masked else None
         if fragment is None:
-            state, fragment = self._roll(state, versions.fetch(state.ring, behaviour))
+            state, fragment = self._roll(state, versions.fetch(state.ring, behaviour), width, present)
         else:
-            state, fragment = self._receive(state, fragment)
+            state, fragment = self._receive(state, fragment, present)
         samples, normalizers, episodes = prepare(
             self.network,
             fragment.params,
@@ -197,26 +121,37 @@ class Engine:
             fragment.trajectory,
             self.config.algorithm,
             self.config.env,
+            present,
         )
         loader = learner.store(state.loader, state.round % self.shape.buffers, samples, order)
         return state._replace(loader=loader, normalizers=normalizers), episodes
 
-    def _roll(self, state: EngineState, params: jax.Array) -> tuple[EngineState, Fragment]:
-        """Step this device's environments with a policy, and gather what all devices saw."""
+    def _roll(
+        self, state: EngineState, params: jax.Array, width: int, present: jax.Array | None
+    ) -> tuple[EngineState, Fragment]:
+        """Step this device's environments, its share of the first `width`, and gather what all devices saw.
+
+        What is not `present` `[width]` stays as it was.
+        """
         config, algorithm = self.config, self.config.algorithm
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
         keys = jax.random.split(actor_key, config.env.num_envs)
-        local = config.env.num_envs // config.engine.devices
+        local = width // config.engine.devices
         assert isinstance(self.env, VecEnv)
         if self.axis is not None:
-            keys = jax.lax.dynamic_slice_in_dim(keys, jax.lax.axis_index(self.axis) * local, local)
+            mine = jax.lax.axis_index(self.axis)
+            keys = jax.lax.dynamic_slice_in_dim(keys, mine * (len(keys) // config.engine.devices), local)
+            if present is not None:
+                present = jax.lax.dynamic_slice_in_dim(present, mine * local, local)
+        whole = state.actor
+        before = jax.tree.map(lambda x: x[:local], whole)
         actor, trajectory = rollout(
             self.env,
             self.network,
             params,
             state.normalizers,
-            state.actor,
-            keys,
+            before,
+            keys[:local],
             start_key,
             algorithm.rollout_length,
             algorithm.gamma,
@@ -226,9 +161,18 @@ class Engine:
             rows = trajectory._replace(last_obs=trajectory.last_obs[None])
             rows = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), rows)
             trajectory = rows._replace(last_obs=rows.last_obs[0])
+        if present is not None:
+            actor = jax.tree.map(
+                lambda all_, new, old: all_.at[:local].set(jnp.where(_rows(present, new), new, old)),
+                whole,
+                actor,
+                before,
+            )
         return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers)
 
-    def _receive(self, state: EngineState, fragment: Fragment) -> tuple[EngineState, Fragment]:
+    def _receive(
+        self, state: EngineState, fragment: Fragment, present: jax.Array | None
+    ) -> tuple[EngineState, Fragment]:
         """Account for the episodes of a fragment from the host."""
         trajectory = fragment.trajectory
         done = trajectory.terminated | trajectory.truncated
@@ -239,6 +183,8 @@ class Engine:
             state.actor.totals,
             self.config.algorithm.gamma,
         )
+        if present is not None:
+            carried = jnp.where(_rows(present, carried), carried, state.actor.totals)
         actor = state.actor._replace(totals=carried)
         return state._replace(actor=actor), fragment._replace(trajectory=trajectory._replace(totals=totals))
 
@@ -302,9 +248,10 @@ class Engine:
     # A chunk -------------------------------------------------------------------------------------------------------
 
     def _chunk(
-        self, state: EngineState, plan: Plan, rounds: jax.Array, fragment: Fragment | None
+        self, width: int, state: EngineState, plan: Plan, rounds: jax.Array, fragment: Fragment | None
     ) -> tuple[EngineState, RoundMetrics]:
         seeds = self.shape.seeds
+        collect = partial(self._collect, width)
         if seeds == 1:
             state, fragment = jax.tree.map(lambda x: x[0], (state, fragment))
             squeezed = {name: getattr(plan, name)[:, 0] for name in plan._fields if name not in SHARED}
@@ -313,7 +260,8 @@ class Engine:
 
         def round_body(r: jax.Array, carry: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
             state, history = carry
-            state, episodes = self.over_seeds(self._collect)(state, plan.behaviour[r], plan.order[r], fragment)
+            chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
+            state, episodes = self.over_seeds(collect)(state, *chosen, fragment)
             step_scale = plan.learning_rate[r]
             loader, coefficient = state.loader, state.kl_coefficient
 
@@ -344,15 +292,23 @@ class Engine:
             history = jax.tree.map(lambda x: x[:, None], history)
         return state, history
 
-    def compile(self, state: EngineState, plan: Plan, fragment: Fragment | None = None) -> None:
-        """Compile for the shapes of `state`, `plan` and `fragment`; sets `compile_seconds`."""
+    def compile(
+        self, state: EngineState, plan: Plan, fragment: Fragment | None = None, width: int | None = None
+    ) -> float:
+        """Compile for the shapes of `state`, `plan` and `fragment`, and rounds of `width` environments (default all).
+
+        Returns the seconds it took, 0 if it had been done; `compile_seconds` is the sum of them.
+        """
+        width = width or self.config.env.num_envs
+        if width in self.widths:
+            return 0.0
         begin = time.perf_counter()
-        specs = self._specs(state)
+        specs = self.layout.specs(state)
         sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
         specs_of: dict[str, Any] = {name: sharded if name in SLOTTED else whole for name in plan._fields}
         plan_specs = plan._replace(**specs_of)
         mapped = jax.shard_map(
-            self._chunk,
+            partial(self._chunk, width),
             mesh=self.mesh,
             in_specs=(specs, plan_specs, PartitionSpec(), PartitionSpec()),
             out_specs=(specs, PartitionSpec()),
@@ -361,8 +317,10 @@ class Engine:
         self._plan_shardings = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), plan_specs)
         data = self._replicated((np.int32(0), fragment))
         lowered = jax.jit(mapped, donate_argnums=0).lower(state, self.put(plan), *data)
-        self._compiled = compile_for_backend(lowered)
-        self.compile_seconds = time.perf_counter() - begin
+        self.widths[width] = compile_for_backend(lowered)
+        seconds = time.perf_counter() - begin
+        self.compile_seconds += seconds
+        return seconds
 
     def behaviour(self, state: EngineState, slots: np.ndarray) -> jax.Array:
         """The policies `[S, P]` in ring slots `[S]`."""
@@ -379,15 +337,26 @@ class Engine:
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
     def run(
-        self, state: EngineState, plan: Plan, rounds: int, fragment: Fragment | None = None
+        self,
+        state: EngineState,
+        plan: Plan,
+        rounds: int,
+        fragment: Fragment | None = None,
+        width: int | None = None,
     ) -> tuple[EngineState, RoundMetrics]:
         """Execute the first `rounds` rounds of a plan. Donates `state`; returns at once, before it is computed.
 
         With host environments a plan has one round, and `fragment` (every leaf with a leading axis `[S]`) is its data.
+        `width` is the number of environments compiled for, at least as many as take part; all by default.
         """
-        if self._compiled is None:
-            self.compile(state, plan, fragment)
-        return self._compiled(state, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
+        self.compile(state, plan, fragment, width)
+        run = self.widths[width or self.config.env.num_envs]
+        return run(state, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
+
+
+def _rows(mask: jax.Array, like: jax.Array) -> jax.Array:
+    """`[N]` as a mask of arrays `[N, ...]`."""
+    return mask.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 SHARED = ("bounds", "learning_rate")

@@ -18,7 +18,8 @@ from stellaris_jax.networks import ActorCritic
 class DataLoader(NamedTuple):
     """Fragments and the minibatches they are cut into.
 
-    fragments: samples `[F * M, ...]`, F buffers of M = T x N samples. order: int32 `[F, G, B]`, indices below M.
+    fragments: samples `[F * M, ...]`, F buffers of M = T x N samples. order: int32 `[F, G, B]`, indices below M, or -1
+    for nothing where fragments have `valid` samples only.
     """
 
     fragments: Samples
@@ -26,8 +27,8 @@ class DataLoader(NamedTuple):
 
 
 def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array) -> DataLoader:
-    """Put a fragment `[M, ...]` and its minibatch order `[G, B]` into a buffer."""
-    size = samples.advantage.shape[0]
+    """Put a fragment, at most `[M, ...]`, and its minibatch order `[G, B]` into a buffer."""
+    size = loader.fragments.advantage.shape[0] // loader.order.shape[0]
     put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=buffer * size, axis=0)
     fragments = jax.tree.map(put, loader.fragments, samples)
     return DataLoader(fragments, jax.lax.dynamic_update_index_in_dim(loader.order, order, buffer, 0))
@@ -36,8 +37,10 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
 def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
     """The samples `[B, ...]` a pointer (buffer, index) stands for."""
     size = loader.fragments.advantage.shape[0] // loader.order.shape[0]
-    rows = loader.order[buffer, index] + buffer * size
-    return jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), loader.fragments)
+    order = loader.order[buffer, index]
+    rows = jnp.maximum(order, 0) + buffer * size
+    batch = jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), loader.fragments)
+    return batch if batch.valid is None else batch._replace(valid=batch.valid & (order >= 0))
 
 
 def peer_log_ratio(network: ActorCritic, ring: jax.Array, peers: jax.Array, batch: Samples) -> jax.Array:
@@ -70,22 +73,32 @@ def gradient(
     `slot` is int32 `[3]`: fragment buffer, minibatch, ring slot of the fetched version; `peers` as above. `target` is
     the target network `[P]` in force when the gradient is aggregated; `None` for algorithms without one.
     """
-    batch = minibatch(loader, slot[0], slot[1])
+    batch = with_target(network, target, minibatch(loader, slot[0], slot[1]))
     others = peer_log_ratio(network, ring, peers, batch) if peers.shape[0] > 1 else None
-    if target is not None:
-        batch = batch._replace(target_policy=network.policy(network.unravel(target), batch.obs))
-
-    def loss(tree: dict) -> tuple[jax.Array, LossMetrics]:
-        return ALGORITHMS[algorithm.name].loss(
-            network.distribution,
-            *network.policy_and_value(tree, batch.obs),
-            batch,
-            others,
-            kl_coefficient,
-            algorithm,
-            system.truncation,
-            system.rho,
-        )
-
-    grads, metrics = jax.grad(loss, has_aux=True)(network.unravel(versions.fetch(ring, slot[2])))
+    modes = (system.truncation, system.rho)
+    objective = partial(loss, network, algorithm, batch, others, kl_coefficient, *modes)
+    grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(versions.fetch(ring, slot[2])))
     return network.ravel(grads), metrics
+
+
+def with_target(network: ActorCritic, target: jax.Array | None, batch: Samples) -> Samples:
+    """The minibatch with the policy of the target network `[P]`, if there is one."""
+    if target is None:
+        return batch
+    return batch._replace(target_policy=network.policy(network.unravel(target), batch.obs))
+
+
+def loss(
+    network: ActorCritic,
+    algorithm: AlgorithmConfig,
+    batch: Samples,
+    others: jax.Array | None,
+    kl_coefficient: jax.Array,
+    truncation: str,
+    rho: float,
+    tree: dict,
+) -> tuple[jax.Array, LossMetrics]:
+    """The algorithm's loss of a minibatch at the parameters `tree`."""
+    outputs = network.policy_and_value(tree, batch.obs)
+    rest = (batch, others, kl_coefficient, algorithm, truncation, rho)
+    return ALGORITHMS[algorithm.name].loss(network.distribution, *outputs, *rest)

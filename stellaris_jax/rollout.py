@@ -152,6 +152,11 @@ def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array) -> jax.Ar
     return jax.lax.map(partial(network.value, tree), obs, batch_size=max(1, rows // obs.shape[1]))
 
 
+def _columns(present: jax.Array, like: jax.Array) -> jax.Array:
+    """`[N]` as a mask of arrays `[T, N, ...]`."""
+    return present.reshape(1, -1, *(1,) * (like.ndim - 2))
+
+
 def prepare(
     network: ActorCritic,
     params: jax.Array,
@@ -160,14 +165,20 @@ def prepare(
     trajectory: Trajectory,
     algorithm: AlgorithmConfig,
     config: EnvConfig,
+    present: jax.Array | None = None,
 ) -> tuple[Samples, Normalizers, EpisodeStatistics]:
     """Turn a fragment into `T x N` training samples, and learn the normalisers' next statistics from it.
 
     Samples see the observation statistics their policy acted on, `seen`; rewards are scaled by statistics that include
-    the fragment. Advantages are standardised over the fragment's valid and finite ones.
+    the fragment. Advantages are standardised over the fragment's valid and finite ones. `present` `[N]` says which of
+    the environments took part, by default all: what the others did counts for nothing.
     """
     tree = network.unravel(params)
     length, num = trajectory.reward.shape
+    if present is not None:
+        everywhere = jnp.broadcast_to(present, (length, num))
+        valid = everywhere if trajectory.valid is None else everywhere & trajectory.valid
+        trajectory = trajectory._replace(valid=valid)
     done = trajectory.terminated | trajectory.truncated
 
     obs = view(seen, trajectory.obs, config)
@@ -193,7 +204,10 @@ def prepare(
         reward_statistics = normalizer.update(reward_statistics, discounted.reshape(-1))
         reward = normalizer.rescale(reward_statistics, reward)
     if config.normalize_observation:
-        obs_statistics = normalizer.update(obs_statistics, trajectory.obs.reshape(length * num, *obs.shape[2:]))
+        seen_obs = trajectory.obs
+        if present is not None:
+            seen_obs = jnp.where(_columns(present, seen_obs), seen_obs, jnp.nan)
+        obs_statistics = normalizer.update(obs_statistics, seen_obs.reshape(length * num, *obs.shape[2:]))
 
     ends = (trajectory.terminated, trajectory.truncated)
     advantage, target = gae(reward, value[:-1], next_value, *ends, algorithm.gamma, algorithm.gae_lambda)
@@ -216,6 +230,8 @@ def prepare(
     )
     returns, lengths = trajectory.totals[..., 0], trajectory.totals[..., 1]
     ended = done & jnp.isfinite(returns)
+    if present is not None:
+        ended &= present
     episodes = EpisodeStatistics(
         ended=jnp.sum(ended, dtype=jnp.float32),
         total_return=jnp.sum(jnp.where(ended, returns, 0.0)),

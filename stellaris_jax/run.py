@@ -111,15 +111,16 @@ def _loop(
     """Train to the end or to a signal; the last evaluation, if one was made at the last round."""
     evaluation_rounds, checkpoint_rounds = set(trainer.evaluation_rounds), set(trainer.checkpoint_rounds)
     evaluation: Evaluation | None = None
-    if trainer.round < trainer.total_rounds:
-        telemetry.note(f"compiled in {trainer.compile():.1f} s")
-    while trainer.round < trainer.total_rounds and not caught:
+    while not trainer.finished and not caught:
+        if seconds := trainer.compile():
+            telemetry.note(f"compiled {trainer.about_chunk}in {seconds:.1f} s")
         telemetry.rounds(trainer.step())
         evaluation = None
-        if trainer.round in evaluation_rounds:
+        ends = trainer.finished
+        if trainer.round in evaluation_rounds or (ends and evaluation_rounds):
             evaluation = trainer.evaluate()
             telemetry.evaluation(trainer.evaluation_record(evaluation))
-        if trainer.round in checkpoint_rounds:
+        if trainer.round in checkpoint_rounds or ends:
             trainer.save(checkpoints, evaluation.mean_ci95()[0] if evaluation else None)
     if caught:
         trainer.save(checkpoints)

@@ -26,9 +26,9 @@ def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str 
     return field(default=default, metadata=metadata)
 
 
-def group(kind: type, help: str) -> Any:
-    """A nested group of config fields."""
-    return field(default_factory=kind, metadata={"help": help})
+def group(kind: type, help: str, **defaults: Any) -> Any:
+    """A nested group of config fields; `defaults` are of some of its members."""
+    return field(default_factory=lambda: kind(**defaults), metadata={"help": help})
 
 
 KINDS = {

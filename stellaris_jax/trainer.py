@@ -11,42 +11,46 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.actors import Actors, Behaviour, Received
-from stellaris_jax.billing import bill, common_bill
 from stellaris_jax.checkpoint import Checkpoints
-from stellaris_jax.config import Config, validate
+from stellaris_jax.config import Config
 from stellaris_jax.engine import Engine, RoundMetrics
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.evaluate import Evaluation, Evaluator, HostEvaluator
 from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.networks import ActorCritic
-from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
-
-Record = dict[str, Any]
+from stellaris_jax.records import Accounts, Record, mean
+from stellaris_jax.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
+from stellaris_jax.scaling.probe import make_probe
+from stellaris_jax.timeline import Cut, Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
+from stellaris_jax.validation import validate
 
 
 @dataclass
 class Counters:
     """Host-side totals of a run that its timelines do not carry; saved with every checkpoint.
 
-    train_seconds: real seconds spent executing chunks, compilation apart. computed: gradient slots executed per
-    seed, empty ones included.
+    train_seconds: real seconds spent executing chunks, compilation apart. detection_seconds: of them, measuring what
+    scaling asks for. computed: gradient slots executed per seed, empty ones included.
     """
 
     train_seconds: float = 0.0
     wall_seconds: float = 0.0
+    detection_seconds: float = 0.0
     computed: int = 0
     nonfinite: int = 0
 
 
 @dataclass
 class _Chunk:
-    """A planned chunk: what the engine runs, and what the host knows of it."""
+    """A planned chunk: what the engine runs, compiled for how many environments, and what the host knows of it."""
 
     plan: Plan
+    width: int
     rounds: list[list[Round]]
     computed: list[int]
 
@@ -70,25 +74,31 @@ class Trainer:
         host = isinstance(self.env, HostEnv)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
-        self.steps_per_round = config.env.num_envs * algorithm.rollout_length
+        self.accounts = Accounts(config)
+        self.steps_per_round = self.accounts.steps_per_round
         self.total_rounds = math.ceil(config.total_steps / self.steps_per_round)
-        gradients = algorithm.epochs * algorithm.minibatches
+        length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
+        self.cut = Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
         self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
         truncates = system.truncation != "none"
         self.shape = PlanShape(
-            rounds=1 if host else config.engine.chunk_rounds,
+            rounds=1 if host or is_adaptive(config) else config.engine.chunk_rounds,
             seeds=config.num_seeds,
             width=config.engine.lanes * config.engine.devices,
             peers=min(system.learners, system.versions) - 1 if truncates else 0,
-            gradients=gradients,
-            batch=self.steps_per_round // algorithm.minibatches,
+            gradients=algorithm.epochs * algorithm.minibatches,
+            batch=self.cut.batch,
             versions=system.versions,
             buffers=self.timelines[0].depth,
         )
         self.engine = Engine(config, self.env, self.network, self.shape)
         self.state = self.engine.init(self.seeds)
+        self.width = width_of(config)
+        self.scalings = [scaling_of(config) for _ in self.seeds]
+        self.probe = make_probe(self.network, config, self.scalings[0].probe)
         self.actors = Actors(self.env, self.network, config, self.seeds) if isinstance(self.env, HostEnv) else None
-        self._asked = False
+        self._rolling = False
+        self._asked: list[int] | None = None
         self.round = 0
         self.counters = Counters()
         self._evaluators: dict[int, Evaluator | HostEvaluator] = {}
@@ -96,6 +106,11 @@ class Trainer:
         self._timeline_states = [timeline.state() for timeline in self.timelines]
 
     # Training ------------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """All rounds are done, or every seed has reached its target or spent its budget."""
+        return self.round >= self.total_rounds or all(scaling.finished for scaling in self.scalings)
 
     @cached_property
     def evaluation_rounds(self) -> list[int]:
@@ -118,30 +133,54 @@ class Trainer:
     def plan(self, begin: int, size: int) -> _Chunk:
         """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
         algorithm = self.config.algorithm
-        rounds = [[timeline.next_round() for timeline in self.timelines] for _ in range(size)]
-        length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
-        cut = (algorithm.epochs, algorithm.minibatches, self.steps_per_round, length)
-        orders = [[minibatch_order(seed, begin + r, *cut) for seed in self.seeds] for r in range(size)]
+        actors, envs, width = self._allot(self._asked)
+        counts = [self.cut.epochs * self.cut.count(n) for n in envs]
+        simulated = list(zip(self.timelines, actors, counts, strict=True))
+        rounds = [[timeline.next_round(i, count) for timeline, i, count in simulated] for _ in range(size)]
+        orders = [
+            [minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in zip(self.seeds, envs, strict=True)]
+            for r in range(size)
+        ]
         factors = [self._learning_rate_factor(begin + r) for r in range(size)]
-        plan = build_plan(self.shape, rounds, orders, factors, algorithm.target_interval)
+        plan = build_plan(self.shape, rounds, orders, factors, algorithm.target_interval, [envs] * size)
         computed = [max(wave_count(record, self.shape.width) for record in row) * self.shape.width for row in rounds]
-        return _Chunk(plan, rounds, computed)
+        return _Chunk(plan, width, rounds, computed)
+
+    def _allot(self, asked: list[int] | None) -> tuple[list[int], list[int], int]:
+        """Every seed's actors and environments in the next round, and the width all of them fit into.
+
+        `asked` are the actors whose fragments are under way already.
+        """
+        if not is_scaled(self.config):
+            going, all_ = [not scaling.finished for scaling in self.scalings], self.config.env.num_envs
+            return [self.width.maximum * go for go in going], [all_ * go for go in going], all_
+        actors = asked or [scaling.actors for scaling in self.scalings]
+        # Host environments are stepped as they are needed; their fragments always have the same shape.
+        bucket = self.width.bucket(max(actors)) if self.actors is None else self.width.maximum
+        return actors, [n * self.width.envs for n in actors], bucket * self.width.envs
 
     def _learning_rate_factor(self, round_: int) -> float:
         return 1.0 - round_ / self.total_rounds if self.config.algorithm.anneal else 1.0
 
     def compile(self) -> float:
-        """Compile the engine now rather than at the first step; returns the seconds it took."""
+        """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
         if self._planned is None:
             self._planned = self.plan(self.round, self._chunk_size(self.round))
-        if self.engine.compile_seconds == 0.0:
-            example = None if self.actors is None else self.actors.example()
-            self.engine.compile(self.state, self._planned.plan, example)
-        return self.engine.compile_seconds
+        if self._planned.width in self.engine.widths:
+            return 0.0
+        example = None if self.actors is None else self.actors.example()
+        return self.engine.compile(self.state, self._planned.plan, example, self._planned.width)
+
+    @property
+    def about_chunk(self) -> str:
+        """What the planned chunk is compiled for, in words, where that may change from round to round."""
+        if self._planned is None or len(self.width.buckets) == 1 or self.actors is not None:
+            return ""
+        return f"rounds of up to {self._planned.width // self.width.envs} actors "
 
     def step(self) -> list[Record]:
         """Train one chunk of rounds; one record per round (see `stellaris_jax.telemetry`)."""
-        if self.round >= self.total_rounds:
+        if self.finished:
             return []
         self.compile()
         chunk, self._planned = self._planned, None
@@ -150,42 +189,91 @@ class Trainer:
         size = len(chunk.rounds)
         received = self._receive(chunk) if self.actors is not None else None
         fragment = None if received is None else received.fragment
-        self.state, metrics = self.engine.run(self.state, chunk.plan, size, fragment)
+        self.state, metrics = self.engine.run(self.state, chunk.plan, size, fragment, chunk.width)
         # While the device works, plan the next chunk; what a checkpoint needs is the timelines as they are now.
+        before = self.usages
         self._timeline_states = [timeline.state() for timeline in self.timelines]
         upcoming = self.round + size
-        if upcoming < self.total_rounds:
+        if upcoming < self.total_rounds and not is_adaptive(self.config):
             self._planned = self.plan(upcoming, self._chunk_size(upcoming))
         metrics = jax.device_get(metrics)
+        metrics = jax.tree.map(lambda x: x[:size], metrics)
+        probes = self._measure(chunk)
         seconds = time.perf_counter() - begin
         self.counters.train_seconds += seconds
         self.counters.wall_seconds += seconds
-        rate = size * self.steps_per_round * len(self.seeds) / seconds
-        records = self._records(chunk, metrics, rate)
+        self.round = upcoming
+        records = self._records(chunk, metrics)
+        steps = self.accounts.env_steps(self.usages) - self.accounts.env_steps(before)
+        for record in records:
+            record["steps_per_second"] = steps * len(self.seeds) / seconds
         if received is not None:
             lags = [row.arrived - version for row, version in zip(chunk.rounds[0], received.versions, strict=True)]
-            records[0]["actor_staleness"] = _mean(lags)
-        self.round = upcoming
+            records[0]["actor_staleness"] = mean(lags)
+        self._observe(chunk, metrics, before, probes)
+        if probes:
+            records[0]["per_seed"]["probe"] = probes
         return records
+
+    def _measure(self, chunk: _Chunk) -> list[list[float]]:
+        """What the scaling rule wants to know of each seed's last fragment; nothing where it wants nothing."""
+        if self.probe is None:
+            return []
+        begin = time.perf_counter()
+        buffer = chunk.rounds[0][0].index % self.shape.buffers
+        counts = [self.cut.count(n) for n in chunk.plan.envs[0].tolist()]
+        values = jax.device_get(self.probe(self.state, jnp.int32(buffer), jnp.array(counts, jnp.int32)))
+        self.counters.detection_seconds += time.perf_counter() - begin
+        return np.asarray(values).tolist()
+
+    def _observe(self, chunk: _Chunk, metrics: RoundMetrics, before: list[Usage], probes: list[list[float]]) -> None:
+        """Tell every seed's scaling rule of the round that is over."""
+        if not is_adaptive(self.config):
+            return
+        for r, row in enumerate(chunk.rounds):
+            costs = self.accounts.money([record.usage for record in row])["cost_usd"]
+            for s, (scaling, record) in enumerate(zip(self.scalings, row, strict=True)):
+                if scaling.finished:
+                    continue
+                ended = float(metrics.episodes.ended[r, s])
+                scaling.observe(
+                    Observation(
+                        round=record.index + 1,
+                        actors=record.actors,
+                        reward=float(metrics.episodes.total_return[r, s]) / ended if ended else math.nan,
+                        loss=float(metrics.loss.policy_loss[r, s] + metrics.loss.value_loss[r, s]),
+                        kl=float(metrics.loss.kl[r, s]),
+                        learner_seconds=record.usage.learner_busy - before[s].learner_busy,
+                        actor_seconds=record.actor_seconds,
+                        seconds=record.usage.seconds - before[s].seconds,
+                        cost_usd=costs[s],
+                        probe=tuple(probes[s]) if probes else (),
+                    )
+                )
+            before = [record.usage for record in row]
 
     def _receive(self, chunk: _Chunk) -> Received:
         """The fragment of the next round from the host's actors; with overlap they go on to the one after it."""
         assert self.actors is not None
         versions = [row.behaviour_version for row in chunk.rounds[0]]
-        if not self._asked:
-            self.actors.begin(self.round, self._behaviour(versions, chunk.plan))
+        envs = chunk.plan.envs[0].tolist()
+        if not self._rolling:
+            self.actors.begin(self.round, self._behaviour(versions, chunk.plan), envs)
             # The episodes that were under way are gone, and so is what they had earned.
             actor = self.state.actor
             nothing = jax.device_put(np.zeros(actor.totals.shape, np.float32), actor.totals.sharding)
             self.state = self.state._replace(actor=actor._replace(totals=nothing))
         elif not self.config.env.overlap:
-            self.actors.request(self._behaviour(versions, chunk.plan))
+            self.actors.request(self._behaviour(versions, chunk.plan), envs)
         received = self.actors.receive()
         # Where a checkpoint is due, environments start anew, so that the run goes on alike after a restart.
-        self._asked = self.round + 1 not in self.checkpoint_rounds
-        if self._asked and self.config.env.overlap:
+        self._rolling, self._asked = self.round + 1 not in self.checkpoint_rounds, None
+        if self._rolling and self.config.env.overlap:
+            # The next fragment is asked for before this one has taught anything.
+            self._asked, envs, _ = self._allot(None)
             newest = [row.arrived for row in chunk.rounds[0]]
-            self.actors.request(Behaviour(newest, *jax.device_get((self.state.params, self.state.normalizers))))
+            behaviour = Behaviour(newest, *jax.device_get((self.state.params, self.state.normalizers)))
+            self.actors.request(behaviour, envs)
         return received
 
     def _behaviour(self, versions: list[int], plan: Plan) -> Behaviour:
@@ -202,78 +290,20 @@ class Trainer:
         """Train `rounds` more rounds (rounded up to chunks), or to the end; returns all records."""
         end = self.total_rounds if rounds is None else min(self.round + rounds, self.total_rounds)
         records: list[Record] = []
-        while self.round < end:
+        while self.round < end and not self.finished:
             records += self.step()
         return records
 
-    def _records(self, chunk: _Chunk, metrics: RoundMetrics, rate: float) -> list[Record]:
+    def _records(self, chunk: _Chunk, metrics: RoundMetrics) -> list[Record]:
         """The records of a chunk's rounds."""
-        size = len(chunk.rounds)
-        metrics = jax.tree.map(lambda x: x[:size], metrics)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            returns = metrics.episodes.total_return / metrics.episodes.ended
-            lengths = metrics.episodes.total_length / metrics.episodes.ended
-        over_seeds = {
-            **metrics.loss._asdict(),
-            "grad_norm": metrics.gradient_norm,
-            "kl_coefficient": metrics.kl_coefficient,
-        }
-        columns = {name: values.mean(axis=1).tolist() for name, values in over_seeds.items()}
-        columns["train_return"] = [_finite_mean(row) for row in returns.tolist()]
-        columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
-        rejected, per_seed = metrics.rejected.sum(axis=1).tolist(), returns.tolist()
         records = []
-        for r, row in enumerate(chunk.rounds):
+        for r, (row, learning) in enumerate(zip(chunk.rounds, self.accounts.learning(metrics), strict=True)):
             self.counters.computed += chunk.computed[r]
-            self.counters.nonfinite = rejected[r]
-            record = self._timeline_record(row, float(chunk.plan.learning_rate[r]))
-            record |= {name: values[r] for name, values in columns.items()}
-            record |= {"wall_seconds": self.counters.wall_seconds, "steps_per_second": rate}
-            record["nonfinite_gradients"] = rejected[r]
-            record["per_seed"]["train_return"] = per_seed[r]
-            records.append(record)
+            self.counters.nonfinite = learning["nonfinite_gradients"]
+            record = self.accounts.timeline(row, float(chunk.plan.learning_rate[r]), self.counters.computed)
+            per_seed = record["per_seed"] | learning["per_seed"]
+            records.append(record | learning | {"wall_seconds": self.counters.wall_seconds, "per_seed": per_seed})
         return records
-
-    def _timeline_record(self, row: list[Round], factor: float) -> Record:
-        """What the timelines know of a round, one of which `row` holds per seed; `factor` is the schedule's."""
-        staleness = [record.staleness() for record in row]
-        flat = [s for values in staleness for s in values]
-        groups = [group for record in row for group in record.groups]
-        gates = [record.groups[-1].threshold for record in row if record.groups]
-        gates = [gate for gate in gates if gate is not None]
-        trust = _mean([sum(group.weights) / len(group.weights) for group in groups], 1.0)
-        usages = [record.usage for record in row]
-        money, useful = self._money(usages), _mean([usage.gradients for usage in usages])
-        return {
-            "round": row[0].index + 1,
-            "env_steps": (row[0].index + 1) * self.steps_per_round,
-            "updates": _mean([usage.updates for usage in usages]),
-            "staleness_mean": _mean(flat),
-            "staleness_max": max(flat, default=0),
-            "staleness_counts": np.bincount(flat).tolist() if flat else [],
-            "gate": _mean(gates) if gates else None,
-            "gate_escapes": sum(usage.escapes for usage in usages),
-            "group_size": _mean([len(group.gradients) for group in groups]),
-            "actor_staleness": _mean([record.arrived - record.behaviour_version for record in row]),
-            "learning_rate": self.config.algorithm.learning_rate * factor * trust,
-            **{name: _mean(values) for name, values in money.items()},
-            "occupancy": useful / self.counters.computed if self.counters.computed else 1.0,
-            "dropped": sum(usage.dropped for usage in usages),
-            "failed": sum(usage.failures for usage in usages),
-            "per_seed": {**money, "staleness_mean": [_mean(values) for values in staleness]},
-        }
-
-    def _money(self, usages: list[Usage]) -> dict[str, list[float]]:
-        """Seconds, dollars by the system's own rule and at the common price, one figure per seed."""
-        config = self.config
-        rules = {"cost_usd": bill, "cost_common_usd": common_bill}
-        return {
-            "simulated_seconds": [usage.seconds for usage in usages],
-            **{
-                name: [rule(config.system, config.prices, usage, config.platform.actors).total for usage in usages]
-                for name, rule in rules.items()
-            },
-        }
 
     # Evaluation ----------------------------------------------------------------------------------------------------
 
@@ -294,24 +324,24 @@ class Trainer:
 
     def evaluation_record(self, evaluation: Evaluation) -> Record:
         """An evaluation of the current policies as a record."""
-        mean, ci95 = evaluation.mean_ci95()
-        usages = [Timeline.usage_of(state) for state in self._timeline_states]
-        money = self._money(usages)
-        return {
-            "round": self.round,
-            "env_steps": self.round * self.steps_per_round,
-            "wall_seconds": self.counters.wall_seconds,
-            "eval_return_mean": mean,
-            "eval_return_ci95": ci95,
-            **{name: _mean(values) for name, values in money.items()},
-            "per_seed": {"eval_return_mean": evaluation.per_seed, **money},
-        }
+        record = self.accounts.evaluation(evaluation, self.usages)
+        return {"round": self.round, "wall_seconds": self.counters.wall_seconds, **record}
 
     # Saving --------------------------------------------------------------------------------------------------------
 
+    @property
+    def usages(self) -> list[Usage]:
+        """What each seed has used up to the current round."""
+        return [Timeline.usage_of(state) for state in self._timeline_states]
+
     def host_state(self) -> dict[str, Any]:
         """Everything outside the engine state that the next round depends on, as JSON data."""
-        return {"round": self.round, "timelines": self._timeline_states, "counters": asdict(self.counters)}
+        return {
+            "round": self.round,
+            "timelines": self._timeline_states,
+            "scalings": [scaling.state() for scaling in self.scalings],
+            "counters": asdict(self.counters),
+        }
 
     def save(self, checkpoints: Checkpoints, eval_return: float | None = None) -> None:
         """Write a checkpoint of the current round, in the background."""
@@ -319,64 +349,33 @@ class Trainer:
 
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print) -> int:
         """Continue from the newest intact checkpoint; returns its round."""
-        restored, state, host = checkpoints.restore(self.engine.abstract_state(), note)
+        restored, state, host = checkpoints.restore(self.engine.layout.abstract(), note)
         self.state = state
         self.round = restored
         self.counters = Counters(**host["counters"])
         self._planned = None
-        self._asked = False
+        self._rolling, self._asked = False, None
         self._timeline_states = host["timelines"]
         for timeline, saved in zip(self.timelines, host["timelines"], strict=True):
             timeline.restore(saved)
+        for scaling, saved in zip(self.scalings, host["scalings"], strict=True):
+            scaling.restore(saved)
         return restored
 
     # Reporting -----------------------------------------------------------------------------------------------------
 
-    def summary(self, evaluation: Evaluation | None) -> dict[str, Any]:
+    def summary(self, evaluation: Evaluation | None) -> Record:
         """The figures of `summary.json`; means over seeds unless they are counts."""
-        usages = [Timeline.usage_of(state) for state in self._timeline_states]
-        prices, actors = self.config.prices, self.config.platform.actors
-        items = [bill(self.config.system, prices, usage, actors).items for usage in usages]
-        gradients = sum(u.gradients for u in usages)
-        mean, ci95 = evaluation.mean_ci95() if evaluation is not None else (None, None)
-        steps = self.round * self.steps_per_round
-        seconds = self.counters.train_seconds
-        return {
-            "env": self.config.env.name,
-            "system": self.config.system.name,
-            "algorithm": self.config.algorithm.name,
-            "seed": self.config.seed,
-            "num_seeds": self.config.num_seeds,
+        counters, compile_seconds = self.counters, self.engine.compile_seconds
+        record = self.accounts.summary(evaluation, self.usages, counters.computed)
+        seconds = counters.train_seconds
+        return record | {
             "rounds": self.round,
-            "env_steps": steps,
-            "updates": _mean([u.updates for u in usages]),
-            "gradients": gradients / len(usages),
-            "eval_return_mean": mean,
-            "eval_return_ci95": ci95,
-            "eval_return_per_seed": evaluation.per_seed if evaluation is not None else None,
-            "eval_episodes": int(evaluation.returns.size) if evaluation is not None else 0,
-            "wall_seconds": self.counters.wall_seconds + self.engine.compile_seconds,
+            "wall_seconds": counters.wall_seconds + compile_seconds,
             "train_seconds": seconds,
-            "compile_seconds": self.engine.compile_seconds,
-            "steps_per_second": steps * len(self.seeds) / seconds if seconds else None,
-            "staleness_mean": sum(u.staleness_total for u in usages) / gradients if gradients else 0.0,
-            "staleness_max": max(u.staleness_max for u in usages),
-            "gate_escapes": sum(u.escapes for u in usages),
-            "occupancy": gradients / len(usages) / self.counters.computed if self.counters.computed else 1.0,
-            **{name: _mean(values) for name, values in self._money(usages).items()},
-            "cost_items_usd": {item: _mean([row[item] for row in items]) for item in items[0]},
-            "nonfinite_gradients": self.counters.nonfinite,
-            "dropped_gradients": sum(u.dropped for u in usages),
-            "failed_invocations": sum(u.failures for u in usages),
+            "detection_seconds": counters.detection_seconds,
+            "compile_seconds": compile_seconds,
+            "steps_per_second": record["env_steps"] * len(self.seeds) / seconds if seconds else None,
+            "nonfinite_gradients": counters.nonfinite,
             "parameters": self.network.size,
         }
-
-
-def _mean(values: Any, empty: float = 0.0) -> float:
-    values = list(values)
-    return float(sum(values) / len(values)) if values else empty
-
-
-def _finite_mean(values: list[float]) -> float | None:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else None

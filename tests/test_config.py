@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris_jax.compose import GROUPS, choices, from_yaml, load_config, shipped_configs, to_yaml
-from stellaris_jax.config import Config, knobs, validate
+from stellaris_jax.config import Config, knobs
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline.rules import RULES
+from stellaris_jax.validation import validate
 
 FILES = [(group, choice) for group in GROUPS for choice in choices(group)]
 
@@ -44,6 +45,7 @@ NEEDED = {
     ("platform", "hpc"): ["prices=hpc"],
     ("platform", "lambda"): ["prices=lambda", "system.learners=4"],
     ("platform", "containers"): ["prices=containers", "system=minionsrl"],
+    ("scaling", "adapt"): ["scaling.target=100"],
     ("prices", "lambda"): ["platform=lambda", "system.learners=4"],
     ("prices", "containers"): ["platform=containers", "system=minionsrl"],
 }

@@ -23,7 +23,7 @@ from stellaris_jax.engine import Engine
 from stellaris_jax.envs.registry import make
 from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.networks import ActorCritic
-from stellaris_jax.timeline import PlanShape, Timeline, build_plan, minibatch_order
+from stellaris_jax.timeline import Cut, PlanShape, Timeline, build_plan, minibatch_order
 
 GAMMA = 0.5
 ROUNDS, CHUNK = 200, 20
@@ -77,8 +77,8 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
         rounds = range(first, first + CHUNK)
         records = [[timeline.next_round()] for _ in rounds]
         staleness += [g.staleness for row in records for group in row[0].groups for g in group.gradients]
-        cut = (algorithm.epochs, algorithm.minibatches, samples, length)
-        orders = [[minibatch_order(0, r, *cut)] for r in rounds]
+        cut = Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
+        orders = [[minibatch_order(0, r, cut)] for r in rounds]
         plan = build_plan(shape, records, orders, [1.0 - r / ROUNDS for r in rounds], algorithm.target_interval)
         state, metrics = engine.run(state, plan, CHUNK)
     tree = network.unravel(state.params[0])

@@ -11,7 +11,7 @@ from scenarios import (
     scenarios,
 )
 
-from stellaris_jax.timeline import PlanShape, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline import Cut, PlanShape, build_plan, minibatch_order, wave_count
 
 
 @examples
@@ -35,7 +35,7 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
     for timeline in timelines:
         timeline.next_round()  # chunks start anywhere
     records = [[timeline.next_round() for timeline in timelines] for _ in range(executed)]
-    orders = [[minibatch_order(s, r, 1, gradients, 2 * gradients) for s in range(seeds)] for r in range(executed)]
+    orders = [[minibatch_order(s, r, Cut(1, gradients, 2, gradients)) for s in range(seeds)] for r in range(executed)]
     plan = build_plan(shape, records, orders, [1.0, 0.5, 0.25][:executed], target_interval=3)
 
     assert plan.weights.shape == (shape.capacity, seeds, width)
@@ -73,11 +73,12 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
 
 
 def test_the_data_loader_cuts_a_fresh_permutation_per_epoch() -> None:
-    order = minibatch_order(seed=3, fragment=5, epochs=4, minibatches=8, samples=64)
+    cut = Cut(epochs=4, minibatches=8, steps=16, envs=4)
+    order = minibatch_order(seed=3, fragment=5, cut=cut)
     assert order.shape == (32, 8) and order.dtype == np.int32
     epochs = order.reshape(4, 64)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.broadcast_to(np.arange(64), (4, 64)))
     assert len({tuple(epoch) for epoch in epochs}) == 4
-    np.testing.assert_array_equal(order, minibatch_order(3, 5, 4, 8, 64))
-    others = [minibatch_order(seed, fragment, 4, 8, 64) for seed, fragment in ((2, 5), (3, 4), (5, 3))]
+    np.testing.assert_array_equal(order, minibatch_order(3, 5, cut))
+    others = [minibatch_order(seed, fragment, cut) for seed, fragment in ((2, 5), (3, 4), (5, 3))]
     assert not any(np.array_equal(order, other) for other in others)

@@ -23,7 +23,7 @@ from stellaris_jax.losses.ppo import ppo_loss
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.networks.distributions import Categorical
 from stellaris_jax.rollout import Trajectory, rollout
-from stellaris_jax.timeline import PlanShape, Timeline, build_plan, minibatch_order
+from stellaris_jax.timeline import Cut, PlanShape, Timeline, build_plan, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
@@ -224,6 +224,9 @@ CONFIG = Config(
 CONFIG.engine.chunk_rounds = ROUNDS
 GRADIENTS = CONFIG.algorithm.epochs * CONFIG.algorithm.minibatches
 SAMPLES = CONFIG.env.num_envs * CONFIG.algorithm.rollout_length
+CUT = Cut(
+    CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, CONFIG.algorithm.rollout_length, CONFIG.env.num_envs
+)
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +253,7 @@ def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, Engine
 
 
 def loader_order(fragment: int) -> np.ndarray:
-    return minibatch_order(0, fragment, CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, SAMPLES)
+    return minibatch_order(0, fragment, CUT)
 
 
 class PlainPPO:

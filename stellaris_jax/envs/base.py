@@ -97,7 +97,7 @@ class VecEnv(Protocol):
 
 
 class HostStep(NamedTuple):
-    """What one step of `N` host environments returns, NumPy arrays with a leading axis `[N]`; see `HostPool`."""
+    """What one step of n host environments returns, NumPy arrays with a leading axis `[n]`; see `HostPool`."""
 
     obs: np.ndarray
     reward: np.ndarray
@@ -113,7 +113,7 @@ class HostPool(Protocol):
     """
 
     def send(self, action: np.ndarray) -> None:
-        """Start one step of all environments with actions `[N, ...]`; returns at once."""
+        """Start one step of the first n environments with actions `[n, ...]`; returns at once. The rest stay put."""
         ...
 
     def recv(self) -> HostStep:

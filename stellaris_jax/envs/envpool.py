@@ -133,7 +133,7 @@ class EnvpoolPool:
         self.batch.async_reset()
 
     def send(self, action: np.ndarray) -> None:
-        self.batch.send(np.ascontiguousarray(action, self._action_dtype))
+        self.batch.send(np.ascontiguousarray(action, self._action_dtype), np.arange(len(action), dtype=np.int32))
 
     def recv(self) -> HostStep:
         obs, reward, terminated, truncated, _ = self.batch.recv()

@@ -1,11 +1,12 @@
 """Asynchrony as data: simulate first (`Timeline`), lay out as waves (`build_plan`), execute afterwards."""
 
-from stellaris_jax.timeline.plan import Plan, PlanShape, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline.plan import Cut, Plan, PlanShape, build_plan, minibatch_order, wave_count
 from stellaris_jax.timeline.rules import RULES, Rule
 from stellaris_jax.timeline.simulate import Gradient, Group, Round, Timeline, Usage
 
 __all__ = [
     "RULES",
+    "Cut",
     "Gradient",
     "Group",
     "Plan",

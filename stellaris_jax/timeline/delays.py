@@ -12,7 +12,7 @@ import numpy as np
 
 from stellaris_jax.config import DelayConfig
 
-ENTITIES = ("learner", "actor", "aggregate", "failure")
+ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling")
 BLOCK = 1024
 
 

@@ -25,7 +25,8 @@ class Plan(NamedTuple):
     refresh: bool `[C, S]`: whether the version that this wave publishes becomes the target network.
     bounds: int32 `[R, 2]`: first wave of each round and the one after its last.
     behaviour: int32 `[R, S]`: ring slot of the version the actors use.
-    order: int32 `[R, S, G, B]`: the data loader's minibatches, as indices into the fragment's T x N samples.
+    envs: int32 `[R, S]`: environments that take part in the round, the first ones.
+    order: int32 `[R, S, G, B]`: the data loader's minibatches, as indices into the fragment's samples; -1 for nothing.
     learning_rate: float32 `[R]`: factor on the base learning rate.
     """
 
@@ -36,6 +37,7 @@ class Plan(NamedTuple):
     refresh: np.ndarray
     bounds: np.ndarray
     behaviour: np.ndarray
+    envs: np.ndarray
     order: np.ndarray
     learning_rate: np.ndarray
 
@@ -58,21 +60,56 @@ class PlanShape(NamedTuple):
         return self.rounds * self.gradients * self.buffers
 
 
-def minibatch_order(
-    seed: int, fragment: int, epochs: int, minibatches: int, samples: int, length: int = 1
-) -> np.ndarray:
-    """The data loader: a fresh permutation per epoch, cut into minibatches. Int32 `[epochs * minibatches, B]`.
+class Cut(NamedTuple):
+    """How the data loader cuts a fragment `[T, N]`: into minibatches of at most `batch` = T N / `minibatches` samples.
 
-    What is permuted are sequences of `length` samples: with the length T of a fragment `[T, N]`, a minibatch is all
-    steps of some environments, `[T, n]`, flattened.
+    envs: N. length: T if a minibatch is all steps of some environments, `[T, n]`, flattened; 1 if it is of samples.
     """
+
+    epochs: int
+    minibatches: int
+    steps: int
+    envs: int
+    length: int = 1
+
+    @property
+    def batch(self) -> int:
+        return self.steps * self.envs // self.minibatches
+
+    def count(self, envs: int) -> int:
+        """Minibatches of each epoch over a fragment of so many environments."""
+        return -(-self.steps * envs // self.batch)
+
+
+def minibatch_order(
+    seed: int, fragment: int, cut: Cut, envs: int | None = None, width: int | None = None
+) -> np.ndarray:
+    """The data loader: a fresh permutation per epoch, cut into minibatches. Int32 `[epochs * count, B]`.
+
+    Args:
+      envs: environments that took part; the first of `width`, whose samples are the fragment's rows `[T, width]`.
+
+    Both are N by default. Where the samples do not fill the minibatches, all are as full as they can be evenly, and the
+    rest of their places hold -1.
+    """
+    envs = cut.envs if envs is None else envs
+    width = cut.envs if width is None else width
     generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
-    sequences = samples // length
-    order = np.tile(np.arange(sequences, dtype=np.int32), (epochs, 1))
+    sequences, places, count = cut.steps * envs // cut.length, cut.batch // cut.length, cut.count(envs)
+    order = np.tile(np.arange(sequences, dtype=np.int32), (cut.epochs, 1))
     generator.permuted(order, axis=1, out=order)
-    first = order.reshape(epochs * minibatches, 1, sequences // minibatches)
-    rows = first + sequences * np.arange(length, dtype=np.int32)[:, None]
-    return rows.reshape(epochs * minibatches, samples // minibatches)
+    if width != envs and cut.length == 1:
+        order += (width - envs) * (order // envs)  # sample t * envs + e is row t * width + e
+    first = np.full((cut.epochs, count, places), -1, np.int32)
+    full, more = divmod(sequences, count)
+    begin = 0
+    for minibatch in range(count):
+        size = full + (minibatch < more)
+        first[:, minibatch, :size] = order[:, begin : begin + size]
+        begin += size
+    rows = first[:, :, None] + width * np.arange(cut.length, dtype=np.int32)[:, None]
+    rows = np.where(first[:, :, None] < 0, -1, rows)
+    return rows.reshape(cut.epochs * count, cut.batch)
 
 
 def wave_count(record: Round, width: int) -> int:
@@ -86,12 +123,13 @@ def build_plan(
     orders: Sequence[Sequence[np.ndarray]],
     learning_rate: Sequence[float],
     target_interval: int = 1,
+    envs: Sequence[Sequence[int]] | None = None,
 ) -> Plan:
     """Lay `records[r][s]` out as waves; seeds with fewer waves in a round get empty ones.
 
-    `orders[r][s]` is the minibatch order of fragment r of seed s, `learning_rate[r]` the schedule's factor. Every
-    `target_interval`-th version becomes the target network. Rounds beyond `len(records)` stay empty, so that the last,
-    shorter chunk has the same shape.
+    `orders[r][s]` is the minibatch order of fragment r of seed s, `learning_rate[r]` the schedule's factor,
+    `envs[r][s]` how many environments take part. Every `target_interval`-th version becomes the target network. Rounds
+    beyond `len(records)` stay empty, so that the last, shorter chunk has the same shape.
     """
     rounds, seeds, width, k = shape.rounds, shape.seeds, shape.width, shape.peers
     capacity, ring = shape.capacity, shape.versions
@@ -102,7 +140,8 @@ def build_plan(
     refresh = np.zeros((capacity, seeds), bool)
     bounds = np.zeros((rounds, 2), np.int32)
     behaviour = np.zeros((rounds, seeds), np.int32)
-    order = np.zeros((rounds, seeds, shape.gradients, shape.batch), np.int32)
+    taking_part = np.zeros((rounds, seeds), np.int32)
+    order = np.full((rounds, seeds, shape.gradients, shape.batch), -1, np.int32)
     factors = np.zeros(rounds, np.float32)
 
     begin = 0
@@ -111,7 +150,9 @@ def build_plan(
         factors[r] = learning_rate[r]
         for s, record in enumerate(row):
             behaviour[r, s] = record.behaviour_version % ring
-            order[r, s] = orders[r][s]
+            order[r, s, : len(orders[r][s])] = orders[r][s]
+            if envs is not None:
+                taking_part[r, s] = envs[r][s]
             positions: list[int] = []
             slot_rows: list[tuple[int, int, int]] = []
             peer_rows: list[list[int]] = []
@@ -139,4 +180,4 @@ def build_plan(
             end = max(end, wave)
         bounds[r] = begin, end
         begin = end
-    return Plan(slots, peers, weights, sizes, refresh, bounds, behaviour, order, factors)
+    return Plan(slots, peers, weights, sizes, refresh, bounds, behaviour, taking_part, order, factors)

@@ -22,6 +22,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from stellaris_jax.config import Config, DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.scaling.width import DETECTING, width_of
 from stellaris_jax.timeline.delays import Stream
 from stellaris_jax.timeline.platform import Containers, Placement
 from stellaris_jax.timeline.rules import RULES
@@ -66,6 +67,7 @@ class Usage:
     seconds: wall-clock. *_busy: function-seconds of useful work, passing data included; learner_failed: of invocations
     that died; *_startup: of containers starting. updates: versions published. gradients: aggregated. dropped: too old
     for the version ring. waits: evaluations of the rule put off because of the ring. escapes: of the rule's gate.
+    scaling_busy: of choosing the next round's actors. actor_invocations: fragments rolled, one per actor and round.
     """
 
     seconds: float = 0.0
@@ -75,6 +77,8 @@ class Usage:
     actor_busy: float = 0.0
     actor_startup: float = 0.0
     aggregate_busy: float = 0.0
+    scaling_busy: float = 0.0
+    actor_invocations: int = 0
     invocations: int = 0
     failures: int = 0
     updates: int = 0
@@ -91,12 +95,15 @@ class Round:
     """All that happened from the start of collecting fragment `index` to the start of collecting the next.
 
     `behaviour_version` is the policy the fragment was rolled with, `arrived` the newest one when it was complete.
-    `usage` is the total since the run began, at the round's end.
+    `actors` is how many rolled it, in `actor_seconds` each, on average. `usage` is the total since the run began, at
+    the round's end.
     """
 
     index: int
     behaviour_version: int
     start: float
+    actors: int
+    actor_seconds: float = 0.0
     arrived: int = 0
     groups: list[Group] = field(default_factory=list)
     dropped: list[Gradient] = field(default_factory=list)
@@ -114,13 +121,22 @@ class Timeline:
       system, platform, delays: see `stellaris_jax.config`.
       gradients_per_round: minibatches the loader cuts a fragment into, over all epochs (G).
       seed: seeds the durations.
+      actors: the most that roll a fragment; all of the platform's by default.
+      detects: whether choosing the next round's actors takes time.
     """
 
     @classmethod
     def of(cls, config: Config, seed: int) -> Timeline:
         """The timeline of one seed of a configuration."""
-        gradients = config.algorithm.epochs * config.algorithm.minibatches
-        return cls(config.system, config.platform, config.delays, gradients_per_round=gradients, seed=seed)
+        return cls(
+            config.system,
+            config.platform,
+            config.delays,
+            gradients_per_round=config.algorithm.epochs * config.algorithm.minibatches,
+            seed=seed,
+            actors=width_of(config).maximum,
+            detects=config.scaling.rule in DETECTING,
+        )
 
     def __init__(
         self,
@@ -130,15 +146,17 @@ class Timeline:
         *,
         gradients_per_round: int,
         seed: int,
+        actors: int | None = None,
+        detects: bool = False,
     ):
         self.system = system
         self.gradients_per_round = gradients_per_round
         self.depth = 2 if system.actors == "pipelined" else 1
-        self.actors = platform.actors
+        self.actors, self.detects = actors or platform.actors, detects
         self.rule = RULES[system.rule](system)
         self.placement = Placement(platform)
         self.containers = Containers(platform, system.learners, platform.cold_start, platform.warm_start)
-        self.actor_containers = Containers(platform, 1, platform.actor_cold_start, 0.0)  # all start and end together
+        self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
         self.actor_passing = 2 * platform.cache
         self.failure = delays.failure
         self.streams = {
@@ -146,6 +164,7 @@ class Timeline:
             "actor": Stream(delays.actor, seed, "actor"),
             "aggregate": Stream(delays.aggregate, seed, "aggregate"),
             "failure": Stream(None, seed, "failure"),
+            "scaling": Stream(delays.scaling, seed, "scaling"),
         }
         self.usage = Usage()
         self.now = 0.0
@@ -161,16 +180,31 @@ class Timeline:
         self._events: list[tuple[float, int, int, list[Any]]] = []
         self._order = 0
 
-    def next_round(self) -> Round:
-        """Collect the next fragment, and simulate until the one after it can be started."""
-        record = Round(self.fragment, self.clock, self.now)
-        startup = self.actor_containers.startup(0, self.now)
-        durations = [seconds + self.actor_passing for seconds in self.streams["actor"].take(self.actors)]
-        self.usage.actor_startup += startup * self.actors
+    def next_round(self, actors: int | None = None, gradients: int | None = None) -> Round:
+        """Collect the next fragment, and simulate until the one after it can be started.
+
+        Args:
+          actors: how many roll it; all by default. With 0 nothing happens, and no time passes.
+          gradients: minibatches it is cut into; as many as there are by default.
+        """
+        actors = self.actors if actors is None else actors
+        record = Round(self.fragment, self.clock, self.now, actors)
+        if actors == 0:
+            record.arrived, record.usage = self.clock, replace(self.usage)
+            self.fragment += 1
+            return record
+        detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0.0
+        invoked = self.now + detection
+        durations = [seconds + self.actor_passing for seconds in self.streams["actor"].take(actors)]
+        startups = [self.actor_containers.startup(actor, invoked) for actor in range(actors)]
+        self.usage.scaling_busy += detection
+        self.usage.actor_startup += sum(startups)
         self.usage.actor_busy += sum(durations)
-        self.remaining[self.fragment] = self.gradients_per_round
+        self.usage.actor_invocations += actors
+        record.actor_seconds = sum(durations) / actors
+        self.remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.collecting = True
-        self._schedule(startup + max(durations), DATA, [self.fragment])
+        self._schedule(detection + max(map(sum, zip(startups, durations, strict=True))), DATA, [self.fragment, actors])
         self.fragment += 1
         while self.collecting or self.remaining[self.fragment - self.depth] > 0:
             if self._events:
@@ -194,9 +228,11 @@ class Timeline:
     def _handle(self, kind: int, payload: list[Any], record: Round) -> None:
         if kind == DATA:
             self.collecting = False
-            self.actor_containers.release(0, self.now)
+            fragment, actors = payload
+            for actor in range(actors):
+                self.actor_containers.release(actor, self.now)
             record.arrived = self.clock
-            self.pointers.extend((payload[0], minibatch) for minibatch in range(self.gradients_per_round))
+            self.pointers.extend((fragment, minibatch) for minibatch in range(self.remaining[fragment]))
         elif kind == PUBLISH:
             self._publish(payload[0])
             self._aggregate(record)

@@ -1,0 +1,152 @@
+"""Records and summary of a run: what its timelines, its engine and its evaluations have to say, as plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from stellaris_jax.billing import bill, common_bill
+from stellaris_jax.config import Config
+from stellaris_jax.engine import RoundMetrics
+from stellaris_jax.evaluate import Evaluation
+from stellaris_jax.scaling.width import width_of
+from stellaris_jax.timeline import Round, Usage
+
+Record = dict[str, Any]
+
+
+class Accounts:
+    """Keeps the books of one configuration; what it returns are means over seeds unless they are counts."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.actors = width_of(config).maximum
+        self.steps_per_round = config.env.num_envs * config.algorithm.rollout_length
+
+    def env_steps(self, usages: list[Usage]) -> float:
+        """Env steps the actors have made; a whole number wherever all seeds have as many."""
+        total = sum(usage.actor_invocations for usage in usages) * self.steps_per_round
+        steps, rest = divmod(total, self.actors * len(usages))
+        return steps if rest == 0 else total / (self.actors * len(usages))
+
+    def money(self, usages: list[Usage]) -> dict[str, list[float]]:
+        """Seconds, dollars by the system's own rule and at the common price, one figure per seed."""
+        config = self.config
+        rules = {"cost_usd": bill, "cost_common_usd": common_bill}
+        return {
+            "simulated_seconds": [usage.seconds for usage in usages],
+            **{
+                name: [rule(config.system, config.prices, usage, self.actors).total for usage in usages]
+                for name, rule in rules.items()
+            },
+        }
+
+    def timeline(self, row: list[Round], factor: float, computed: int) -> Record:
+        """What the timelines know of a round, one of which `row` holds per seed.
+
+        `factor` is the learning rate schedule's, `computed` the gradient slots executed per seed so far.
+        """
+        staleness = [record.staleness() for record in row]
+        flat = [s for values in staleness for s in values]
+        groups = [group for record in row for group in record.groups]
+        thresholds = [record.groups[-1].threshold for record in row if record.groups]
+        gates = [threshold for threshold in thresholds if threshold is not None]
+        trust = mean([sum(group.weights) / len(group.weights) for group in groups], 1.0)
+        usages = [record.usage for record in row]
+        money, useful = self.money(usages), mean([usage.gradients for usage in usages])
+        return {
+            "round": row[0].index + 1,
+            "env_steps": self.env_steps(usages),
+            "actors": mean([record.actors for record in row]),
+            "updates": mean([usage.updates for usage in usages]),
+            "staleness_mean": mean(flat),
+            "staleness_max": max(flat, default=0),
+            "staleness_counts": np.bincount(flat).tolist() if flat else [],
+            "gate": mean(gates) if gates else None,
+            "gate_escapes": sum(usage.escapes for usage in usages),
+            "group_size": mean([len(group.gradients) for group in groups]),
+            "actor_staleness": mean([record.arrived - record.behaviour_version for record in row]),
+            "learning_rate": self.config.algorithm.learning_rate * factor * trust,
+            **{name: mean(values) for name, values in money.items()},
+            "occupancy": useful / computed if computed else 1.0,
+            "dropped": sum(usage.dropped for usage in usages),
+            "failed": sum(usage.failures for usage in usages),
+            "per_seed": {
+                **money,
+                "actors": [record.actors for record in row],
+                "staleness_mean": [mean(values) for values in staleness],
+            },
+        }
+
+    def learning(self, metrics: RoundMetrics) -> list[Record]:
+        """What the engine knows of each round of a chunk; arrays `[R, S]`."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            returns = metrics.episodes.total_return / metrics.episodes.ended
+            lengths = metrics.episodes.total_length / metrics.episodes.ended
+        over_seeds = {
+            **metrics.loss._asdict(),
+            "grad_norm": metrics.gradient_norm,
+            "kl_coefficient": metrics.kl_coefficient,
+        }
+        columns = {name: values.mean(axis=1).tolist() for name, values in over_seeds.items()}
+        columns["train_return"] = [_finite_mean(row) for row in returns.tolist()]
+        columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
+        columns["nonfinite_gradients"] = metrics.rejected.sum(axis=1).tolist()
+        columns["per_seed"] = [{"train_return": row} for row in returns.tolist()]
+        return [{name: values[r] for name, values in columns.items()} for r in range(len(returns))]
+
+    def evaluation(self, evaluation: Evaluation, usages: list[Usage]) -> Record:
+        """An evaluation of the policies that have cost so much."""
+        value, ci95 = evaluation.mean_ci95()
+        money = self.money(usages)
+        return {
+            "env_steps": self.env_steps(usages),
+            "eval_return_mean": value,
+            "eval_return_ci95": ci95,
+            **{name: mean(values) for name, values in money.items()},
+            "per_seed": {"eval_return_mean": evaluation.per_seed, **money},
+        }
+
+    def summary(self, evaluation: Evaluation | None, usages: list[Usage], computed: int) -> Record:
+        """The figures of `summary.json` that evaluation and timelines account for."""
+        config = self.config
+        items = [bill(config.system, config.prices, usage, self.actors).items for usage in usages]
+        gradients = sum(u.gradients for u in usages)
+        value, ci95 = evaluation.mean_ci95() if evaluation is not None else (None, None)
+        return {
+            "env": config.env.name,
+            "system": config.system.name,
+            "algorithm": config.algorithm.name,
+            "scaling": config.scaling.name,
+            "seed": config.seed,
+            "num_seeds": config.num_seeds,
+            "env_steps": self.env_steps(usages),
+            "updates": mean([u.updates for u in usages]),
+            "gradients": gradients / len(usages),
+            "eval_return_mean": value,
+            "eval_return_ci95": ci95,
+            "eval_return_per_seed": evaluation.per_seed if evaluation is not None else None,
+            "eval_episodes": int(evaluation.returns.size) if evaluation is not None else 0,
+            "staleness_mean": sum(u.staleness_total for u in usages) / gradients if gradients else 0.0,
+            "staleness_max": max(u.staleness_max for u in usages),
+            "gate_escapes": sum(u.escapes for u in usages),
+            "occupancy": gradients / len(usages) / computed if computed else 1.0,
+            **{name: mean(values) for name, values in self.money(usages).items()},
+            "cost_items_usd": {item: mean([row[item] for row in items]) for item in items[0]},
+            "dropped_gradients": sum(u.dropped for u in usages),
+            "failed_invocations": sum(u.failures for u in usages),
+        }
+
+
+def mean(values: Iterable[float], empty: float = 0.0) -> float:
+    """The mean, or `empty` of nothing."""
+    values = list(values)
+    return float(sum(values) / len(values)) if values else empty
+
+
+def _finite_mean(values: list[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None

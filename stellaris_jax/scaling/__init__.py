@@ -1,0 +1,34 @@
+"""Scaling actors: how many a round has, chosen from what was observed of the round before."""
+
+from __future__ import annotations
+
+from stellaris_jax.config import Config
+from stellaris_jax.scaling.rules import Adapt, Hydrozoa, KungFu, Max, Nitro, Observation, Scaling
+from stellaris_jax.scaling.width import Width, is_adaptive, is_masked, is_scaled, width_of
+
+SCALINGS: dict[str, type[Scaling]] = {
+    "fixed": Scaling,
+    "max": Max,
+    "adapt": Adapt,
+    "hydrozoa": Hydrozoa,
+    "kungfu": KungFu,
+    "nitro": Nitro,
+}
+
+
+def scaling_of(config: Config) -> Scaling:
+    """The rule of one seed of a configuration."""
+    return SCALINGS[config.scaling.rule](config.scaling, width_of(config))
+
+
+__all__ = [
+    "SCALINGS",
+    "Observation",
+    "Scaling",
+    "Width",
+    "is_adaptive",
+    "is_masked",
+    "is_scaled",
+    "scaling_of",
+    "width_of",
+]
