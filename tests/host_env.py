@@ -43,7 +43,8 @@ class ClockworkPool:
         self.next = self._result(np.zeros(num_envs), nothing, nothing)
 
     def _result(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> HostStep:
-        obs = np.stack([self.seed, self.steps, self.episodes, np.ones_like(self.steps)], axis=1)
+        n = len(reward)
+        obs = np.stack([self.seed[:n], self.steps[:n], self.episodes[:n], np.ones(n)], axis=1)
         return HostStep(obs.astype(np.float32), reward.astype(np.float32), terminated, truncated)
 
     def send(self, action: np.ndarray) -> None:
@@ -52,13 +53,14 @@ class ClockworkPool:
         if self.count == self.env.fails:
             raise self.env.error("the clockwork broke")
         self.count += 1
-        reset = self.over
-        self.steps = np.where(reset, 0, self.steps + 1)
-        self.episodes = self.episodes + reset
-        ended = ~reset & (self.steps == self.lengths)
-        odd = self.episodes % 2 == 1
-        self.next = self._result(np.where(reset, 0.0, self.steps), ended & ~odd, ended & odd)
-        self.over = ended
+        n = len(action)
+        reset = self.over[:n].copy()
+        self.steps[:n] = np.where(reset, 0, self.steps[:n] + 1)
+        self.episodes[:n] += reset
+        ended = ~reset & (self.steps[:n] == self.lengths[:n])
+        odd = self.episodes[:n] % 2 == 1
+        self.next = self._result(np.where(reset, 0.0, self.steps[:n]), ended & ~odd, ended & odd)
+        self.over[:n] = ended
 
     def recv(self) -> HostStep:
         time.sleep(self.env.slow)

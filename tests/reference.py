@@ -88,6 +88,7 @@ class Log:
     learner_failed: float = 0.0
     learner_startup: float = 0.0
     actor_busy: float = 0.0
+    actor_invocations: int = 0
     actor_startup: float = 0.0
     aggregate_busy: float = 0.0
     invocations: int = 0
@@ -156,6 +157,7 @@ class System:
             seconds = next(self.actor_seconds) + 2 * self.platform.cache  # pulls a policy, pushes a trajectory
             self.log.actor_busy += seconds
             self.log.actor_startup += startup
+            self.log.actor_invocations += 1
             self.time.after(startup + seconds, partial(self.actor_done, fragment))
 
     def actor_done(self, fragment: int) -> None:

@@ -97,7 +97,8 @@ def usage(system: System) -> dict[str, Any]:
     ages = [delivery.staleness for one in log.aggregations for delivery in one.deliveries]
     meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup", "aggregate_busy")
     return {
-        **{name: getattr(log, name) for name in (*meters, "invocations", "failures", "waits")},
+        **{name: getattr(log, name) for name in (*meters, "invocations", "actor_invocations", "failures", "waits")},
+        "scaling_busy": 0.0,
         "seconds": system.time.now,
         "updates": system.parameter_function.clock,
         "gradients": len(ages),

@@ -94,6 +94,8 @@ def minibatch_order(
     """
     envs = cut.envs if envs is None else envs
     width = cut.envs if width is None else width
+    if envs == 0:
+        return np.empty((0, cut.batch), np.int32)
     generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
     sequences, places, count = cut.steps * envs // cut.length, cut.batch // cut.length, cut.count(envs)
     order = np.tile(np.arange(sequences, dtype=np.int32), (cut.epochs, 1))

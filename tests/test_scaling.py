@@ -1,0 +1,497 @@
+"""Scaling actors: the rules, what a round of I actors collects, trains on and costs, and that masks change nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from host_env import Clockwork
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_trainer import assert_identical
+
+from stellaris_jax import Config, ConfigError, Trainer, learner, load_config
+from stellaris_jax.actors import Actors, Behaviour
+from stellaris_jax.billing import bill
+from stellaris_jax.checkpoint import Checkpoints, to_host
+from stellaris_jax.config import ScalingConfig
+from stellaris_jax.envs.registry import register
+from stellaris_jax.networks import ActorCritic, normalizer
+from stellaris_jax.rollout import Normalizers
+from stellaris_jax.scaling import SCALINGS, Observation, Width, width_of
+from stellaris_jax.scaling.rules import boost
+from stellaris_jax.timeline import Cut, Timeline, minibatch_order
+
+T, ACTORS, EACH = 16, 8, 2
+register("test/clockwork", Clockwork)
+WIDE = Width(64, 8, 1, (8, 16, 32, 64))
+
+
+def config(*overrides: str, rounds: int = 6) -> Config:
+    """Eight actors of two environments each."""
+    return load_config(
+        [
+            "env=gymnax/cartpole",
+            f"env.num_envs={ACTORS * EACH}",
+            "env.normalize_observation=true",
+            "network.hidden=[8]",
+            f"algorithm.rollout_length={T}",
+            "algorithm.epochs=2",
+            "algorithm.minibatches=4",
+            "algorithm.kl_coefficient=0.2",
+            "system.learners=3",
+            "system.versions=8",
+            f"scaling.maximum={ACTORS}",
+            "evaluation.episodes=2",
+            "evaluation.points=1",
+            f"total_steps={rounds * T * ACTORS * EACH}",
+            *overrides,
+        ]
+    )
+
+
+def seen(round_: int, **values: Any) -> Observation:
+    zeros = {"reward": math.nan, "loss": 0.0, "kl": 0.0, "learner_seconds": 0.0, "actor_seconds": 0.0}
+    return Observation(round_, **({"actors": 8, **zeros, "seconds": 0.0, "cost_usd": 0.0} | values))
+
+
+def choices(rule: str, observations: list[Observation], width: Width = WIDE, **options: Any) -> list[int]:
+    """What a rule chooses for the first round and after each observation."""
+    scaling = SCALINGS[rule](ScalingConfig(rule=rule, **options), width)
+    chosen = [scaling.actors]
+    for observation in observations:
+        scaling.observe(observation)
+        chosen.append(scaling.actors)
+    return chosen
+
+
+# Rules ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rules_of_a_schedule() -> None:
+    rounds = [seen(k) for k in range(1, 7)]
+    assert choices("fixed", rounds, actors=16) == [16] * 7
+    assert choices("max", rounds) == [64] * 7
+    assert choices("hydrozoa", rounds, interval=2) == [8, 8, 16, 16, 32, 32, 64]
+
+
+def test_adapt_follows_the_mean_of_recent_returns() -> None:
+    rewards = [10.0, 30.0, math.nan, 50.0, 200.0]
+    # Means of the last two: 10, 20, 20 still, 40, 125 of a target of 100.
+    assert choices("adapt", [seen(k, reward=r) for k, r in enumerate(rewards, 1)], target=1000.0, window=2) == [
+        8, 8, 8, 8, 8, 8,
+    ]  # fmt: skip
+    assert choices("adapt", [seen(k, reward=r) for k, r in enumerate(rewards[:4], 1)], target=100.0, window=2) == [
+        8, 8, 13, 13, 26,
+    ]  # fmt: skip
+
+
+def test_kungfu_grows_with_the_noise_and_never_shrinks() -> None:
+    def noisy(round_: int, scale: float) -> Observation:
+        """|G|^2 = 1 and S = scale, seen in batches of 10 and 100."""
+        return seen(round_, probe=(1.0 + scale / 10.0, 1.0 + scale / 100.0, 10.0, 100.0))
+
+    scales = [50.0, 100.0, 60.0, 130.0, 1e9, 2e9]
+    chosen = choices("kungfu", [noisy(k, s) for k, s in enumerate(scales, 1)])
+    # 50 is the first scale; 100 doubles; 60 is less; 130 of 100 is 1.3 times; then the most there are.
+    assert chosen == [8, 8, 16, 16, 21, 64, 64]
+    nothing = seen(1, probe=(1.0, 1.0, 100.0, 100.0))
+    assert choices("kungfu", [nothing, noisy(2, 50.0), noisy(3, 100.0)]) == [8, 8, 8, 16]
+
+
+def test_nitro_scores_the_window_as_the_paper_does() -> None:
+    # Eigenvalues -1 and R: the ratio is R.
+    ratios = [4.0, 2.0, 3.0, 1.0, 4.0]
+    chosen = choices("nitro", [seen(k, probe=(-1.0, r)) for k, r in enumerate(ratios, 1)], window=3, decay=0.5)
+    by_hand = [
+        64 * 1.0 * 0.5,  # a window of one is flat
+        64 * (4 - 2) / (4 - 2) * 0.25,
+        64 * (4 - 3) / (4 - 2) * 0.125,
+        64 * (3 - 1) / (3 - 1) * 0.0625,  # 2, 3, 1
+        64 * (4 - 4) / (4 - 1) * 0.03125,  # 3, 1, 4
+    ]
+    assert chosen == [8, *(round(max(value, 8)) for value in by_hand)]
+    assert chosen[1:3] == [32, 16]
+
+
+def test_nitro_scores_as_its_released_code_does() -> None:
+    ratios = [4.0, 2.0, 3.0]
+    probes = [(-1.0 + 0.01, r - 0.01) for r in ratios]
+    chosen = choices("nitro", [seen(k, probe=p) for k, p in enumerate(probes, 1)], window=6, decay=0.9, mode="artifact")
+    # Windows: 3.6 4 | 3.6 4 1.62 2 | 3.6 4 1.62 2 2.187 3; a high ratio boosts, above a floor of 64 x 0.9^(k k).
+    scores = [1.0, 0.0, (2.187 - 1.62) / (4 - 1.62)]
+    floors = [64 * 0.9, 64 * 0.9**4, 64 * 0.9**9]
+    assert chosen == [8, *(round(max(64 * s, f)) for s, f in zip(scores, floors, strict=True))]
+    assert chosen[1:] == [64, 42, 25]
+
+
+def test_nitro_guards() -> None:
+    assert boost(2.0, [2.0, 2.0]) == 1.0
+    assert boost(math.inf, [1.0, math.inf]) == 0.0
+    assert boost(1.0, [1.0, 3.0, math.inf]) == 1.0
+    assert boost(math.inf, [math.inf]) == 0.0
+    convex, spoilt = seen(2, probe=(0.1, 1.0)), seen(3, probe=(math.nan, math.nan))
+    assert choices("nitro", [seen(1, probe=(-1.0, 1.0)), convex, spoilt], decay=1.0) == [8, 64, 8, 8]
+
+
+@pytest.mark.parametrize("rule", ["fixed", "kungfu"])
+def test_target_and_budget_end_training(rule: str) -> None:
+    probe = (2.0, 1.5, 10.0, 100.0)
+    rounds = [seen(1, reward=5.0, cost_usd=0.1, probe=probe), seen(2, reward=9.0, cost_usd=0.2, probe=probe)]
+    assert choices(rule, rounds, target=9.0) == [8, 8, 0]
+    assert choices(rule, rounds, budget=0.2) == [8, 8, 0]
+    assert choices(rule, rounds, target=9.5, budget=0.3) == [8, 8, 8]
+    assert choices(rule, [*rounds, seen(3, probe=probe)], target=9.0)[-1] == 0
+
+
+@given(
+    rule=st.sampled_from(["adapt", "hydrozoa", "kungfu", "nitro"]),
+    numbers=st.lists(st.tuples(*[st.floats(allow_nan=True, allow_infinity=True)] * 3), max_size=12),
+    maximum=st.integers(1, 64),
+    mode=st.sampled_from(["paper", "artifact"]),
+    data=st.data(),
+)
+@settings(max_examples=200, deadline=None)
+def test_rules_keep_within_the_width_and_remember(
+    rule: str, numbers: list[tuple[float, ...]], maximum: int, mode: str, data: st.DataObject
+) -> None:
+    width = Width(maximum, data.draw(st.integers(1, maximum)), 1, (maximum,))
+    options = ScalingConfig(rule=rule, target=10.0, window=3, mode=mode)
+    scaling, resumed = SCALINGS[rule](options, width), SCALINGS[rule](options, width)
+    for k, (reward, low, high) in enumerate(numbers, 1):
+        probe = (low, high, 10.0, 100.0)[: 2 if rule == "nitro" else 4]
+        scaling.observe(seen(k, reward=reward, probe=probe))
+        assert scaling.finished == (reward >= 10.0) or k > 1
+        assert scaling.actors == 0 if scaling.finished else width.minimum <= scaling.actors <= maximum
+        # What is saved is all there is.
+        again = SCALINGS[rule](options, width)
+        again.restore(resumed.state())
+        again.observe(seen(k, reward=reward, probe=probe))
+        resumed = again
+        assert resumed.actors == scaling.actors
+
+
+# Widths and minibatches ----------------------------------------------------------------------------------------------
+
+
+def test_widths() -> None:
+    assert width_of(config()) == (128, 128, 1, (128,))
+    assert width_of(config("scaling=nitro")) == (8, 1, 2, (1, 2, 4, 8))
+    assert width_of(config("scaling=nitro", "scaling.minimum=2", "scaling.maximum=0")) == (16, 2, 1, (2, 4, 8, 16))
+    assert width_of(config("scaling.actors=3")) == (8, 3, 2, (3,))
+    assert width_of(config("scaling=max")) == (8, 8, 2, (8,))
+    assert [WIDE.bucket(n) for n in (0, 1, 8, 9, 33, 64)] == [8, 8, 8, 16, 64, 64]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["scaling=nitro", "scaling.maximum=5"], ["env.num_envs=16", "scaling.maximum=5"]),
+        (["scaling=nitro", "scaling.maximum=256", "env.num_envs=256"], ["scaling.maximum=256", "platform.actors=128"]),
+        (["scaling=nitro", "scaling.minimum=9"], ["scaling.minimum=9", "scaling.maximum=8"]),
+        (["scaling.actors=9"], ["scaling.actors=9", "scaling.maximum=8"]),
+        (["scaling=adapt"], ["scaling.rule=adapt", "scaling.target"]),
+        (["scaling=nitro", "engine.devices=4"], ["scaling.maximum=8", "engine.devices=4"]),
+        (["scaling=nitrox"], ["nitrox", "nitro"]),
+    ],
+)
+def test_mistakes_are_one_sentence(overrides: list[str], parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(*overrides)
+    for part in parts:
+        assert part in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+@given(
+    epochs=st.integers(1, 3),
+    minibatches=st.sampled_from([1, 2, 4]),
+    envs=st.integers(1, 8),
+    extra=st.integers(0, 4),
+    sequences=st.booleans(),
+)
+def test_minibatches_hold_every_sample_once_an_epoch(
+    epochs: int, minibatches: int, envs: int, extra: int, sequences: bool
+) -> None:
+    steps, width = 4, min(8, envs + extra)
+    cut = Cut(epochs, minibatches, steps, 8, steps if sequences else 1)
+    order = minibatch_order(1, 2, cut, envs, width)
+    assert order.shape == (epochs * cut.count(envs), cut.batch)
+    for epoch in np.split(order, epochs):
+        rows = np.sort(epoch[epoch >= 0])
+        step, env = np.divmod(rows, width)
+        np.testing.assert_array_equal(step, np.repeat(np.arange(steps), envs))
+        np.testing.assert_array_equal(env, np.tile(np.arange(envs), steps))
+        sizes = np.sum(epoch >= 0, axis=1)
+        assert np.ptp(sizes) <= cut.length and np.all(sizes > 0)
+        if sequences:
+            column = epoch.reshape(len(epoch), steps, -1)
+            assert np.all((column < 0) == (column[:, :1] < 0))
+            kept = np.broadcast_to(column[:, :1] >= 0, column.shape)
+            np.testing.assert_array_equal((column // width)[kept], np.broadcast_to(
+                np.arange(steps)[:, None], column.shape)[kept])  # fmt: skip
+
+
+def test_a_full_round_is_cut_as_without_scaling() -> None:
+    cut = Cut(3, 4, 16, 8)
+    order = minibatch_order(3, 5, cut)
+    assert order.shape == (12, 32) and order.min() == 0
+    np.testing.assert_array_equal(order, minibatch_order(3, 5, cut, 8, 8))
+
+
+# Rounds --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impact"])
+def test_a_wider_program_changes_nothing(algorithm: str) -> None:
+    """Rounds of 3 actors run compiled for exactly 3 and for 8, five of them masked."""
+    settings = config("scaling.actors=3", f"algorithm={algorithm}", "algorithm.minibatches=4", "algorithm.epochs=2")
+    exact, masked = Trainer(settings), Trainer(settings)
+    masked.width = masked.width._replace(buckets=(8,))
+    narrow, wide = exact.run(), masked.run()
+    assert list(exact.engine.widths) == [6] and list(masked.engine.widths) == [16]
+    assert [r["env_steps"] for r in narrow] == [k * T * 3 * EACH for k in range(1, 7)]
+    for one, other in zip(narrow, wide, strict=True):
+        assert one["train_return"] == pytest.approx(other["train_return"], nan_ok=True)
+        assert one["policy_loss"] == pytest.approx(other["policy_loss"], rel=1e-3, abs=1e-5)
+    for one, other in zip(to_host(exact.state.params), to_host(masked.state.params), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    # Actors that take part are as they would be; the others stand where they were.
+    before = Trainer(settings).state.actor
+    for start, one, other in zip(*(to_host(x) for x in (before, exact.state.actor, masked.state.actor)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(other[:, 6:], start[:, 6:])
+
+
+def test_four_actors_are_a_run_of_four_actors() -> None:
+    """What 4 of 8 actors collect and learn from is what a run of 8 environments in all collects and learns from."""
+    common = ["system=central", "system.learners=1", "delays=constant", "env.normalize_reward=true"]
+    scaled = Trainer(config(*common, "scaling.actors=4"))
+    plain = Trainer(
+        config(*common, "scaling.maximum=0", "env.num_envs=8", "algorithm.minibatches=2", f"total_steps={6 * T * 8}")
+    )
+    ours, theirs = scaled.run(), plain.run()
+    assert [r["env_steps"] for r in ours] == [r["env_steps"] for r in theirs]
+    assert [r["updates"] for r in ours] == [r["updates"] for r in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["train_return"] == pytest.approx(other["train_return"], nan_ok=True)
+    np.testing.assert_allclose(scaled.state.params, plain.state.params, rtol=1e-3, atol=1e-4)
+    for a, b in zip(to_host(scaled.state.normalizers), to_host(plain.state.normalizers), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@given(actors=st.lists(st.integers(0, 8), min_size=1, max_size=6), rule=st.sampled_from(["central", "stellaris"]))
+@settings(max_examples=25, deadline=None)
+def test_a_round_costs_its_actors_and_no_others(actors: list[int], rule: str) -> None:
+    learners = 1 if rule == "central" else 3
+    settings_ = config("scaling=nitro", f"system.rule={rule}", f"system.learners={learners}", "delays=constant")
+    timeline = Timeline.of(settings_, 0)
+    gradients, before, collected = 0, 0.0, 0
+    for k, i in enumerate(actors):
+        record = timeline.next_round(i, 2 * i)
+        gradients, collected = gradients + 2 * i, collected + i
+        usage = record.usage
+        assert usage.actor_invocations == collected and usage.gradients == gradients
+        assert usage.actor_busy == pytest.approx(collected * (3.6 + 2 * settings_.platform.cache))
+        if i == 0:
+            assert usage.seconds == before
+        looked = sum(n > 0 for n in actors[1 : k + 1])
+        assert usage.scaling_busy == pytest.approx(0.4 * looked)
+        before = usage.seconds
+    system = replace(settings_.system, actor_billing="serverless")
+    items = bill(system, settings_.prices, timeline.usage, 8).items
+    slot = settings_.prices.actor_vm / settings_.prices.actor_vm_slots / 3600
+    assert items["actor_busy"] == pytest.approx(slot * timeline.usage.actor_busy)
+    learner_slot = settings_.prices.learner_vm / settings_.prices.learner_vm_slots / 3600
+    assert items["scaling_busy"] == pytest.approx(learner_slot * timeline.usage.scaling_busy)
+
+
+def test_new_actors_start_cold() -> None:
+    settings_ = config("scaling=nitro", "delays=constant", "platform.prewarm=false", "platform.actor_cold_start=2.0")
+    timeline = Timeline.of(settings_, 0)
+    assert timeline.next_round(2, 4).usage.actor_startup == 4.0
+    assert timeline.next_round(2, 4).usage.actor_startup == 4.0
+    assert timeline.next_round(5, 10).usage.actor_startup == 10.0
+
+
+def test_nitro_trains_and_only_compiles_its_widths() -> None:
+    trainer = Trainer(config("scaling=nitro", "scaling.decay=0.7", "num_seeds=2", rounds=10))
+    records = trainer.run()
+    chosen = np.array([record["per_seed"]["actors"] for record in records])
+    assert np.all(chosen[0] == 1) and len(np.unique(chosen)) > 2
+    assert set(trainer.engine.widths) == {trainer.width.bucket(max(row)) * EACH for row in chosen}
+    assert set(trainer.engine.widths) <= {2, 4, 8, 16}
+    steps = np.cumsum(chosen, axis=0) * EACH * T
+    assert [record["env_steps"] for record in records] == pytest.approx(steps.mean(axis=1))
+    # Every seed chooses by what was measured of it.
+    for s in range(2):
+        rounds = [seen(k, probe=tuple(record["per_seed"]["probe"][s])) for k, record in enumerate(records, 1)]
+        rule = SCALINGS["nitro"](trainer.config.scaling, trainer.width)
+        for observation, next_ in zip(rounds, chosen[1:, s], strict=False):
+            rule.observe(observation)
+            assert rule.actors == next_
+    assert trainer.summary(None)["detection_seconds"] > 0
+
+
+def test_seeds_that_are_finished_stay_as_they_are() -> None:
+    """Until the last one is finished, which ends the run."""
+    trainer = Trainer(config("scaling.budget=0.03", "num_seeds=3", "scaling=hydrozoa", "delays=lognormal", rounds=40))
+    records, states = [], []
+    while not trainer.finished:
+        records += trainer.step()
+        states.append(np.array(trainer.state.params))
+    costs = np.array([record["per_seed"]["cost_usd"] for record in records])
+    actors = np.array([record["per_seed"]["actors"] for record in records])
+    assert 2 < len(records) < 40 and np.all(costs[-1] >= 0.03)
+    np.testing.assert_array_equal(actors[1:] == 0, costs[:-1] >= 0.03)
+    idle = [(k, s) for k, s in zip(*np.nonzero(actors == 0), strict=True)]
+    assert idle, "no seed finished before another"
+    for k, s in idle:
+        assert costs[k, s] == costs[k - 1, s]
+        np.testing.assert_array_equal(states[k][s], states[k - 1][s])
+    assert trainer.step() == []
+
+
+@pytest.mark.parametrize("rule", ["nitro", "kungfu", "hydrozoa"])
+def test_resumed_runs_scale_alike(rule: str, tmp_path: Path) -> None:
+    settings_ = config(f"scaling={rule}", "scaling.interval=2", "system.actors=pipelined", "checkpoint.interval=3")
+    whole = Trainer(settings_)
+    whole.run()
+    first = Trainer(settings_)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    first.run(3)
+    first.save(checkpoints)
+    checkpoints.wait()
+    second = Trainer(settings_)
+    assert second.restore(checkpoints) == 3
+    second.run()
+    assert_identical(whole, second)
+    assert whole.host_state()["scalings"] == second.host_state()["scalings"]
+    checkpoints.close()
+
+
+# Host environments ---------------------------------------------------------------------------------------------------
+
+
+def host(*overrides: str) -> Config:
+    return config("env.name=test/clockwork", "env.num_envs=8", *overrides)
+
+
+@pytest.mark.parametrize("overlap", ["true", "false"])
+def test_host_actors_that_are_not_asked_stand_still(overlap: str) -> None:
+    settings_ = host("scaling=nitro", f"env.overlap={overlap}")
+    env = Clockwork()
+    actors = Actors(env, ActorCritic(env.observation_space, env.action_space, settings_.network), settings_, [0, 1])
+    example = actors.example()
+    statistics = Normalizers(normalizer.init((4,)), normalizer.init(()))
+    fresh = jax.tree.map(lambda x: np.stack([np.asarray(x)] * 2), statistics)
+    behaviour = Behaviour([0, 0], np.zeros_like(example.params), fresh)
+    taken = np.zeros((2, 8), int)
+    orders = [[3, 8], [8, 0], [1, 5]]
+    actors.begin(0, behaviour, orders[0])
+    for k, envs in enumerate(orders):
+        trajectory = actors.receive().fragment.trajectory
+        for s, n in enumerate(envs):
+            taken[s, :n] += T
+            assert np.all(trajectory.valid[s, :, :n].any(axis=0)) or n == 0
+            assert not trajectory.valid[s, :, n:].any() and not trajectory.reward[s, :, n:].any()
+        for pool, expected in zip([groups[0].pool for groups in actors._groups], taken, strict=True):
+            # Each episode before took its steps and the dead one after it.
+            np.testing.assert_array_equal(pool.steps + pool.episodes * (pool.lengths + 1), expected)
+        if k + 1 < len(orders):
+            actors.request(behaviour, orders[k + 1])
+    actors.close()
+
+
+@pytest.mark.parametrize("overlap", ["true", "false"])
+def test_host_runs_scale_and_resume(overlap: str, tmp_path: Path) -> None:
+    settings_ = host("scaling=nitro", f"env.overlap={overlap}", "checkpoint.interval=3", "num_seeds=2")
+    whole = Trainer(settings_)
+    records = whole.run()
+    whole.close()
+    assert len({n for record in records for n in record["per_seed"]["actors"]}) > 1
+    assert list(whole.engine.widths) == [8]
+    first = Trainer(settings_)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    first.run(3)
+    first.save(checkpoints)
+    checkpoints.wait()
+    first.close()
+    second = Trainer(settings_)
+    assert second.restore(checkpoints) == 3
+    second.run()
+    second.close()
+    assert_identical(whole, second)
+    checkpoints.close()
+
+
+# Probes --------------------------------------------------------------------------------------------------------------
+
+
+def _batches(trainer: Trainer, count: int) -> list[Any]:
+    state = jax.tree.map(lambda x: x[0], trainer.state)
+    return [learner.minibatch(state.loader, jnp.int32(0), jnp.int32(j)) for j in range(count)]
+
+
+@pytest.mark.parametrize("mode", ["paper", "artifact"])
+def test_curvature_is_that_of_the_explicit_hessian(mode: str) -> None:
+    trainer = Trainer(
+        config("scaling=nitro", "network.hidden=[3]", f"scaling.mode={mode}", "scaling.lanczos=200",
+               "scaling.subsample=2", "scaling.actors=7", "network.shared=true", rounds=1)
+    )  # fmt: skip
+    record = trainer.run()[0]
+    algorithm = trainer.config.algorithm
+    if mode == "paper":
+        algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)
+    coefficient = trainer.state.kl_coefficient[0]
+
+    def objective(params: jax.Array) -> jax.Array:
+        losses = [
+            learner.loss(
+                trainer.network, algorithm, batch, None, coefficient, "none", 1.0, trainer.network.unravel(params)
+            )[0]
+            for batch in _batches(trainer, 2)
+        ]
+        return (-1.0 if mode == "paper" else 1.0) * sum(losses) / 2
+
+    spectrum = np.linalg.eigvalsh(np.float64(jax.hessian(objective)(trainer.state.params[0])))
+    smallest, largest = record["per_seed"]["probe"][0]
+    scale = np.abs(spectrum).max()
+    assert scale > 1e-3
+    assert smallest == pytest.approx(spectrum[0], abs=1e-4 * scale)
+    assert largest == pytest.approx(spectrum[-1], abs=1e-4 * scale)
+
+
+def test_noise_is_that_of_halves_and_of_the_whole() -> None:
+    trainer = Trainer(config("scaling=kungfu", "scaling.actors=7", rounds=1))
+    small, big, small_size, big_size = trainer.run()[0]["per_seed"]["probe"][0]
+    coefficient = trainer.state.kl_coefficient[0]
+    batches = _batches(trainer, 4)
+
+    def gradient(batch: Any, valid: Any) -> np.ndarray:
+        def objective(params: jax.Array) -> jax.Array:
+            tree = trainer.network.unravel(params)
+            part = batch._replace(valid=jnp.asarray(valid))
+            return learner.loss(trainer.network, trainer.config.algorithm, part, None, coefficient, "none", 1.0, tree)[
+                0
+            ]
+
+        return np.float64(jax.grad(objective)(trainer.state.params[0]))
+
+    squares, total, samples = [], 0.0, 0
+    for batch in batches:
+        valid = np.asarray(batch.valid)
+        assert valid.sum() == 56  # 7 x 2 x 16 samples in 4 minibatches
+        total = total + valid.sum() * gradient(batch, valid)
+        samples += valid.sum()
+        for half in range(2):
+            squares.append(np.sum(gradient(batch, valid & (np.arange(len(valid)) % 2 == half)) ** 2))
+    assert samples == big_size == 7 * EACH * T and small_size == 28
+    assert small == pytest.approx(np.mean(squares), rel=1e-3)
+    assert big == pytest.approx(np.sum((total / samples) ** 2), rel=1e-3)
