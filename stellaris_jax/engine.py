@@ -85,6 +85,7 @@ class Engine:
         self.layout = StateLayout(config, env, network, shape, self.aggregator, self.mesh)
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if shape.seeds > 1 else lambda f, in_axes=0: f
+        self.sums = len(LossMetrics._fields) + 2  # of a round's gradients: loss metrics, norm, count
         self.widths: dict[int, Any] = {}
         self.compile_seconds = 0.0
 
@@ -94,7 +95,7 @@ class Engine:
 
     # One round, for one seed and one device ------------------------------------------------------------------------
 
-    def _collect(
+    def collect(
         self,
         width: int,
         state: EngineState,
@@ -188,7 +189,7 @@ class Engine:
         actor = state.actor._replace(totals=carried)
         return state._replace(actor=actor), fragment._replace(trajectory=trajectory._replace(totals=totals))
 
-    def _wave(
+    def wave(
         self,
         loader: DataLoader,
         kl_coefficient: jax.Array,
@@ -232,7 +233,7 @@ class Engine:
         sums += wave if self.axis is None else jax.lax.psum(wave, self.axis)
         return params, newest, ring, aggregator, target, sums
 
-    def _finish(
+    def finish(
         self, state: EngineState, sums: jax.Array, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
         gradients = sums[-1]
@@ -251,7 +252,7 @@ class Engine:
         self, width: int, state: EngineState, plan: Plan, rounds: jax.Array, fragment: Fragment | None
     ) -> tuple[EngineState, RoundMetrics]:
         seeds = self.shape.seeds
-        collect = partial(self._collect, width)
+        collect = partial(self.collect, width)
         if seeds == 1:
             state, fragment = jax.tree.map(lambda x: x[0], (state, fragment))
             squeezed = {name: getattr(plan, name)[:, 0] for name in plan._fields if name not in SHARED}
@@ -267,14 +268,14 @@ class Engine:
 
             def wave_body(w: jax.Array, carry: Any) -> Any:
                 wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.sizes[w], plan.refresh[w])
-                mapped = self.over_seeds(self._wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0, 0))
+                mapped = self.over_seeds(self.wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0, 0))
                 return mapped(loader, coefficient, step_scale, carry, *wave)
 
-            sums = jnp.zeros((*lead, len(LossMetrics._fields) + 2))
+            sums = jnp.zeros((*lead, self.sums))
             start = (state.params, state.slot, state.ring, state.aggregator, state.target, sums)
             *carried, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
             state = EngineState(*carried, *state[len(carried) :])
-            state, metrics = self.over_seeds(self._finish)(state, sums, episodes)
+            state, metrics = self.over_seeds(self.finish)(state, sums, episodes)
             return state, jax.tree.map(lambda all_, one: all_.at[r].set(one), history, metrics)
 
         zeros = jnp.zeros((self.shape.rounds, *lead))

@@ -70,11 +70,12 @@ class StateLayout:
         """The state before the first round, one row per seed, laid out over the mesh."""
         # One seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
         # once can starve XLA's CPU thread pool for ever.
-        init = jax.jit(self._init_one)
+        init = jax.jit(self.init_one)
         states = [init(jax.random.key(seed)) for seed in seeds]
         return jax.device_put(jax.tree.map(lambda *rows: jnp.stack(rows), *states), self._shardings(self._shapes()))
 
-    def _init_one(self, key: jax.Array) -> EngineState:
+    def init_one(self, key: jax.Array) -> EngineState:
+        """The state of one seed, without its leading axis."""
         params_key, env_key, run_key = jax.random.split(key, 3)
         params = self.network.init(params_key)
         actor = init_actor(self.env, jax.random.split(env_key, self.config.env.num_envs))
@@ -113,7 +114,7 @@ class StateLayout:
 
     def _shapes(self) -> EngineState:
         keys = jax.random.split(jax.random.key(0), self.shape.seeds)
-        return jax.eval_shape(jax.vmap(self._init_one), keys)
+        return jax.eval_shape(jax.vmap(self.init_one), keys)
 
     def specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)

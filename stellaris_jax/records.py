@@ -94,6 +94,7 @@ class Accounts:
         columns = {name: values.mean(axis=1).tolist() for name, values in over_seeds.items()}
         columns["train_return"] = [_finite_mean(row) for row in returns.tolist()]
         columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
+        columns["episodes"] = metrics.episodes.ended.sum(axis=1).astype(int).tolist()
         columns["nonfinite_gradients"] = metrics.rejected.sum(axis=1).tolist()
         columns["per_seed"] = [{"train_return": row} for row in returns.tolist()]
         return [{name: values[r] for name, values in columns.items()} for r in range(len(returns))]

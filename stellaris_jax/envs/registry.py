@@ -24,6 +24,7 @@ SUITES = {
     "diagnostic": "nothing",
     "envpool": "the envpool extra: pip install 'stellaris-jax[envpool]'",
     "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
+    "job": "nothing",
     "mjx": "the mujoco extra: pip install 'stellaris-jax[mujoco]'",
     "playground": "the playground extra: pip install 'stellaris-jax[playground]'",
 }

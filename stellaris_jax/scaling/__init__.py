@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stellaris_jax.config import Config
 from stellaris_jax.scaling.rules import Adapt, Hydrozoa, KungFu, Max, Nitro, Observation, Scaling
+from stellaris_jax.scaling.scheduler import MinionsRL, Scales, Scheduler
 from stellaris_jax.scaling.width import Width, is_adaptive, is_masked, is_scaled, width_of
 
 SCALINGS: dict[str, type[Scaling]] = {
@@ -14,17 +15,23 @@ SCALINGS: dict[str, type[Scaling]] = {
     "kungfu": KungFu,
     "nitro": Nitro,
 }
+"""The rules that need no training."""
 
 
 def scaling_of(config: Config) -> Scaling:
     """The rule of one seed of a configuration."""
+    if config.scaling.rule == "minionsrl":
+        return MinionsRL(config.scaling, width_of(config), Scales.of(config))
     return SCALINGS[config.scaling.rule](config.scaling, width_of(config))
 
 
 __all__ = [
     "SCALINGS",
+    "MinionsRL",
     "Observation",
+    "Scales",
     "Scaling",
+    "Scheduler",
     "Width",
     "is_adaptive",
     "is_masked",
