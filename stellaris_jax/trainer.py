@@ -30,6 +30,13 @@ from stellaris_jax.timeline import Cut, Plan, PlanShape, Round, Timeline, Usage,
 from stellaris_jax.validation import validate
 
 
+def cut_of(config: Config) -> Cut:
+    """How a configuration's data loader cuts its fragments."""
+    algorithm = config.algorithm
+    length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
+    return Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
+
+
 @dataclass
 class Counters:
     """Host-side totals of a run that its timelines do not carry; saved with every checkpoint.
@@ -77,8 +84,7 @@ class Trainer:
         self.accounts = Accounts(config)
         self.steps_per_round = self.accounts.steps_per_round
         self.total_rounds = math.ceil(config.total_steps / self.steps_per_round)
-        length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
-        self.cut = Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
+        self.cut = cut_of(config)
         self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
         truncates = system.truncation != "none"
         self.shape = PlanShape(

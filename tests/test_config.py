@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stellaris_jax.compose import GROUPS, choices, from_yaml, load_config, shipped_configs, to_yaml
 from stellaris_jax.config import Config, knobs
+from stellaris_jax.scaling import SCALINGS
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline.rules import RULES
 from stellaris_jax.validation import validate
@@ -64,6 +65,10 @@ def test_every_config_file_is_a_choice() -> None:
     assert files == {Path(group, choice) for group, choice in FILES} | {Path("train")}
 
 
+def test_every_scaling_rule_has_a_preset() -> None:
+    assert set(knobs()["scaling.rule"].choices) == set(choices("scaling")) == {*SCALINGS, "minionsrl"}
+
+
 def test_every_rule_has_a_preset() -> None:
     assert set(knobs()["system.rule"].choices) == set(RULES) <= set(choices("system"))
 
@@ -98,18 +103,28 @@ def test_delay_models_share_their_medians() -> None:
         assert tail.seconds * 2 ** (1 / tail.alpha) == pytest.approx(seconds, rel=0.01)
 
 
+SAMPLES = {"stellaris": (4096, 256), "nitro": (64 * 256, 64 * 16), "minionsrl": (65_536, 6_144)}
+SAMPLES["stellaris_impact"] = SAMPLES["stellaris"]
+"""Samples of the widest round, on MuJoCo and on Atari."""
+
+
 @pytest.mark.parametrize("choice", choices("experiment"))
 def test_experiments_are_table_iii(choice: str) -> None:
-    """SC'24, Table III, whatever the environment is tuned to; 50 rounds of 4096 samples, of 256 on Atari."""
-    config = load_config([f"experiment={choice}", "system=rllib"])
+    """SC'24, Table III, whatever the environment is tuned to, for 50 rounds; Nitro and MinionsRL take it over."""
+    platform = ["platform=regular", "prices=us_east_2", "scaling=fixed"]
+    config = load_config([f"experiment={choice}", "system=rllib", "system.learners=1", *platform])
     impact, atari = choice.startswith("stellaris_impact/"), config.network.torso == "rllib_cnn"
     algorithm, delays = config.algorithm, config.delays.name
-    assert algorithm.name == ("impact" if impact else "ppo") and choice.endswith(f"/{delays}")
+    paper, _, env = choice.partition("/")
+    assert algorithm.name == ("impact" if impact else "ppo")
+    assert delays == env if paper.startswith("stellaris") else delays.startswith(f"{paper}_")
     table = {"learning_rate": (5e-5, 5e-4), "clip": (0.3, 0.4), "kl_coefficient": (0.2, 1.0), "kl_target": (0.01, 0.01)}
     table |= {"entropy_coefficient": (0.0, 0.01), "value_coefficient": (1.0, 1.0), "gamma": (0.99, 0.99)}
     assert {key: getattr(algorithm, key) for key in table} == {key: row[impact] for key, row in table.items()}
     samples = config.env.num_envs * algorithm.rollout_length
-    assert samples == (256 if atari else 4096) and config.total_steps == 50 * samples
+    assert samples == SAMPLES[paper][atari] and config.total_steps == 50 * samples
+    if config.scaling.maximum:
+        assert config.env.num_envs == config.scaling.maximum == {"nitro": 64, "minionsrl": 32}[paper]
     assert (config.env.frame_stack, config.env.life_loss) == ((3, True) if atari else (0, False))
     assert not (config.network.shared or config.env.normalize_observation or config.env.overlap)
     assert config.system.name == "rllib"

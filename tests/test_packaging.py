@@ -41,6 +41,7 @@ def test_wheel_holds_the_package_and_its_configs_and_nothing_else(built: Path) -
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"stellaris_jax-{stellaris_jax.__version__}.dist-info/"
     code = repository_files("stellaris_jax", "*.py") | {"stellaris_jax/py.typed"}
+    code |= repository_files("stellaris_jax", "*.npz") | repository_files("stellaris_jax", "*.md")
     configs = {f"stellaris_jax/{name}" for name in repository_files("configs", "*.yaml")}
     assert {name for name in names if not name.startswith(info)} == code | configs
     assert info + "licenses/LICENSE" in names

@@ -17,9 +17,12 @@ import numpy as np
 from stellaris_jax.billing import Bill, bill, common_bill
 from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config
+from stellaris_jax.records import Accounts
 from stellaris_jax.reproduce.store import Learned, final
 from stellaris_jax.reproduce.training import Variant
-from stellaris_jax.timeline import Timeline
+from stellaris_jax.scaling import width_of
+from stellaris_jax.timeline import Timeline, Usage
+from stellaris_jax.trainer import cut_of
 
 
 @dataclass(frozen=True)
@@ -62,24 +65,30 @@ class Series:
     def histories(self, curves: Sequence[Learned]) -> list[History]:
         """What was learned for this series, against env steps, time and money."""
         config = load_config([*self.variant.overrides, *self.billing])
-        steps = config.env.num_envs * config.algorithm.rollout_length
         result = []
         for one in curves:
-            values = (steps * np.array(one.rounds, float), *_money(config, one.seed, one.rounds), np.array(one.returns))
+            values = (*_accounts(config, one), np.array(one.returns))
             result.append(History(self.env, self.name, self.variant.name, one.seed, *values))
         return result
 
 
-def _money(config: Config, seed: int, rounds: Sequence[int]) -> tuple[np.ndarray, ...]:
-    """Simulated seconds, dollars, dollars for learners, and common dollars, since the start, at the end of `rounds`."""
-    timeline = Timeline.of(config, seed)
-    usages = [timeline.next_round().usage for _ in range(rounds[-1])]
-    system, prices, actors = config.system, config.prices, config.platform.actors
+def _accounts(config: Config, one: Learned) -> tuple[np.ndarray, ...]:
+    """Env steps, simulated seconds, dollars, dollars for learners, and common dollars, of the run up to each point."""
+    accounts, usages = Accounts(config), _usages(config, one)
     rows = []
-    for usage in (usages[round_ - 1] for round_ in rounds):
-        own, common = (rule(system, prices, usage, actors) for rule in (bill, common_bill))
-        rows.append((usage.seconds, own.total, _learners(own), common.total))
-    return tuple(np.array(rows).T)
+    for usage in (usages[round_ - 1] for round_ in one.rounds):
+        own, common = (rule(config.system, config.prices, usage, accounts.actors) for rule in (bill, common_bill))
+        rows.append((accounts.env_steps([usage]), usage.seconds, own.total, _learners(own), common.total))
+    return tuple(np.array(rows, float).T)
+
+
+def _usages(config: Config, one: Learned) -> list[Usage]:
+    """What had been used at the end of every round."""
+    timeline = Timeline.of(config, one.seed)
+    if not one.actors:
+        return [timeline.next_round().usage for _ in range(one.rounds[-1])]
+    cut, envs = cut_of(config), width_of(config).envs
+    return [timeline.next_round(n, cut.epochs * cut.count(n * envs)).usage for n in one.actors]
 
 
 def _learners(bill: Bill) -> float:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import fcntl
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from stellaris_jax.compose import load_config
 from stellaris_jax.report.runs import Run
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.run import write_atomically
+from stellaris_jax.scaling import is_scaled
 
 LAST = 0.2
 """Share of a run's evaluations, the last ones, whose mean is its final return: one evaluation alone is noisy."""
@@ -21,13 +24,15 @@ LAST = 0.2
 @dataclass(frozen=True)
 class Learned:
     """The evaluations of one seed of a variant: rounds, returns, and the KL divergence of the round between the actors'
-    policy and the learners' (the mean over the seeds of its run), each `[points]`."""
+    policy and the learners' (the mean over the seeds of its run), each `[points]`; and the actors of every round of a
+    run that scales them, `[rounds]`, else nothing."""
 
     variant: str
     seed: int
     rounds: tuple[int, ...]
     returns: tuple[float, ...]
     kl: tuple[float, ...]
+    actors: tuple[int, ...] = ()
 
     @property
     def final_return(self) -> float:
@@ -59,7 +64,12 @@ def _of_run(variant: Variant, run: Run) -> list[Learned]:
     divergence = {record["round"]: record["kl"] for record in run.rounds}
     kl = tuple(divergence[round_] for round_ in rounds)
     returns = zip(*(record["per_seed"]["eval_return_mean"] for record in run.evaluations), strict=True)
-    return [Learned(variant.name, seed, rounds, one, kl) for seed, one in enumerate(returns, start=run.config["seed"])]
+    actors = list(zip(*(record["per_seed"]["actors"] for record in run.rounds), strict=True))
+    if not is_scaled(load_config(variant.overrides)):
+        actors = [()] * len(actors)
+    seeds = range(run.config["seed"], run.config["seed"] + len(actors))
+    rows = zip(seeds, returns, actors, strict=True)
+    return [Learned(variant.name, seed, rounds, curve, kl, widths) for seed, curve, widths in rows]
 
 
 def _read(store: Path) -> dict[tuple[str, int], Learned]:
@@ -67,14 +77,21 @@ def _read(store: Path) -> dict[tuple[str, int], Learned]:
         return {}
     with open(store, newline="", encoding="utf-8") as file:
         rows = [
-            Learned(variant, int(seed), tuple(map(int, rounds.split())), _floats(returns), _floats(kl))
-            for variant, seed, rounds, returns, kl in list(csv.reader(file))[1:]
+            Learned(
+                row["variant"],
+                int(row["seed"]),
+                _numbers(int, row["rounds"]),
+                _numbers(float, row["returns"]),
+                _numbers(float, row["kl"]),
+                _numbers(int, row.get("actors") or ""),
+            )
+            for row in csv.DictReader(file)
         ]
     return {(row.variant, row.seed): row for row in rows}
 
 
-def _floats(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split()))
+def _numbers(kind: Callable[[str], Any], text: str) -> tuple[Any, ...]:
+    return tuple(map(kind, text.split()))
 
 
 def _add(store: Path, new: Iterable[Learned]) -> dict[tuple[str, int], Learned]:
@@ -83,10 +100,10 @@ def _add(store: Path, new: Iterable[Learned]) -> dict[tuple[str, int], Learned]:
     with open(store.with_name(f".{store.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         rows = _read(store) | {(row.variant, row.seed): row for row in new}
-        lines = ["variant,seed,rounds,returns,kl"]
+        lines = ["variant,seed,rounds,returns,kl,actors"]
         for _, row in sorted(rows.items()):
-            variant, seed, rounds, *curves = astuple(row)
-            numbers = [" ".join(map(str, rounds)), *(" ".join(f"{value:.6g}" for value in curve) for curve in curves)]
-            lines.append(",".join([variant, str(seed), *numbers]))
+            curves = (row.rounds, row.returns, row.kl, row.actors)
+            numbers = [" ".join(f"{value:.6g}" for value in curve) for curve in curves]
+            lines.append(",".join([row.variant, str(row.seed), *numbers]))
         write_atomically(store, "\n".join(lines) + "\n")
         return _read(store)
