@@ -3,6 +3,7 @@
 python scripts/reproduce.py stellaris                                       everything, six environments, days of work
 python scripts/reproduce.py stellaris --figure 11                           one figure (or 11a, 11b)
 python scripts/reproduce.py stellaris --figure 6 --envs hopper --seeds 3    less of it
+python scripts/reproduce.py nitro --figure 15                               rules that scale actors
 
 What is trained is kept below --runs, so that an interrupted call can be repeated, and what it has learned is kept in
 learned.csv of the results, so that nothing is trained twice; remove its lines to start over. Several calls at once
@@ -13,14 +14,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from stellaris_jax.schema import ConfigError
 
+MODULES = {"stellaris": "stellaris_figures", "nitro": "nitro"}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paper", choices=["stellaris"])
+    parser.add_argument("paper", choices=["stellaris", "nitro"])
     parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
     parser.add_argument("--envs", nargs="+", metavar="ENV", help="environments, such as hopper; default the paper's")
@@ -29,13 +33,13 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="directory of the results; default results/<paper>")
     arguments = parser.parse_args()
     # Imported late, so that --help answers at once.
-    from stellaris_jax.reproduce.stellaris_figures import ENVS, FIGURES
+    paper = import_module(f"stellaris_jax.reproduce.{MODULES[arguments.paper]}")
     from stellaris_jax.reproduce.study import Study, reproduce
     from stellaris_jax.run import Interrupted
 
-    unknown = [env for env in arguments.envs or () if env not in ENVS]
+    unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
     if unknown:
-        sys.exit(f"--envs {unknown[0]} is not one of {', '.join(ENVS)}.")
+        sys.exit(f"--envs {unknown[0]} is not one of {', '.join(paper.ENVS)}.")
     if arguments.seeds is not None and arguments.seeds < 1:
         sys.exit(f"--seeds must be at least 1, not {arguments.seeds}.")
     study = Study(
@@ -46,7 +50,7 @@ def main() -> None:
         tuning=not arguments.untuned,
     )
     try:
-        reproduce(study, FIGURES, arguments.figure or list(FIGURES))
+        reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
     except ConfigError as error:
         sys.exit(str(error))
     except Interrupted as stop:

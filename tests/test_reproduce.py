@@ -14,13 +14,15 @@ import scipy.stats
 from stellaris_jax.billing import bill
 from stellaris_jax.compose import load_config
 from stellaris_jax.report.statistics import welch_ci95
-from stellaris_jax.reproduce import stellaris, stellaris_figures, stellaris_systems, training
+from stellaris_jax.reproduce import nitro, stellaris, stellaris_figures, stellaris_systems, training
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, less, more, read_claims, write_claims
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
+from stellaris_jax.reproduce.pictures import widths
 from stellaris_jax.reproduce.stellaris_figures import FIGURES
 from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
 from stellaris_jax.reproduce.training import Variant, jobs, runs
+from stellaris_jax.scaling import width_of
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline import Round, Timeline, Usage
 
@@ -63,6 +65,41 @@ def test_time_and_money_are_those_of_the_run(root: Path, tmp_path: Path) -> None
     assert histories[0].final_return == histories[0].returns[-1]  # a fifth of five evaluations is the last
     assert [one.final_return for one in found] == [history.final_return for history in histories]
     np.testing.assert_allclose(found[0].kl, [record["kl"] for record in run.rounds[1::2]], rtol=1e-5)
+
+
+def test_scaled_runs_are_accounted_for_by_their_actors(tmp_path: Path) -> None:
+    """Env steps, time and money of a run whose rounds differ in width, also when read back from the file."""
+    scaled = Variant("toy/nitro", (*TASK, "system=minionsrl", "scaling=nitro", "scaling.maximum=4"))
+    store = tmp_path / "learned.csv"
+    (run,) = runs(jobs(scaled, SEEDS), tmp_path)
+    for _ in range(2):
+        found = learned([scaled], SEEDS, tmp_path, store)[scaled]
+        histories = Series("Nitro", "toy", scaled).histories(found)
+        actors = np.array([one.actors for one in found])
+        assert actors.shape == (2, 10) and len(np.unique(actors)) > 1
+        for i, history in enumerate(histories):
+            recorded = {key: [record["per_seed"][key][i] for record in run.evaluations] for key in ("cost_usd",)}
+            np.testing.assert_allclose(history.cost_usd, recorded["cost_usd"])
+            np.testing.assert_allclose(history.env_steps, 8 * np.cumsum(actors[i])[1::2])
+        assert history.seconds[-1] == pytest.approx(run.evaluations[-1]["per_seed"]["simulated_seconds"][1])
+        assert list(np.mean([h.env_steps for h in histories], axis=0)) == [r["env_steps"] for r in run.evaluations]
+
+
+def test_the_evaluation_of_nitro_is_of_valid_configurations(tmp_path: Path) -> None:
+    """One scale of actors for all, batches of one size, and a Stellaris that fits the testbed."""
+    work = set()
+    for env in nitro.ENVS:
+        for name in nitro.RULES:
+            for settings in ((), nitro.STELLARIS):
+                config = load_config([*nitro.variant(env, name, *settings).overrides])
+                samples = config.env.num_envs * config.algorithm.rollout_length
+                work.add(
+                    (samples // config.algorithm.minibatches, samples, config.total_steps, width_of(config).maximum)
+                )
+                assert config.system.rule == ("stellaris" if settings else "central")
+    assert len(work) == 1 and work == {(1024, 64 * 256, 50 * 64 * 256, 64)}
+    widths({"": {"a": [[1, 2, 3], [2, 2, 2]], "b": [[8, 4]]}}, tmp_path / "widths.png", "actors")
+    assert (tmp_path / "widths.png").stat().st_size > 1000
 
 
 def test_systems_that_differ_in_their_bill_alone_share_training(root: Path, tmp_path: Path) -> None:

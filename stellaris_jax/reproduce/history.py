@@ -18,7 +18,8 @@ from stellaris_jax.billing import Bill, bill, common_bill
 from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config
 from stellaris_jax.records import Accounts
-from stellaris_jax.reproduce.store import Learned, final
+from stellaris_jax.reproduce import store
+from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.scaling import width_of
 from stellaris_jax.timeline import Timeline, Usage
@@ -46,7 +47,7 @@ class History:
 
     @property
     def final_return(self) -> float:
-        return final(self.returns.tolist())
+        return store.final(self.returns.tolist())
 
 
 KEYS = ("env", "series", "variant", "seed")
@@ -93,6 +94,26 @@ def _usages(config: Config, one: Learned) -> list[Usage]:
 
 def _learners(bill: Bill) -> float:
     return sum(dollars for item, dollars in bill.items.items() if not item.startswith("actor"))
+
+
+def of(histories: Iterable[History], env: str, series: str) -> list[History]:
+    """The seeds of one curve."""
+    return [history for history in histories if (history.env, history.series) == (env, series)]
+
+
+def final(histories: Iterable[History]) -> list[float]:
+    """Final returns `[seeds]`."""
+    return [history.final_return for history in histories]
+
+
+def seconds(histories: Iterable[History]) -> list[float]:
+    """Simulated seconds of whole runs `[seeds]`."""
+    return [history.seconds[-1] for history in histories]
+
+
+def cost(histories: Iterable[History]) -> list[float]:
+    """Dollars of whole runs by the system's own rule `[seeds]`."""
+    return [history.cost_usd[-1] for history in histories]
 
 
 def write_csv(histories: Iterable[History], path: Path) -> None:

@@ -68,6 +68,29 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     save(figure, path)
 
 
+def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Path, title: str) -> None:
+    """A panel each: actors of every round `[seeds][rounds]` by name, as means with intervals."""
+    figure = Figure(figsize=(10, 3.2), dpi=DPI, layout="constrained")
+    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    names = list(dict.fromkeys(chain(*panels.values())))
+    looks = zip(names, cycle(COLOURS), cycle(LINES), strict=False)
+    style = {name: {"color": colour, "linestyle": line} for name, colour, line in looks}
+    for axes, (panel, rules) in zip(grid, panels.items(), strict=True):
+        for name, seeds in rules.items():
+            drawn = [(np.arange(1, len(actors) + 1, dtype=float), np.array(actors, float)) for actors in seeds]
+            draw_band(axes, drawn, style[name])
+        axes.set_title(panel, fontsize=TEXT)
+        axes.set_xlabel("round", fontsize=TEXT)
+        axes.set_ylim(bottom=0)
+        tidy(axes)
+    grid[0].set_ylabel("actors", fontsize=TEXT)
+    for name in names:
+        grid[0].plot([], [], label=name, **style[name])
+    figure.legend(loc="outside lower center", ncols=min(6, len(names)), frameon=False, fontsize=TEXT)
+    save(figure, path)
+
+
 class Bar(NamedTuple):
     """The paper's value of a bar (None where it has none), and ours `[seeds]`."""
 

@@ -109,3 +109,32 @@ LATENCY = {
     "qbert": (9.73, 2.73, 0.16, 0.12, 10.6, 0.59),
 }
 """Fig. 14: seconds of one round for learners, parameter function, overhead of either, actors, trajectory query."""
+
+
+NITRO_ENDS: dict[str, tuple[float, float, float]] = {
+    "hopper": (1.5, 0.41, 0.30),
+    "humanoid": (1.3, 0.45, 0.32),
+    "walker2d": (1.4, 0.52, 0.41),
+}
+"""Nitro (VLDB'25), Fig. 10 and 14: PPO's final return with Nitro over that without, and dollars without and with."""
+NITRO_SCALING = {"Nitro": 0.50, "MinionsRL": 0.62, "Hydrozoa": 1.00, "KungFu": 1.45}
+"""Nitro, Fig. 15b: dollars of PPO on Hopper."""
+NITRO_ABLATION = {
+    "Nitro": End(385, 122, 0.50),
+    "without boosting": End(274, 136, 0.32),
+    "without serverless": End(348, 114, 1.20),
+}
+"""Nitro, Fig. 17: PPO on Hopper."""
+NITRO_SENSITIVITY: dict[str, dict[str, tuple[float, float]]] = {
+    "decay": {
+        "0.93": (295, 0.14), "0.94": (324, 0.29), "0.95": (384, 0.37), "0.96": (397, 0.41),
+        "0.97": (389, 0.69), "0.98": (392, 0.65), "0.99": (380, 0.77),
+    },
+    "window": {
+        "3": (382, 0.73), "4": (358, 0.63), "5": (380, 0.73), "6": (388, 0.44),
+        "7": (385, 0.44), "8": (343, 0.52), "9": (302, 0.49), "10": (277, 0.50),
+    },
+}  # fmt: skip
+"""Nitro, Fig. 16: return and dollars of PPO on Hopper over d and n."""
+NITRO_DETECTION = {"sub-sampled": 0.4, "whole batch": 5.0}
+"""Nitro, §5.3: seconds of a detection."""

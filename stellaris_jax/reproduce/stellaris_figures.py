@@ -8,7 +8,7 @@ from functools import partial
 from stellaris_jax.compose import load_config
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more
-from stellaris_jax.reproduce.history import History, Series
+from stellaris_jax.reproduce.history import History, Series, cost, final, of, seconds
 from stellaris_jax.reproduce.pictures import TUNED, Bar, Mark, Point, bars, curves, sensitivity
 from stellaris_jax.reproduce.published import End
 from stellaris_jax.reproduce.stellaris import STEPS, swept, tuned, variant
@@ -45,11 +45,11 @@ def motivation(study: Study) -> list[Claim]:
     histories = study.histories("2", series, SEEDS)
     marks = [mark for name, end in published.MOTIVATION.items() for mark in _end(name, histories, end)]
     curves({"Hopper": histories}, {"Hopper": marks}, study.picture("2"), "Figure 2: what asynchrony and functions give")
-    ours, sync, serverful = (_of(histories, "hopper", one.name) for one in series)
+    ours, sync, serverful = (of(histories, "hopper", one.name) for one in series)
     return [
-        more("asynchronous learners end higher", "351 against 223", _final(ours), _final(sync)),
-        less("asynchronous learners take less time", "264 s against 293 s", _seconds(ours), _seconds(sync), " s"),
-        less("serverless learners cost less", "$0.73 against $1.13", _cost(ours), _cost(serverful), "$"),
+        more("asynchronous learners end higher", "351 against 223", final(ours), final(sync)),
+        less("asynchronous learners take less time", "264 s against 293 s", seconds(ours), seconds(sync), " s"),
+        less("serverless learners cost less", "$0.73 against $1.13", cost(ours), cost(serverful), "$"),
     ]
 
 
@@ -65,15 +65,15 @@ def comparison(study: Study, figure: str) -> list[Claim]:
         base, ours = published.ENDS[name][env]
         for suffix, rates in _rates(study).items():
             panel = f"{env}, {rates}"
-            a, b = _of(histories, env, f"{name} + Stellaris{suffix}"), _of(histories, env, f"{name}{suffix}")
-            panels[panel] = [*b, *_of(histories, env, f"{name}{WHOLE}{suffix}"), *a]
+            a, b = of(histories, env, f"{name} + Stellaris{suffix}"), of(histories, env, f"{name}{suffix}")
+            panels[panel] = [*b, *of(histories, env, f"{name}{WHOLE}{suffix}"), *a]
             marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
             where = f"{name} on {env}, {rates}: Stellaris"
             paper = f"{ours.reward:.0f} against {base.reward:.0f}"
-            claims.append(more(f"{where} ends higher", paper, _final(a), _final(b)))
+            claims.append(more(f"{where} ends higher", paper, final(a), final(b)))
         for rival in _rivals(name):
             paper = f"{ours.seconds} s against {base.seconds} s"
-            slow, fast = (_seconds(_of(histories, env, series)) for series in (rival, f"{name} + Stellaris"))
+            slow, fast = (seconds(of(histories, env, series)) for series in (rival, f"{name} + Stellaris"))
             claims.append(less(f"{rival} on {env}: Stellaris takes less time", paper, fast, slow, " s"))
     curves(panels, marks, study.picture(figure), f"Figure {figure}: {name} without and with Stellaris")
     return claims
@@ -101,8 +101,8 @@ def _rivals(name: str) -> list[str]:
 def _whole_gpu(base: Variant) -> tuple[str, ...]:
     """The settings that let a learner compute as fast as all functions of its GPU together, and pay for all of it."""
     config = load_config(list(base.overrides))
-    seconds = config.delays.learner.seconds / config.platform.slots_per_gpu
-    return "platform.slots_per_gpu=1", "prices.learner_vm_slots=1", f"delays.learner.seconds={seconds:.4g}"
+    alone = config.delays.learner.seconds / config.platform.slots_per_gpu
+    return "platform.slots_per_gpu=1", "prices.learner_vm_slots=1", f"delays.learner.seconds={alone:.4g}"
 
 
 def costs(study: Study) -> list[Claim]:
@@ -115,17 +115,17 @@ def costs(study: Study) -> list[Claim]:
         panels[name] = []
         for env in dict.fromkeys(history.env for history in histories):
             ends = published.ENDS[name][env]
-            ours = _of(histories, env, f"{name} + Stellaris")
+            ours = of(histories, env, f"{name} + Stellaris")
             paper = f"${ends[1].dollars:.2f} against ${ends[0].dollars:.2f}"
             for rival in _rivals(name):
-                base = _of(histories, env, rival)
+                base = of(histories, env, rival)
                 where = f"{rival} on {env}: Stellaris costs less"
-                claims.append(less(f"{where}, each by its own rule", paper, _cost(ours), _cost(base), "$"))
+                claims.append(less(f"{where}, each by its own rule", paper, cost(ours), cost(base), "$"))
                 ours_common, base_common = ([h.common_usd[-1] for h in members] for members in (ours, base))
                 claims.append(less(f"{where}, at the common price", paper, ours_common, base_common, "$"))
             for label in (*_rivals(name), f"{name} + Stellaris"):
-                members, end = _of(histories, env, label), ends["Stellaris" in label]
-                panels[name].append(Bar(f"{env}\n{label}", end.dollars, _cost(members)))
+                members, end = of(histories, env, label), ends["Stellaris" in label]
+                panels[name].append(Bar(f"{env}\n{label}", end.dollars, cost(members)))
                 for h in members:
                     dollars = (end.dollars, h.cost_usd[-1], h.learner_usd[-1], h.common_usd[-1])
                     rows.append((env, h.series, h.seed, *(f"{value:.5g}" for value in dollars)))
@@ -157,25 +157,25 @@ def ablation(study: Study) -> list[Claim]:
     rounds = [round_ * STEPS for round_ in published.AGGREGATION_ROUNDS]
     marks = [Mark(name, "env_steps", rounds, values) for name, values in published.AGGREGATION.items()]
     marks += [
-        Mark(name, "seconds", [seconds], [published.AGGREGATION[name][-1]])
-        for name, seconds in published.AGGREGATION_SECONDS.items()
+        Mark(name, "seconds", [second], [published.AGGREGATION[name][-1]])
+        for name, second in published.AGGREGATION_SECONDS.items()
     ]
     title = f"Figure 11a: aggregation rules on Hopper ({', '.join(systems.values())})"
     curves(panels, dict.fromkeys(panels, marks), study.picture("11a"), title)
     claims = []
     for suffix, rates in _rates(study).items():
-        ours = _of(histories, env, f"Stellaris{suffix}")
+        ours = of(histories, env, f"Stellaris{suffix}")
         for name in list(systems)[1:]:
-            other = _of(histories, env, f"{name}{suffix}")
+            other = of(histories, env, f"{name}{suffix}")
             paper = f"{published.AGGREGATION['Stellaris'][-1]} against {published.AGGREGATION[name][-1]}"
             text = f"Stellaris ends higher than {name} ({systems[name]}), {rates}"
-            claims.append(more(text, paper, _final(ours), _final(other)))
-    seconds = published.AGGREGATION_SECONDS
-    ours = _of(histories, env, "Stellaris")
+            claims.append(more(text, paper, final(ours), final(other)))
+    theirs = published.AGGREGATION_SECONDS
+    ours = of(histories, env, "Stellaris")
     for name, claim in (("softsync", less), ("SSP", less), ("asynchronous", more)):
         text = f"Stellaris takes {'less' if claim is less else 'more'} time than {name}"
-        paper = f"{seconds['Stellaris']} s against {seconds[name]} s"
-        claims.append(claim(text, paper, _seconds(ours), _seconds(_of(histories, env, name)), " s"))
+        paper = f"{theirs['Stellaris']} s against {theirs[name]} s"
+        claims.append(claim(text, paper, seconds(ours), seconds(of(histories, env, name)), " s"))
     return claims
 
 
@@ -190,7 +190,7 @@ def truncation(study: Study) -> list[Claim]:
         *_end("without", histories, published.TRUNCATION["without"]),
     ]
     curves({"Hopper": histories}, {"Hopper": marks}, study.picture("11b"), "Figure 11b: truncation, in each mode")
-    ends = {name: _final(_of(histories, env, name)) for name in modes}
+    ends = {name: final(of(histories, env, name)) for name in modes}
     return [
         more(f"truncation (mode {name}) ends higher than none", "406 against 345", ends[name], ends["without"])
         for name in list(modes)[:-1]
@@ -213,14 +213,14 @@ def cluster(study: Study) -> list[Claim]:
     panels: dict[str, list[History]] = {}
     marks: dict[str, list[Mark]] = {}
     for env in dict.fromkeys(history.env for history in histories):
-        base, ours = (_of(histories, env, name) for name in ("PAR-RL", "PAR-RL + Stellaris"))
+        base, ours = (of(histories, env, name) for name in ("PAR-RL", "PAR-RL + Stellaris"))
         first, second = published.CLUSTER[env]
         panels[env] = [*base, *ours]
         marks[env] = [*_end("PAR-RL", base, first), *_end("PAR-RL + Stellaris", ours, second)]
         paper = f"{second.reward} against {first.reward}"
-        claims.append(more(f"{env}, HPC: Stellaris ends higher", paper, _final(ours), _final(base)))
+        claims.append(more(f"{env}, HPC: Stellaris ends higher", paper, final(ours), final(base)))
         paper = f"${second.dollars:.2f} against ${first.dollars:.2f}"
-        claims.append(less(f"{env}, HPC: Stellaris costs less", paper, _cost(ours), _cost(base), "$"))
+        claims.append(less(f"{env}, HPC: Stellaris costs less", paper, cost(ours), cost(base), "$"))
     curves(panels, marks, study.picture("12"), "Figure 12: PAR-RL without and with Stellaris, HPC testbed")
     return claims
 
@@ -240,18 +240,14 @@ def parameters(study: Study) -> list[Claim]:
     panels: dict[str, list[Point]] = {}
     claims = []
     for key, value, label in points:
-        members, paper = _of(histories, env, label), published.SENSITIVITY[key][value]
-        panels.setdefault(names[key], []).append(Point(value, paper, _final(members), _cost(members)))
+        members, paper = of(histories, env, label), published.SENSITIVITY[key][value]
+        panels.setdefault(names[key], []).append(Point(value, paper, final(members), cost(members)))
         if label != "chosen":
             best = published.SENSITIVITY[key][chosen[key]]
-            text, ours = f"{names[key]}={chosen[key]} ends higher than {label}", _of(histories, env, "chosen")
-            claims.append(more(text, f"{best[0]} against {paper[0]}", _final(ours), _final(members)))
+            text, ours = f"{names[key]}={chosen[key]} ends higher than {label}", of(histories, env, "chosen")
+            claims.append(more(text, f"{best[0]} against {paper[0]}", final(ours), final(members)))
     sensitivity(panels, study.picture("13"), "Figure 13: sensitivity of Stellaris on Hopper")
     return claims
-
-
-def _of(histories: Iterable[History], env: str, series: str) -> list[History]:
-    return [history for history in histories if (history.env, history.series) == (env, series)]
 
 
 def _rates(study: Study) -> dict[str, str]:
@@ -261,18 +257,6 @@ def _rates(study: Study) -> dict[str, str]:
 
 def _trained(study: Study, env: str, system: str, suffix: str, algorithm: str = "ppo") -> Variant:
     return tuned(study, env, system, algorithm) if suffix == TUNED else variant(env, system, algorithm)
-
-
-def _final(histories: Iterable[History]) -> list[float]:
-    return [history.final_return for history in histories]
-
-
-def _seconds(histories: Iterable[History]) -> list[float]:
-    return [history.seconds[-1] for history in histories]
-
-
-def _cost(histories: Iterable[History]) -> list[float]:
-    return [history.cost_usd[-1] for history in histories]
 
 
 def _end(series: str, ours: Sequence[History], end: End) -> list[Mark]:

@@ -1,0 +1,202 @@
+"""The evaluation of "Nitro" (VLDB'25) on our engine: what is trained, the figures, and what the paper claims with each.
+
+MuJoCo and PPO. All systems have the same learner VM, actors on Lambda, and minibatches of the same size; a round of I
+actors trains on what I actors collected. What differs is how many actors a round has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.compose import load_config
+from stellaris_jax.reproduce import published
+from stellaris_jax.reproduce.claims import Claim, less, more
+from stellaris_jax.reproduce.history import Series, cost, final, of, seconds
+from stellaris_jax.reproduce.pictures import Bar, Mark, Point, bars, curves, sensitivity, widths
+from stellaris_jax.reproduce.study import Figure, Study
+from stellaris_jax.reproduce.training import Variant
+from stellaris_jax.scaling.probe import make_probe
+from stellaris_jax.trainer import Trainer
+
+SEEDS = 5
+ENVS = ("hopper", "humanoid", "walker2d")
+RULES: dict[str, tuple[str, ...]] = {
+    "Nitro": ("scaling=nitro",),
+    "without boosting": ("scaling=fixed", "scaling.actors=16"),
+    "all actors": ("scaling=max",),
+    "Hydrozoa": ("scaling=hydrozoa",),
+    "KungFu": ("scaling=kungfu",),
+    "MinionsRL": ("scaling=minionsrl", "scaling.target=1e9", "scaling.budget=1e9"),
+    "Nitro's code": ("scaling=nitro", "scaling.mode=artifact"),
+}
+"""Rules by their names in the figures. MinionsRL's scheduler is the one that ships, trained on CartPole."""
+SENSITIVITY = {"decay": ("0.93", "0.96", "0.99"), "window": ("3", "6", "10")}
+"""Values of d and n that are trained, around the paper's choice."""
+CHOSEN = {"decay": "0.96", "window": "6"}
+STELLARIS = ("system=stellaris", "system.learners=4", "system.actor_billing=serverless")
+"""Stellaris on Nitro's testbed, whose GPU holds four learner functions."""
+
+
+def variant(env: str, rule: str, *settings: str) -> Variant:
+    """A rule on an environment with the paper's hyper-parameters, for 50 rounds."""
+    name = rule.lower().replace(" ", "-").replace("'", "")
+    return Variant(f"{env}/{name}", (f"experiment=nitro/{env}", *RULES[rule], *settings))
+
+
+def boosting(study: Study) -> list[Claim]:
+    """Fig. 10 and 14 for PPO: a fixed number of actors and Nitro, on each environment."""
+    envs = study.envs or ENVS
+    names = ("without boosting", "Nitro")
+    histories = study.histories("10", [Series(n, env, variant(env, n)) for env in envs for n in names], SEEDS)
+    claims, panels = [], {}
+    for env in dict.fromkeys(history.env for history in histories):
+        base, ours = (of(histories, env, name) for name in names)
+        panels[env] = [*base, *ours]
+        ratio, before, after = published.NITRO_ENDS[env]
+        claims.append(more(f"PPO on {env}: Nitro ends higher", f"{ratio:.1f} times", final(ours), final(base)))
+        paper = f"${after:.2f} against ${before:.2f}"
+        claims.append(less(f"PPO on {env}: Nitro costs less", paper, cost(ours), cost(base), "$"))
+    curves(panels, {}, study.picture("10"), "Figure 10: PPO with 16 actors, and with Nitro")
+    return claims
+
+
+def rules(study: Study) -> list[Claim]:
+    """Fig. 15: how other rules scale actors, what that brings, and what it costs; on Hopper."""
+    env = "hopper"
+    series = [Series(name, env, variant(env, name)) for name in RULES]
+    histories = study.histories("15", series, SEEDS)
+    curves({"Hopper": histories}, {}, study.picture("15"), "Figure 15: rules that scale actors, Hopper")
+    _draw_widths(study, series, "15_actors", "Actors of each round, Hopper")
+    ours = of(histories, env, "Nitro")
+    claims = []
+    for name, dollars in published.NITRO_SCALING.items():
+        if name != "Nitro":
+            other = of(histories, env, name)
+            paper = f"${published.NITRO_SCALING['Nitro']:.2f} against ${dollars:.2f}"
+            claims.append(less(f"Nitro costs less than {name}", paper, cost(ours), cost(other), "$"))
+    for name in list(RULES)[1:]:
+        claims.append(more(f"Nitro ends higher than {name}", "–", final(ours), final(of(histories, env, name))))
+    return claims
+
+
+def _draw_widths(study: Study, series: Sequence[Series], figure: str, title: str) -> None:
+    found = study.learned([one.variant for one in series], range(study.seeds or SEEDS))
+    named = {one.name: [learned.actors for learned in found[one.variant]] for one in series}
+    widths({"": named}, study.picture(figure), title)
+
+
+def parameters(study: Study) -> list[Claim]:
+    """Fig. 16: decay d and window n on Hopper, one at a time around the paper's choice."""
+    env, names = "hopper", {"decay": "d", "window": "n"}
+    points = [(key, value) for key, values in SENSITIVITY.items() for value in values]
+    labels = {point: "chosen" if CHOSEN[point[0]] == point[1] else f"{names[point[0]]}={point[1]}" for point in points}
+    series = {}
+    for (key, value), label in labels.items():
+        settings = () if label == "chosen" else (f"scaling.{key}={value}",)
+        one = variant(env, "Nitro")
+        series[label] = Series(label, env, one.with_settings(f"{key}{value}", *settings) if settings else one)
+    histories = study.histories("16", series.values(), SEEDS)
+    panels: dict[str, list[Point]] = {}
+    claims = []
+    for (key, value), label in labels.items():
+        members, paper = of(histories, env, label), published.NITRO_SENSITIVITY[key][value]
+        panels.setdefault(names[key], []).append(Point(value, paper, final(members), cost(members)))
+        if label != "chosen":
+            best = published.NITRO_SENSITIVITY[key][CHOSEN[key]]
+            text, chosen = f"{names[key]}={CHOSEN[key]} ends higher than {label}", of(histories, env, "chosen")
+            claims.append(more(text, f"{best[0]:.0f} against {paper[0]:.0f}", final(chosen), final(members)))
+    sensitivity(panels, study.picture("16"), "Figure 16: sensitivity of Nitro on Hopper")
+    return claims
+
+
+def ablation(study: Study) -> list[Claim]:
+    """Fig. 17: Nitro on Hopper without boosting, and with actors on VMs that are paid by wall-clock."""
+    env, full = "hopper", variant("hopper", "Nitro")
+    series = [
+        Series("Nitro", env, full),
+        Series("without boosting", env, variant(env, "without boosting")),
+        Series("without serverless", env, full, ("system.actor_billing=serverful",)),
+    ]
+    histories = study.histories("17", series, SEEDS)
+    ends = published.NITRO_ABLATION
+    marks = [
+        Mark(name, axis, [getattr(end, field)], [end.reward])
+        for name, end in ends.items()
+        for axis, field in (("seconds", "seconds"), ("cost_usd", "dollars"))
+    ]
+    curves({"Hopper": histories}, {"Hopper": marks}, study.picture("17"), "Figure 17: Nitro without its parts")
+    ours, plain, serverful = (of(histories, env, one.name) for one in series)
+    return [
+        more("boosting ends higher", "385 against 274", final(ours), final(plain)),
+        less("boosting takes less time", "122 s against 136 s", seconds(ours), seconds(plain), " s"),
+        more("boosting costs more", "$0.50 against $0.32", cost(ours), cost(plain), "$"),
+        less("actors on Lambda cost less", "$0.50 against $1.20", cost(ours), cost(serverful), "$"),
+    ]
+
+
+def together(study: Study) -> list[Claim]:
+    """Both papers at once: Stellaris's learners and Nitro's actors against either alone, on Nitro's testbed."""
+    envs = study.envs or ("hopper",)
+    series = []
+    for env in envs:
+        series += [
+            Series("Nitro", env, variant(env, "Nitro")),
+            Series("Stellaris", env, variant(env, "without boosting", *STELLARIS).with_settings("stellaris")),
+            Series("Stellaris + Nitro", env, variant(env, "Nitro", *STELLARIS).with_settings("stellaris")),
+        ]
+    histories = study.histories("together", series, SEEDS)
+    panels, claims = {}, []
+    for env in dict.fromkeys(history.env for history in histories):
+        alone = {name: of(histories, env, name) for name in ("Nitro", "Stellaris")}
+        both = of(histories, env, "Stellaris + Nitro")
+        panels[env] = [*alone["Nitro"], *alone["Stellaris"], *both]
+        for name, one in alone.items():
+            text = f"{env}: Stellaris + Nitro"
+            claims.append(more(f"{text} ends higher than {name} alone", "–", final(both), final(one)))
+            claims.append(less(f"{text} takes less time than {name} alone", "–", seconds(both), seconds(one), " s"))
+            claims.append(less(f"{text} costs less than {name} alone", "–", cost(both), cost(one), "$"))
+    curves(panels, {}, study.picture("together"), "Stellaris's learners and Nitro's actors")
+    return claims
+
+
+def detection(study: Study) -> list[Claim]:
+    """Fig. 20 and §5.3: real seconds of a detection on this machine, on a minibatch and on the whole batch."""
+    repeats = study.seeds or SEEDS
+    rows, panel = [], []
+    measured: dict[str, list[float]] = {}
+    for env in study.envs or ("hopper",):
+        for name, subsample in (("sub-sampled", 1), ("whole batch", 0)):
+            overrides = [f"experiment=nitro/{env}", f"scaling.subsample={subsample}", "scaling.actors=16"]
+            trainer = Trainer(load_config(overrides))
+            trainer.run(1)
+            trainer.close()
+            probe = make_probe(trainer.network, trainer.config, "curvature")
+            assert probe is not None
+            count = jnp.array([trainer.cut.count(16)])
+            times = []
+            for _ in range(repeats + 1):  # the first one compiles
+                begin = time.perf_counter()
+                jax.block_until_ready(probe(trainer.state, jnp.int32(0), count))
+                times.append(time.perf_counter() - begin)
+            measured[name] = times[1:]
+            paper = published.NITRO_DETECTION[name]
+            rows += [(env, name, paper, f"{value:.4g}") for value in times[1:]]
+            panel.append(Bar(f"{env}\n{name}", paper, times[1:]))
+    study.table("20", ("env", "what", "paper_seconds", "seconds"), rows)
+    bars({"detection": panel}, study.picture("20"), "Figure 20: one detection (theirs on a V100)", "seconds")
+    small, whole = measured["sub-sampled"], measured["whole batch"]
+    return [less("sub-sampling makes detection faster", "0.4 s against 5 s", small, whole, " s")]
+
+
+FIGURES: dict[str, Figure] = {
+    "10": boosting,
+    "15": rules,
+    "16": parameters,
+    "17": ablation,
+    "20": detection,
+    "together": together,
+}
