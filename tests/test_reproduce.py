@@ -16,7 +16,7 @@ from stellaris_jax.compose import load_config
 from stellaris_jax.report.statistics import welch_ci95
 from stellaris_jax.reproduce import nitro, stellaris, stellaris_figures, stellaris_systems, training
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, less, more, read_claims, write_claims
-from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
+from stellaris_jax.reproduce.history import History, Series, final, read_csv, within, write_csv
 from stellaris_jax.reproduce.pictures import widths
 from stellaris_jax.reproduce.stellaris_figures import FIGURES
 from stellaris_jax.reproduce.store import Learned, learned
@@ -100,6 +100,15 @@ def test_the_evaluation_of_nitro_is_of_valid_configurations(tmp_path: Path) -> N
     assert len(work) == 1 and work == {(1024, 64 * 256, 50 * 64 * 256, 64)}
     widths({"": {"a": [[1, 2, 3], [2, 2, 2]], "b": [[8, 4]]}}, tmp_path / "widths.png", "actors")
     assert (tmp_path / "widths.png").stat().st_size > 1000
+
+
+def test_runs_cut_off_at_a_time_or_a_bill() -> None:
+    x = np.arange(1.0, 11.0)
+    history = History("toy", "a", "toy/a", 0, x, 10 * x, 0.1 * x, x, x, 100 * x)
+    assert within([history], "seconds", 1e9) == final([history]) == [950.0]  # the last fifth of ten is two
+    assert within([history], "seconds", 55.0) == [500.0]  # of five it is one
+    assert within([history], "cost_usd", 0.65) == [600.0]
+    assert within([history], "seconds", 0.0) == [100.0]  # nothing was evaluated yet
 
 
 def test_systems_that_differ_in_their_bill_alone_share_training(root: Path, tmp_path: Path) -> None:

@@ -116,6 +116,11 @@ def cost(histories: Iterable[History]) -> list[float]:
     return [history.cost_usd[-1] for history in histories]
 
 
+def within(histories: Iterable[History], axis: str, limit: float) -> list[float]:
+    """What `final` would be had the runs ended at `limit` seconds (`seconds`) or dollars (`cost_usd`)."""
+    return [store.final(h.returns[: max(1, int(np.sum(getattr(h, axis) <= limit)))].tolist()) for h in histories]
+
+
 def write_csv(histories: Iterable[History], path: Path) -> None:
     """One line per series, seed and evaluation."""
     with open(path, "w", newline="", encoding="utf-8") as file:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import numpy as np
+
 from stellaris_jax.compose import load_config
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more
-from stellaris_jax.reproduce.history import History, Series, cost, final, of, seconds
+from stellaris_jax.reproduce.history import History, Series, cost, final, of, seconds, within
 from stellaris_jax.reproduce.pictures import TUNED, Bar, Mark, Point, bars, curves, sensitivity
 from stellaris_jax.reproduce.published import End
 from stellaris_jax.reproduce.stellaris import STEPS, swept, tuned, variant
@@ -71,10 +73,14 @@ def comparison(study: Study, figure: str) -> list[Claim]:
             where = f"{name} on {env}, {rates}: Stellaris"
             paper = f"{ours.reward:.0f} against {base.reward:.0f}"
             claims.append(more(f"{where} ends higher", paper, final(a), final(b)))
+        a = of(histories, env, f"{name} + Stellaris")
         for rival in _rivals(name):
+            b, where = of(histories, env, rival), f"{rival} on {env}: Stellaris"
             paper = f"{ours.seconds} s against {base.seconds} s"
-            slow, fast = (seconds(of(histories, env, series)) for series in (rival, f"{name} + Stellaris"))
-            claims.append(less(f"{rival} on {env}: Stellaris takes less time", paper, fast, slow, " s"))
+            claims.append(less(f"{where} takes less time", paper, seconds(a), seconds(b), " s"))
+            for axis, spent, what in (("seconds", seconds(a), "time"), ("cost_usd", cost(a), "dollars")):
+                there = within(b, axis, float(np.mean(spent)))
+                claims.append(more(f"{where} is higher after the same {what}", "–", final(a), there))
     curves(panels, marks, study.picture(figure), f"Figure {figure}: {name} without and with Stellaris")
     return claims
 
