@@ -1,9 +1,9 @@
 """Trains a scheduler of actors (MinionsRL, AAAI'24) on a training job, and compares it with fixed numbers of actors.
 
 python scripts/train_scheduler.py env=gymnax/cartpole --out schedulers/cartpole.npz
-python scripts/train_scheduler.py env=gymnax/acrobot scaling.target=-90 --start schedulers/cartpole.npz \\
-    --episodes 16 --out schedulers/acrobot.npz
-python scripts/train.py env=gymnax/acrobot scaling=minionsrl scaling.scheduler=schedulers/acrobot.npz scaling.target=-90
+python scripts/train_scheduler.py env=gymnax/catch scaling.target=0.9 --start schedulers/cartpole.npz \\
+    --episodes 16 --out schedulers/catch.npz
+python scripts/train.py env=gymnax/catch scaling=minionsrl scaling.scheduler=schedulers/catch.npz scaling.target=0.9
 
 What is not an option is an override of the job's configuration, as for scripts/train.py; scaling.target and
 scaling.budget are the return it should reach and the dollars it may cost.
@@ -31,7 +31,7 @@ def main() -> None:
     # Imported late, so that --help answers at once.
     from stellaris_jax.run import enable_compile_cache
     from stellaris_jax.scaling.scheduler import Scheduler
-    from stellaris_jax.scheduling import constant, random, run_jobs, save, scheduled, train_scheduler
+    from stellaris_jax.scheduling import constant, random, run_jobs, scheduled, train_scheduler
 
     enable_compile_cache()
     try:
@@ -40,7 +40,7 @@ def main() -> None:
         start = Scheduler.load(arguments.start) if arguments.start else None
         begin = time.perf_counter()
         scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)
-        save(scheduler, arguments.out)
+        scheduler.save(arguments.out)
     except ConfigError as error:
         sys.exit(f"error: {error}")
     print(f"trained in {time.perf_counter() - begin:.0f} s: {arguments.out}")

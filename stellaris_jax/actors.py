@@ -195,7 +195,6 @@ class Actors:
         columns = [np.concatenate(column, axis=1) for column in zip(*(part.columns for part in parts), strict=True)]
         return _trajectory(columns, last_obs)
 
-
     def _width(self, group: _Group) -> int:
         """Environments the policy is compiled for, at least as many as take part."""
         if not is_scaled(self.config):

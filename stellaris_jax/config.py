@@ -256,7 +256,9 @@ class PricesConfig:
 class EngineConfig:
     lanes: int = knob(1, "gradients computed side by side on each device", within="[1, inf)")
     devices: int = knob(1, "devices learners and environments are spread over", within="[1, inf)")
-    chunk_rounds: int = knob(8, "rounds per compiled call; metrics reach the host once per call", within="[1, inf)")
+    chunk_rounds: int = knob(
+        8, "rounds per compiled call; one on host environments and where scaling looks at each", within="[1, inf)"
+    )
     compile_cache: bool = knob(True, "keep compiled programs on disk for the next run")
 
 
@@ -296,7 +298,7 @@ class Config:
     run: RunConfig = group(RunConfig, "where the run lives")
     seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained", within="[0, inf)")
     num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, inf)")
-    total_steps: int = knob(500_000, "env steps per seed, rounded up to whole rounds", within="[1, inf)")
+    total_steps: int = knob(500_000, "env steps per seed at full width, rounded up to whole rounds", within="[1, inf)")
     resume: str = knob(
         "", "run directory to continue; only total_steps, engine, evaluation, checkpoint and run.progress may change"
     )

@@ -163,12 +163,9 @@ class Engine:
             rows = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), rows)
             trajectory = rows._replace(last_obs=rows.last_obs[0])
         if present is not None:
-            actor = jax.tree.map(
-                lambda all_, new, old: all_.at[:local].set(jnp.where(_rows(present, new), new, old)),
-                whole,
-                actor,
-                before,
-            )
+            actor = jax.tree.map(lambda new, old: jnp.where(_rows(present, new), new, old), actor, before)
+        if local < whole.totals.shape[0]:
+            actor = jax.tree.map(lambda all_, new: jnp.concatenate([new, all_[local:]]), whole, actor)
         return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers)
 
     def _receive(

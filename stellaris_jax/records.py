@@ -23,7 +23,8 @@ class Accounts:
 
     def __init__(self, config: Config):
         self.config = config
-        self.actors = width_of(config).maximum
+        width = width_of(config)
+        self.actors, self.reserved = width.maximum, width.buckets[-1]
         self.steps_per_round = config.env.num_envs * config.algorithm.rollout_length
 
     def env_steps(self, usages: list[Usage]) -> float:
@@ -39,7 +40,7 @@ class Accounts:
         return {
             "simulated_seconds": [usage.seconds for usage in usages],
             **{
-                name: [rule(config.system, config.prices, usage, self.actors).total for usage in usages]
+                name: [rule(config.system, config.prices, usage, self.reserved).total for usage in usages]
                 for name, rule in rules.items()
             },
         }
@@ -76,6 +77,7 @@ class Accounts:
             "failed": sum(usage.failures for usage in usages),
             "per_seed": {
                 **money,
+                "env_steps": [self.env_steps([usage]) for usage in usages],
                 "actors": [record.actors for record in row],
                 "staleness_mean": [mean(values) for values in staleness],
             },
@@ -91,7 +93,9 @@ class Accounts:
             "grad_norm": metrics.gradient_norm,
             "kl_coefficient": metrics.kl_coefficient,
         }
-        columns = {name: values.mean(axis=1).tolist() for name, values in over_seeds.items()}
+        learned = metrics.gradients > 0  # a seed that is finished has no losses
+        counted = np.maximum(learned.sum(axis=1), 1)
+        columns = {name: ((values * learned).sum(axis=1) / counted).tolist() for name, values in over_seeds.items()}
         columns["train_return"] = [_finite_mean(row) for row in returns.tolist()]
         columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
         columns["episodes"] = metrics.episodes.ended.sum(axis=1).astype(int).tolist()
@@ -108,13 +112,17 @@ class Accounts:
             "eval_return_mean": value,
             "eval_return_ci95": ci95,
             **{name: mean(values) for name, values in money.items()},
-            "per_seed": {"eval_return_mean": evaluation.per_seed, **money},
+            "per_seed": {
+                "eval_return_mean": evaluation.per_seed,
+                "env_steps": [self.env_steps([usage]) for usage in usages],
+                **money,
+            },
         }
 
     def summary(self, evaluation: Evaluation | None, usages: list[Usage], computed: int) -> Record:
         """The figures of `summary.json` that evaluation and timelines account for."""
         config = self.config
-        items = [bill(config.system, config.prices, usage, self.actors).items for usage in usages]
+        items = [bill(config.system, config.prices, usage, self.reserved).items for usage in usages]
         gradients = sum(u.gradients for u in usages)
         value, ci95 = evaluation.mean_ci95() if evaluation is not None else (None, None)
         return {

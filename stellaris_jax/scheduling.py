@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +21,8 @@ Choice = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
 class Outcome(NamedTuple):
-    """How jobs ended, arrays `[N]`: simulated seconds, dollars, rounds, and the last mean return of a round."""
+    """How jobs ended, arrays `[N]`: simulated seconds, dollars, rounds, the last mean return of a round, and the sum of
+    the scheduler's rewards (its objective)."""
 
     seconds: np.ndarray
     dollars: np.ndarray
@@ -128,10 +128,3 @@ def constant(actors: int) -> Choice:
 def random(maximum: int) -> Choice:
     """Any number of actors, with equal chances."""
     return lambda states, generator: generator.integers(1, maximum + 1, len(states))
-
-
-def save(scheduler: Scheduler, path: Path) -> None:
-    """Write a scheduler where nothing is yet. Raises ConfigError otherwise."""
-    if path.exists():
-        raise ConfigError(f"{path} exists; name another file.")
-    scheduler.save(path)

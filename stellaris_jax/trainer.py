@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.actors import Actors, Behaviour, Received
-from stellaris_jax.checkpoint import Checkpoints
+from stellaris_jax.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.config import Config
 from stellaris_jax.engine import Engine, RoundMetrics
 from stellaris_jax.envs.base import HostEnv
@@ -161,8 +161,11 @@ class Trainer:
             going, all_ = [not scaling.finished for scaling in self.scalings], self.config.env.num_envs
             return [self.width.maximum * go for go in going], [all_ * go for go in going], all_
         actors = asked or [scaling.actors for scaling in self.scalings]
-        # Host environments are stepped as they are needed; their fragments always have the same shape.
-        bucket = self.width.bucket(max(actors)) if self.actors is None else self.width.maximum
+        actors = [n * (not scaling.finished) for n, scaling in zip(actors, self.scalings, strict=True)]
+        # Host environments are stepped as they are needed; their fragments always have the same shape. Over several
+        # devices all environments stay where they are, so that the first ones are the same on any number of devices.
+        narrow = self.actors is None and self.config.engine.devices == 1
+        bucket = self.width.bucket(max(actors)) if narrow else self.width.maximum
         return actors, [n * self.width.envs for n in actors], bucket * self.width.envs
 
     def _learning_rate_factor(self, round_: int) -> float:
@@ -174,8 +177,16 @@ class Trainer:
             self._planned = self.plan(self.round, self._chunk_size(self.round))
         if self._planned.width in self.engine.widths:
             return 0.0
+        first = not self.engine.widths
         example = None if self.actors is None else self.actors.example()
-        return self.engine.compile(self.state, self._planned.plan, example, self._planned.width)
+        seconds = self.engine.compile(self.state, self._planned.plan, example, self._planned.width)
+        if first and self.probe is not None:
+            begin = time.perf_counter()
+            nothing = jnp.zeros(len(self.seeds), jnp.int32)
+            jax.block_until_ready(self.probe(self.state, jnp.int32(0), nothing))
+            self.engine.compile_seconds += time.perf_counter() - begin
+            seconds += time.perf_counter() - begin
+        return seconds
 
     @property
     def about_chunk(self) -> str:
@@ -188,10 +199,10 @@ class Trainer:
         """Train one chunk of rounds; one record per round (see `stellaris_jax.telemetry`)."""
         if self.finished:
             return []
-        self.compile()
+        begin = time.perf_counter()
+        begin += self.compile()
         chunk, self._planned = self._planned, None
         assert chunk is not None
-        begin = time.perf_counter()
         size = len(chunk.rounds)
         received = self._receive(chunk) if self.actors is not None else None
         fragment = None if received is None else received.fragment
@@ -356,6 +367,8 @@ class Trainer:
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print) -> int:
         """Continue from the newest intact checkpoint; returns its round."""
         restored, state, host = checkpoints.restore(self.engine.layout.abstract(), note)
+        if "scalings" not in host:
+            raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         self.state = state
         self.round = restored
         self.counters = Counters(**host["counters"])
@@ -377,6 +390,8 @@ class Trainer:
         seconds = counters.train_seconds
         return record | {
             "rounds": self.round,
+            "total_steps": self.config.total_steps,
+            "ended_early": self.finished and self.round < self.total_rounds,
             "wall_seconds": counters.wall_seconds + compile_seconds,
             "train_seconds": seconds,
             "detection_seconds": counters.detection_seconds,

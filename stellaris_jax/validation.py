@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from stellaris_jax.config import Config, DelayConfig, knobs
-from stellaris_jax.scaling.width import is_scaled, width_of
+from stellaris_jax.scaling.width import CONSTANT, is_scaled, width_of
 from stellaris_jax.schema import ConfigError
 
 
@@ -93,9 +93,10 @@ def _scaling(c: Config) -> Iterator[tuple[bool, str]]:
     scaling = c.scaling
     for rule, needs in {"adapt": ("target",), "minionsrl": ("target", "budget")}.items():
         for key in needs:
+            value = getattr(scaling, key)
             yield (
-                scaling.rule != rule or getattr(scaling, key) != 0.0,
-                f"scaling.rule={rule} needs scaling.{key}, which is not set.",
+                scaling.rule != rule or value > 0.0,
+                f"scaling.{key}={value} must be greater than 0 under scaling.rule={rule}, which goes by shares of it.",
             )
     if not is_scaled(c):
         return
@@ -113,9 +114,7 @@ def _scaling(c: Config) -> Iterator[tuple[bool, str]]:
             getattr(scaling, key) <= width.maximum,
             f"scaling.{key}={getattr(scaling, key)} must be at most scaling.maximum={width.maximum}.",
         )
-    odd = [size for size in width.buckets if size * width.envs % c.engine.devices]
     yield (
-        not odd,
-        f"scaling.maximum={width.maximum} compiles rounds of {', '.join(map(str, width.buckets))} actors with "
-        f"{width.envs} environments each, which engine.devices={c.engine.devices} must divide.",
+        scaling.rule in CONSTANT or scaling.actors == 0 or scaling.actors >= width.minimum,
+        f"scaling.actors={scaling.actors}, of the first round, must be at least scaling.minimum={width.minimum}.",
     )

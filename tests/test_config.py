@@ -14,6 +14,7 @@ from stellaris_jax.compose import GROUPS, choices, from_yaml, load_config, shipp
 from stellaris_jax.config import Config, knobs
 from stellaris_jax.scaling import SCALINGS
 from stellaris_jax.schema import ConfigError
+from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.rules import RULES
 from stellaris_jax.validation import validate
 
@@ -128,6 +129,18 @@ def test_experiments_are_table_iii(choice: str) -> None:
     assert (config.env.frame_stack, config.env.life_loss) == ((3, True) if atari else (0, False))
     assert not (config.network.shared or config.env.normalize_observation or config.env.overlap)
     assert config.system.name == "rllib"
+
+
+def test_rounds_of_minionsrl_take_what_the_paper_says() -> None:
+    """About 5 s with one actor and 9 s with 32 on MuJoCo, 25 s and 45 s on Atari (AAAI'24, section 5)."""
+    for env, one, many in (("hopper", 5.0, 9.0), ("qbert", 25.0, 45.0)):
+        config = load_config([f"experiment=minionsrl/{env}"])
+        config.delays.learner.kind = config.delays.actor.kind = "constant"
+        algorithm, timeline = config.algorithm, Timeline.of(config, 0)
+        for actors, seconds in ((1, one), (32, many)):
+            begin = timeline.usage.seconds
+            timeline.next_round(actors, algorithm.epochs * -(-algorithm.minibatches * actors // 32))
+            assert timeline.usage.seconds - begin == pytest.approx(seconds, rel=0.05)
 
 
 # Precedence

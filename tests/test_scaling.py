@@ -23,10 +23,14 @@ from stellaris_jax.checkpoint import Checkpoints, to_host
 from stellaris_jax.config import ScalingConfig
 from stellaris_jax.envs.registry import register
 from stellaris_jax.networks import ActorCritic, normalizer
+from stellaris_jax.records import Accounts
+from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.rollout import Normalizers
+from stellaris_jax.run import train
 from stellaris_jax.scaling import SCALINGS, Observation, Width, width_of
 from stellaris_jax.scaling.rules import boost
-from stellaris_jax.timeline import Cut, Timeline, minibatch_order
+from stellaris_jax.telemetry.tensorboard import EventLog
+from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
 
 T, ACTORS, EACH = 16, 8, 2
 register("test/clockwork", Clockwork)
@@ -185,7 +189,7 @@ def test_widths() -> None:
     assert width_of(config("scaling=nitro")) == (8, 1, 2, (1, 2, 4, 8))
     assert width_of(config("scaling=nitro", "scaling.minimum=2", "scaling.maximum=0")) == (16, 2, 1, (2, 4, 8, 16))
     assert width_of(config("scaling.actors=3")) == (8, 3, 2, (3,))
-    assert width_of(config("scaling=max")) == (8, 8, 2, (8,))
+    assert width_of(config("scaling=max", "scaling.actors=3")) == (8, 8, 2, (8,))
     assert [WIDE.bucket(n) for n in (0, 1, 8, 9, 33, 64)] == [8, 8, 8, 16, 64, 64]
 
 
@@ -197,7 +201,8 @@ def test_widths() -> None:
         (["scaling=nitro", "scaling.minimum=9"], ["scaling.minimum=9", "scaling.maximum=8"]),
         (["scaling.actors=9"], ["scaling.actors=9", "scaling.maximum=8"]),
         (["scaling=adapt"], ["scaling.rule=adapt", "scaling.target"]),
-        (["scaling=nitro", "engine.devices=4"], ["scaling.maximum=8", "engine.devices=4"]),
+        (["scaling=nitro", "scaling.minimum=4", "scaling.actors=2"], ["scaling.actors=2", "scaling.minimum=4"]),
+        (["scaling=adapt", "scaling.target=-5"], ["scaling.target", "-5"]),
         (["scaling=nitrox"], ["nitrox", "nitro"]),
     ],
 )
@@ -320,6 +325,17 @@ def test_new_actors_start_cold() -> None:
     assert timeline.next_round(5, 10).usage.actor_startup == 10.0
 
 
+def test_concurrency_is_reserved_for_the_actors_there_may_be() -> None:
+    """Those of every round where that is fixed, the most where it is not; what a round costs otherwise is the same."""
+    common = ["platform=lambda", "prices=lambda", "system=nitro", "system.learners=1", "delays=constant"]
+    fixed = Accounts(config(*common, "scaling.actors=2"))
+    scaled = Accounts(config(*common, "scaling=nitro"))
+    usage = Usage(seconds=100.0, actor_busy=50.0, actor_invocations=4)
+    dollars = [accounts.money([usage])["cost_usd"][0] for accounts in (fixed, scaled)]
+    assert dollars[1] - dollars[0] == pytest.approx(6 * 100.0 * fixed.config.prices.reserved_gb_second)
+    assert [accounts.env_steps([usage]) for accounts in (fixed, scaled)] == [4 * EACH * T] * 2
+
+
 def test_nitro_trains_and_only_compiles_its_widths() -> None:
     trainer = Trainer(config("scaling=nitro", "scaling.decay=0.7", "num_seeds=2", rounds=10))
     records = trainer.run()
@@ -339,6 +355,33 @@ def test_nitro_trains_and_only_compiles_its_widths() -> None:
     assert trainer.summary(None)["detection_seconds"] > 0
 
 
+@pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
+def test_devices_change_nothing_in_narrow_rounds() -> None:
+    one, two = (Trainer(config("scaling.actors=3", f"engine.devices={n}", rounds=3)) for n in (1, 2))
+    one.run()
+    two.run()
+    np.testing.assert_allclose(one.state.params, two.state.params, rtol=1e-3, atol=1e-4)
+    for a, b in zip(to_host(one.state.actor), to_host(two.state.actor), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_interrupted_runs_of_several_seeds_go_on(tmp_path: Path) -> None:
+    """Their mean env steps need not be whole."""
+    settings_ = config(
+        "scaling=kungfu", "num_seeds=3", "run.progress=false", f"run.dir={tmp_path / 'run'}", "delays=lognormal"
+    )
+    train(settings_)
+    summary = train(load_config([f"resume={tmp_path / 'run'}", f"total_steps={9 * T * ACTORS * EACH}"]))
+    assert summary["rounds"] == 9
+    EventLog(tmp_path, 3, 12.5).close()
+
+
+def test_timelines_of_scaled_rounds_are_drawn(tmp_path: Path) -> None:
+    plot_timeline(config("scaling.actors=2"), 2, tmp_path / "timeline.png")
+    with pytest.raises(ConfigError, match=r"scaling\.rule=nitro"):
+        plot_timeline(config("scaling=nitro"), 2, tmp_path / "timeline.png")
+
+
 def test_seeds_that_are_finished_stay_as_they_are() -> None:
     """Until the last one is finished, which ends the run."""
     trainer = Trainer(config("scaling.budget=0.03", "num_seeds=3", "scaling=hydrozoa", "delays=lognormal", rounds=40))
@@ -352,6 +395,8 @@ def test_seeds_that_are_finished_stay_as_they_are() -> None:
     np.testing.assert_array_equal(actors[1:] == 0, costs[:-1] >= 0.03)
     idle = [(k, s) for k, s in zip(*np.nonzero(actors == 0), strict=True)]
     assert idle, "no seed finished before another"
+    # Losses are means over the seeds that learn: the entropy of two actions is near log 2 here, and never halved.
+    assert all(record["entropy"] > 0.5 for record in records)
     for k, s in idle:
         assert costs[k, s] == costs[k - 1, s]
         np.testing.assert_array_equal(states[k][s], states[k - 1][s])

@@ -233,6 +233,18 @@ def test_a_scheduler_survives_its_file(tmp_path: Path) -> None:
     assert sorted(p.name for p in path.parent.iterdir()) == ["one.npz"]
 
 
+def test_a_run_goes_on_with_its_own_scheduler_only(tmp_path: Path) -> None:
+    rules = []
+    for seed in range(2):
+        path = tmp_path / f"{seed}.npz"
+        scheduler(8, seed).save(path)
+        options = ScalingConfig(rule="minionsrl", target=1.0, budget=1.0, scheduler=str(path))
+        rules.append(MinionsRL(options, Width(8, 1, 1, (8,)), SCALES))
+    rules[0].restore(rules[0].state())
+    with pytest.raises(ConfigError, match=r"1\.npz is not the scheduler that the run began with"):
+        rules[1].restore(rules[0].state())
+
+
 def test_files_that_are_no_schedulers(tmp_path: Path) -> None:
     broken = tmp_path / "broken.npz"
     broken.write_bytes(b"no archive")

@@ -11,7 +11,10 @@ from matplotlib.figure import Figure
 
 from stellaris_jax.config import Config
 from stellaris_jax.report.curves import BLUE, DPI, TEXT, VERMILION, save
+from stellaris_jax.scaling.width import CONSTANT, is_scaled, width_of
+from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline import Timeline
+from stellaris_jax.trainer import cut_of
 
 
 def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
@@ -20,9 +23,16 @@ def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
 
 
 def timeline_figure(config: Config, rounds: int) -> Figure:
-    """One row per learner, one for the actors, one for the parameter function; bars coloured by staleness."""
-    timeline = Timeline.of(config, config.seed)
-    records = [timeline.next_round() for _ in range(rounds)]
+    """One row per learner, one for the actors, one for the parameter function; bars coloured by staleness.
+
+    Raises ConfigError for actors that are chosen by what is learned.
+    """
+    timeline, width = Timeline.of(config, config.seed), width_of(config)
+    if config.scaling.rule not in CONSTANT:
+        raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
+    cut = cut_of(config)
+    round_ = (width.buckets[0], cut.epochs * cut.count(width.buckets[0] * width.envs)) if is_scaled(config) else ()
+    records = [timeline.next_round(*round_) for _ in range(rounds)]
     groups = [group for record in records for group in record.groups]
     gradients = [gradient for group in groups for gradient in group.gradients]
     learners = config.system.learners

@@ -108,14 +108,14 @@ def seed_curves(run: Run, axis: str) -> list[Curve]:
     records, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
     curves = []
     for seed in range(len(records[0]["per_seed"][key]) if records else 0):
-        points = [
-            (
-                record["env_steps"] if axis == "env_steps" else record["per_seed"][axis][seed],
-                record["per_seed"][key][seed],
-            )
-            for record in records
-        ]
+        points = [(_at(record, axis, seed), record["per_seed"][key][seed]) for record in records]
         present = np.array([point for point in points if None not in point], dtype=float)
         if len(present):
             curves.append((present[:, 0], present[:, 1]))
     return curves
+
+
+def _at(record: dict[str, Any], axis: str, seed: int) -> Any:
+    """Where a seed stands on an axis; runs of earlier versions have its env steps as the mean over seeds only."""
+    per_seed = record["per_seed"].get(axis)
+    return record[axis] if per_seed is None else per_seed[seed]

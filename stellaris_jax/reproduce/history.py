@@ -78,7 +78,7 @@ def _accounts(config: Config, one: Learned) -> tuple[np.ndarray, ...]:
     accounts, usages = Accounts(config), _usages(config, one)
     rows = []
     for usage in (usages[round_ - 1] for round_ in one.rounds):
-        own, common = (rule(config.system, config.prices, usage, accounts.actors) for rule in (bill, common_bill))
+        own, common = (rule(config.system, config.prices, usage, accounts.reserved) for rule in (bill, common_bill))
         rows.append((accounts.env_steps([usage]), usage.seconds, own.total, _learners(own), common.total))
     return tuple(np.array(rows, float).T)
 

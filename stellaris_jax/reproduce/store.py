@@ -64,10 +64,10 @@ def _of_run(variant: Variant, run: Run) -> list[Learned]:
     divergence = {record["round"]: record["kl"] for record in run.rounds}
     kl = tuple(divergence[round_] for round_ in rounds)
     returns = zip(*(record["per_seed"]["eval_return_mean"] for record in run.evaluations), strict=True)
-    actors = list(zip(*(record["per_seed"]["actors"] for record in run.rounds), strict=True))
-    if not is_scaled(load_config(variant.overrides)):
-        actors = [()] * len(actors)
-    seeds = range(run.config["seed"], run.config["seed"] + len(actors))
+    seeds = range(run.config["seed"], run.config["seed"] + run.config["num_seeds"])
+    actors: list[tuple[int, ...]] = [()] * len(seeds)
+    if is_scaled(load_config(variant.overrides)):
+        actors = list(zip(*(record["per_seed"]["actors"] for record in run.rounds), strict=True))
     rows = zip(seeds, returns, actors, strict=True)
     return [Learned(variant.name, seed, rounds, curve, kl, widths) for seed, curve, widths in rows]
 

@@ -8,6 +8,7 @@ another job. A scheduler is a file of weights; acting on it takes NumPy alone.
 from __future__ import annotations
 
 import math
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -96,6 +97,11 @@ class Scheduler(NamedTuple):
             x = np.tanh(x @ kernel + bias)
         return int(np.argmax(x @ self.kernels[-1] + self.biases[-1])) + 1
 
+    @property
+    def digest(self) -> str:
+        """What tells it from other schedulers."""
+        return sha256(b"".join(x.tobytes() for x in (*self.kernels, *self.biases))).hexdigest()
+
     def save(self, path: Path) -> None:
         """Write it to a file, in one step."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,6 +139,7 @@ class MinionsRL(Scaling):
     def __init__(self, config: ScalingConfig, width: Width, scales: Scales):
         super().__init__(config, width)
         self.scales, self.scheduler = scales, Scheduler.load(config.scheduler or SHIPPED)
+        self.digest = self.scheduler.digest
         self.reward, self.cost, self.dearest = 0.0, 0.0, 0.0
         self.next = config.actors or self._ask(features(scales, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
 
@@ -150,6 +157,12 @@ class MinionsRL(Scaling):
         affordable = int(left / self.dearest) if self.dearest > 0.0 else asked
         self.finished = affordable < self.width.minimum
         return min(asked, max(affordable, self.width.minimum))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if state["digest"] != self.digest:
+            path = self.config.scheduler or SHIPPED
+            raise ConfigError(f"scaling.scheduler={path} is not the scheduler that the run began with.")
+        super().restore(state)
 
     def state(self) -> dict[str, Any]:
         return {key: value for key, value in super().state().items() if key not in ("scales", "scheduler")}

@@ -62,5 +62,5 @@ def width_of(config: Config) -> Width:
     each = max(1, envs // maximum)
     if scaling.rule not in CONSTANT:
         return Width(maximum, minimum, each, tuple(sorted({-(-maximum // 2**i) for i in range(HALVINGS + 1)})))
-    constant = scaling.actors or maximum
+    constant = scaling.actors if scaling.rule == "fixed" and scaling.actors else maximum
     return Width(maximum, constant, each, (constant,))

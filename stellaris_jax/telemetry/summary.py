@@ -44,10 +44,10 @@ def print_summary(console: Console, summary: dict[str, Any], run_dir: Path) -> N
         table.add_row(name, Text(value))
     console.print(table)
     place = shlex.quote(str(run_dir))
-    further = f"total_steps={2 * int(summary['env_steps'])}" if summary.get("env_steps") else "total_steps=..."
+    further = f"total_steps={2 * int(summary['total_steps'])}" if summary.get("total_steps") else "total_steps=..."
     for name, text in (
         ("run", place),
         ("evaluate", f"python scripts/evaluate.py {place}"),
-        ("go on", f"python scripts/train.py resume={place} {further}"),
+        *([] if summary.get("ended_early") else [("go on", f"python scripts/train.py resume={place} {further}")]),
     ):
         console.print(Text(f"{name:<9}", style="cyan") + Text(text, style="default"), soft_wrap=True)

@@ -31,13 +31,13 @@ class EventLog:
     after `last_env_steps`.
     """
 
-    def __init__(self, directory: Path, resume_round: int | None, last_env_steps: int) -> None:
+    def __init__(self, directory: Path, resume_round: int | None, last_env_steps: float) -> None:
         resumed = resume_round is not None
         self._writer = SummaryWriter(
             str(directory),
             flush_secs=FLUSH_SECONDS,
             max_queue=1000,
-            purge_step=last_env_steps + 1 if resumed else None,
+            purge_step=int(last_env_steps) + 1 if resumed else None,
             # File names hold whole seconds: without this, a quick resume would overwrite the first file.
             filename_suffix=f".resumed-{resume_round}" if resumed else "",
         )
