@@ -33,6 +33,8 @@ pays for functions."""
 WHOLE = ", whole GPU"
 """What the name of a baseline ends in whose learner has a GPU to itself and, where functions that share one are bound
 by it, computes as fast as all of them together. Its training is the same; the time it takes is not."""
+RATES = {"": "the paper's rate", TUNED: "tuned rates"}
+"""Learning rates by what the names of their series end in."""
 COMPARISONS = {"6": "PPO", "7": "IMPACT", "9": "RLlib", "10": "MinionsRL"}
 
 
@@ -63,11 +65,13 @@ def comparison(study: Study, figure: str) -> list[Claim]:
     panels: dict[str, list[History]] = {}
     marks: dict[str, list[Mark]] = {}
     claims = []
-    for env in dict.fromkeys(history.env for history in histories):
+    for env in _envs(histories):
         base, ours = published.ENDS[name][env]
-        for suffix, rates in _rates(study).items():
+        for suffix, rates in RATES.items():
             panel = f"{env}, {rates}"
             a, b = of(histories, env, f"{name} + Stellaris{suffix}"), of(histories, env, f"{name}{suffix}")
+            if not a:
+                continue  # made earlier, at the paper's rate only
             panels[panel] = [*b, *of(histories, env, f"{name}{WHOLE}{suffix}"), *a]
             marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
             where = f"{name} on {env}, {rates}: Stellaris"
@@ -119,7 +123,7 @@ def costs(study: Study) -> list[Claim]:
     for figure, name in COMPARISONS.items():
         histories = study.histories(figure, _compared(study, name, envs), SEEDS)
         panels[name] = []
-        for env in dict.fromkeys(history.env for history in histories):
+        for env in _envs(histories):
             ends = published.ENDS[name][env]
             ours = of(histories, env, f"{name} + Stellaris")
             paper = f"${ends[1].dollars:.2f} against ${ends[0].dollars:.2f}"
@@ -257,8 +261,14 @@ def parameters(study: Study) -> list[Claim]:
 
 
 def _rates(study: Study) -> dict[str, str]:
-    """The learning rates that are compared, by what the names of their series end in."""
-    return {"": "the paper's rate", TUNED: "tuned rates"} if study.tuning else {"": "the paper's rate"}
+    """The learning rates that are compared, as in `RATES`."""
+    return RATES if study.tuning else {"": RATES[""]}
+
+
+def _envs(histories: Iterable[History]) -> list[str]:
+    """The environments there are histories of, in the paper's order."""
+    found = {history.env for history in histories}
+    return [env for env in ENVS if env in found]
 
 
 def _trained(study: Study, env: str, system: str, suffix: str, algorithm: str = "ppo") -> Variant:
