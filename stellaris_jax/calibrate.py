@@ -1,8 +1,9 @@
 """This machine's own durations as a delay model: one fragment's rollout, one minibatch gradient, one aggregation.
 
 Each is compiled, run once, and then timed alone, waiting for its result; the table of seconds is the `measured` delay
-model of `delays.learner`, `delays.actor` and `delays.aggregate`. All environments are one actor here: on a platform
-with several, each is given the whole fragment's seconds, an upper bound for its share.
+model of `delays.learner`, `delays.actor` and `delays.aggregate`, and of `delays.scaling` where the job measures
+something to scale its actors by. All environments are one actor here: on a platform with several, each is given the
+whole fragment's seconds, an upper bound for its share.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ def calibrate(config: Config, repeats: int) -> Table:
         "actor": host_policy(config) if isinstance(trainer.env, HostEnv) else policy(trainer.env, config)[0],
         "aggregate": partial(update, gradients),
     }
+    if trainer.probe is not None:
+        counts = jnp.full(len(trainer.seeds), config.algorithm.minibatches, jnp.int32)
+        parts["scaling"] = partial(trainer.probe, trainer.state, jnp.int32(0), counts)
     for part in parts.values():
         _seconds(part)  # what happens once
     table = {name: [_seconds(part) for _ in range(repeats)] for name, part in parts.items()}
