@@ -225,7 +225,7 @@ def test_a_failed_invocation_is_billed_and_retried() -> None:
 # The systems of the comparison ----------------------------------------------------------------------------------------
 
 SYNCHRONOUS = {"rllib", "msrl", "srl", "par_rl", "stellaris_no_async", "allreduce"}
-CENTRAL = {"seed_rl", "impact", "minionsrl", "central"}
+CENTRAL = {"seed_rl", "impact", "minionsrl", "central", "nitro"}
 ABLATIONS = {f"stellaris_no_{what}" for what in ("async", "truncation", "weighting")}
 SERVERLESS = {"stellaris", "minionsrl", "artifact"} | ABLATIONS
 
@@ -244,7 +244,7 @@ def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
     assert (lag == {0}) == (name not in ("seed_rl", "srl", "impact"))  # whose actors run ahead
     items = bill(config.system, config.prices, timeline.usage, config.platform.actors).items
     assert (items["learner_idle"] == 0.0) == (name in SERVERLESS)
-    assert (items["actor_idle"] == 0.0) == (name == "minionsrl")
+    assert (items["actor_idle"] == 0.0) == (name in ("minionsrl", "nitro"))
 
 
 @pytest.mark.parametrize("env", ["diagnostic/truncation", "envpool/CartPole-v1"])
