@@ -17,6 +17,7 @@ from tensorboardX.proto.event_pb2 import Event
 from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.format import compact, dollars, duration, interval, sparkline
 from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.summary import print_summary
 
 
 def round_record(number: int, **changes: Any) -> dict[str, Any]:
@@ -271,6 +272,7 @@ def test_final_table(tmp_path: Path) -> None:
         "eval_return_ci95": math.nan,
         "eval_episodes": 128,
         "wall_seconds": 61.23,
+        "total_steps": 501_760,
         "compile_seconds": 12.0,
         "steps_per_second": 8194.0,
         "staleness_mean": 2.5,
@@ -302,6 +304,9 @@ def test_final_table(tmp_path: Path) -> None:
     }
     assert f"python scripts/evaluate.py '{tmp_path}/a run'" in shown
     assert f"python scripts/train.py resume='{tmp_path}/a run' total_steps=1003520" in shown
+    ended = Console(file=io.StringIO(), record=True, width=200)
+    print_summary(ended, {**summary, "ended_early": True}, tmp_path)
+    assert "resume=" not in ended.export_text()  # there is nothing to go on with
 
 
 @pytest.mark.parametrize(
