@@ -38,7 +38,8 @@ def _scale(tree: Any, factor: jax.Array) -> Any:
     return jax.tree.map(lambda x: factor * x, tree)
 
 
-def _rows(vector: jax.Array, like: jax.Array) -> jax.Array:
+def rows(vector: jax.Array, like: jax.Array) -> jax.Array:
+    """`[N]`, shaped to scale or mask arrays `[N, ...]` such as `like`."""
     return vector.reshape(vector.shape + (1,) * (like.ndim - 1))
 
 
@@ -80,7 +81,7 @@ def staleness_weighted(
         squares = [jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(gradients)]
         finite = jnp.isfinite(sum(squares[1:], squares[0]))
         rejected = jnp.sum((weights > 0) & ~finite, dtype=jnp.int32)
-        gradients = jax.tree.map(lambda g: jnp.where(_rows(finite, g), g, 0.0), gradients)
+        gradients = jax.tree.map(lambda g: jnp.where(rows(finite, g), g, 0.0), gradients)
         weights = jnp.where(finite, weights, 0.0)
         if axis_name is not None:
             rejected = jax.lax.psum(rejected, axis_name)
@@ -88,7 +89,7 @@ def staleness_weighted(
         if mode == "sequential":
             return _sequential(gradients, state, params, weights, size, step_scale, rejected)
 
-        wave = jax.tree.map(lambda g: jnp.sum(_rows(weights, g) * g, axis=0), gradients)
+        wave = jax.tree.map(lambda g: jnp.sum(rows(weights, g) * g, axis=0), gradients)
         trust = jnp.sum(weights)
         if axis_name is not None:
             wave, trust = jax.lax.psum((wave, trust), axis_name)

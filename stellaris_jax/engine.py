@@ -22,7 +22,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from stellaris_jax import learner, versions
-from stellaris_jax.aggregator import StalenessWeightedState, staleness_weighted
+from stellaris_jax.aggregator import StalenessWeightedState, rows, staleness_weighted
 from stellaris_jax.backend import AXIS, compile_for_backend, make_mesh
 from stellaris_jax.config import Config
 from stellaris_jax.engine_state import EngineState, StateLayout
@@ -159,11 +159,11 @@ class Engine:
             config.env,
         )
         if self.axis is not None:
-            rows = trajectory._replace(last_obs=trajectory.last_obs[None])
-            rows = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), rows)
-            trajectory = rows._replace(last_obs=rows.last_obs[0])
+            gathered = trajectory._replace(last_obs=trajectory.last_obs[None])
+            gathered = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), gathered)
+            trajectory = gathered._replace(last_obs=gathered.last_obs[0])
         if present is not None:
-            actor = jax.tree.map(lambda new, old: jnp.where(_rows(present, new), new, old), actor, before)
+            actor = jax.tree.map(lambda new, old: jnp.where(rows(present, new), new, old), actor, before)
         if local < whole.totals.shape[0]:
             actor = jax.tree.map(lambda all_, new: jnp.concatenate([new, all_[local:]]), whole, actor)
         return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers)
@@ -182,7 +182,7 @@ class Engine:
             self.config.algorithm.gamma,
         )
         if present is not None:
-            carried = jnp.where(_rows(present, carried), carried, state.actor.totals)
+            carried = jnp.where(rows(present, carried), carried, state.actor.totals)
         actor = state.actor._replace(totals=carried)
         return state._replace(actor=actor), fragment._replace(trajectory=trajectory._replace(totals=totals))
 
@@ -350,11 +350,6 @@ class Engine:
         self.compile(state, plan, fragment, width)
         run = self.widths[width or self.config.env.num_envs]
         return run(state, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
-
-
-def _rows(mask: jax.Array, like: jax.Array) -> jax.Array:
-    """`[N]` as a mask of arrays `[N, ...]`."""
-    return mask.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 SHARED = ("bounds", "learning_rate")

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax import versions
-from stellaris_jax.config import AlgorithmConfig, SystemConfig
+from stellaris_jax.config import AlgorithmConfig, Config, SystemConfig
 from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.losses.common import LossMetrics, Samples
 from stellaris_jax.networks import ActorCritic
+from stellaris_jax.timeline.plan import Cut
 
 
 class DataLoader(NamedTuple):
@@ -24,6 +25,13 @@ class DataLoader(NamedTuple):
 
     fragments: Samples
     order: jax.Array
+
+
+def cut_of(config: Config) -> Cut:
+    """How a configuration's data loader cuts its fragments."""
+    algorithm = config.algorithm
+    length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
+    return Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
 
 
 def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array) -> DataLoader:

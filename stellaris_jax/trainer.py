@@ -21,20 +21,13 @@ from stellaris_jax.engine import Engine, RoundMetrics
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.evaluate import Evaluation, Evaluator, HostEvaluator
-from stellaris_jax.losses import ALGORITHMS
+from stellaris_jax.learner import cut_of
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.records import Accounts, Record, mean
 from stellaris_jax.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.scaling.probe import make_probe
-from stellaris_jax.timeline import Cut, Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
 from stellaris_jax.validation import validate
-
-
-def cut_of(config: Config) -> Cut:
-    """How a configuration's data loader cuts its fragments."""
-    algorithm = config.algorithm
-    length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
-    return Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
 
 
 @dataclass

@@ -403,22 +403,29 @@ def test_seeds_that_are_finished_stay_as_they_are() -> None:
     assert trainer.step() == []
 
 
+def assert_resumes(whole: Trainer, tmp_path: Path) -> None:
+    """A run saved after its third round and taken up by another trainer ends as the uninterrupted one has."""
+    first = Trainer(whole.config)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    first.run(3)
+    first.save(checkpoints)
+    checkpoints.wait()
+    first.close()
+    second = Trainer(whole.config)
+    assert second.restore(checkpoints) == 3
+    second.run()
+    second.close()
+    assert_identical(whole, second)
+    assert whole.host_state()["scalings"] == second.host_state()["scalings"]
+    checkpoints.close()
+
+
 @pytest.mark.parametrize("rule", ["nitro", "kungfu", "hydrozoa"])
 def test_resumed_runs_scale_alike(rule: str, tmp_path: Path) -> None:
     settings_ = config(f"scaling={rule}", "scaling.interval=2", "system.actors=pipelined", "checkpoint.interval=3")
     whole = Trainer(settings_)
     whole.run()
-    first = Trainer(settings_)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
-    first.run(3)
-    first.save(checkpoints)
-    checkpoints.wait()
-    second = Trainer(settings_)
-    assert second.restore(checkpoints) == 3
-    second.run()
-    assert_identical(whole, second)
-    assert whole.host_state()["scalings"] == second.host_state()["scalings"]
-    checkpoints.close()
+    assert_resumes(whole, tmp_path)
 
 
 # Host environments ---------------------------------------------------------------------------------------------------
@@ -462,18 +469,7 @@ def test_host_runs_scale_and_resume(overlap: str, tmp_path: Path) -> None:
     whole.close()
     assert len({n for record in records for n in record["per_seed"]["actors"]}) > 1
     assert list(whole.engine.widths) == [8]
-    first = Trainer(settings_)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
-    first.run(3)
-    first.save(checkpoints)
-    checkpoints.wait()
-    first.close()
-    second = Trainer(settings_)
-    assert second.restore(checkpoints) == 3
-    second.run()
-    second.close()
-    assert_identical(whole, second)
-    checkpoints.close()
+    assert_resumes(whole, tmp_path)
 
 
 # Probes --------------------------------------------------------------------------------------------------------------

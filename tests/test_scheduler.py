@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_scaling import config, seen
-from test_trainer import assert_identical
+from test_scaling import assert_resumes, config, seen
 
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.billing import bill
-from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.config import ScalingConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete
@@ -301,14 +299,4 @@ def test_runs_are_scheduled_and_resume(tmp_path: Path) -> None:
     whole = Trainer(settings_)
     records = whole.run()
     assert len(records) == 6 and all(1 <= record["actors"] <= 8 for record in records)
-    first = Trainer(settings_)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
-    first.run(3)
-    first.save(checkpoints)
-    checkpoints.wait()
-    second = Trainer(settings_)
-    assert second.restore(checkpoints) == 3
-    second.run()
-    assert_identical(whole, second)
-    assert whole.host_state()["scalings"] == second.host_state()["scalings"]
-    checkpoints.close()
+    assert_resumes(whole, tmp_path)

@@ -19,11 +19,12 @@ from stellaris_jax.engine import Engine
 from stellaris_jax.engine_state import EngineState
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, HostEnv
+from stellaris_jax.learner import cut_of
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.scaling.scheduler import FEATURES, LIMIT, Scales, features
 from stellaris_jax.scaling.width import width_of
 from stellaris_jax.schema import ConfigError
-from stellaris_jax.timeline import Cut, PlanShape, Usage
+from stellaris_jax.timeline import PlanShape, Usage
 
 REFUSED: dict[str, str] = {}
 TRAINING = "training"
@@ -86,7 +87,7 @@ class JobEnv(AutoResetEnv):
         if isinstance(inner, HostEnv):
             raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}: {inner.name} does not run in JAX.")
         algorithm, self.beta, self.width = config.algorithm, beta, width_of(config)
-        self.cut = Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs)
+        self.cut = cut_of(config)
         self.scales = Scales.of(config)
         shape = PlanShape(
             rounds=1, seeds=1, width=1, peers=0, gradients=algorithm.epochs * algorithm.minibatches,

@@ -10,11 +10,11 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from stellaris_jax.config import Config
+from stellaris_jax.learner import cut_of
 from stellaris_jax.report.curves import BLUE, DPI, TEXT, VERMILION, save
 from stellaris_jax.scaling.width import CONSTANT, is_scaled, width_of
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.trainer import cut_of
 
 
 def plot_timeline(config: Config, rounds: int, path: Path) -> Path:

@@ -17,13 +17,13 @@ import numpy as np
 from stellaris_jax.billing import Bill, bill, common_bill
 from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config
+from stellaris_jax.learner import cut_of
 from stellaris_jax.records import Accounts
 from stellaris_jax.reproduce import store
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.scaling import width_of
 from stellaris_jax.timeline import Timeline, Usage
-from stellaris_jax.trainer import cut_of
 
 
 @dataclass(frozen=True)
