@@ -36,7 +36,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     @jax.jit
     def gradient(slot: jax.Array) -> jax.Array:
         algorithm, system = config.algorithm, config.system
-        data = (state.ring, state.target, state.loader, state.kl_coefficient)
+        data = (state.ring, state.loader, state.kl_coefficient)
         return learner.gradient(trainer.network, algorithm, system, *data, slot, peers)[0]
 
     @jax.jit
@@ -44,7 +44,7 @@ def calibrate(config: Config, repeats: int) -> Table:
         weights, size = jnp.ones(len(gradients)), jnp.int32(len(gradients))
         return trainer.engine.aggregator.update(gradients, state.aggregator, state.params, weights=weights, size=size)
 
-    slot = jnp.zeros(3, jnp.int32)
+    slot = jnp.zeros(4, jnp.int32)
     gradients = gradient(slot)[None]
     parts: dict[str, Callable[[], Any]] = {
         "learner": partial(gradient, slot),

@@ -41,7 +41,7 @@ from stellaris_jax.rollout import (
 from stellaris_jax.scaling.width import is_masked
 from stellaris_jax.timeline.plan import Plan, PlanShape
 
-WaveCarry = tuple[jax.Array, jax.Array, jax.Array, StalenessWeightedState, jax.Array | None, jax.Array]
+WaveCarry = tuple[jax.Array, jax.Array, jax.Array, StalenessWeightedState, jax.Array]
 """The first fields of `EngineState`, and sums over the round's gradients: loss metrics, norm, count."""
 
 
@@ -108,7 +108,7 @@ class Engine:
 
         The first `envs` of the first `width` environments take part, where rounds may differ in that.
         """
-        state = state._replace(ring=versions.publish(state.ring, state.slot, state.params))
+        state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
         present = jnp.arange(width) < envs if self.masked else None
         if fragment is None:
             state, fragment = self._roll(state, versions.fetch(state.ring, behaviour), width, present)
@@ -196,10 +196,9 @@ class Engine:
         peers: jax.Array,
         weights: jax.Array,
         size: jax.Array,
-        refresh: jax.Array,
     ) -> WaveCarry:
         """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
-        params, newest, ring, aggregator, target, sums = carry
+        params, newest, ring, aggregator, sums = carry
         ring = versions.publish(ring, newest, params)
         one = partial(
             learner.gradient,
@@ -207,7 +206,6 @@ class Engine:
             self.config.algorithm,
             self.config.system,
             ring,
-            target,
             loader,
             kl_coefficient,
         )
@@ -219,16 +217,14 @@ class Engine:
             gradients, aggregator, params, weights=weights, size=size, step_scale=step_scale
         )
         params = params + updates
-        newest = jnp.where(size > 0, (newest + 1) % self.shape.versions, newest)
-        if target is not None:
-            target = jnp.where(refresh, params, target)
+        newest += size > 0
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
         used = (weights > 0) & jnp.isfinite(norm)
         rows = jnp.stack([*metrics, norm, jnp.ones_like(norm)], axis=1)
         wave = jnp.sum(jnp.where(used[:, None], rows, 0.0), axis=0)
         sums += wave if self.axis is None else jax.lax.psum(wave, self.axis)
-        return params, newest, ring, aggregator, target, sums
+        return params, newest, ring, aggregator, sums
 
     def finish(
         self, state: EngineState, sums: jax.Array, episodes: EpisodeStatistics
@@ -264,12 +260,12 @@ class Engine:
             loader, coefficient = state.loader, state.kl_coefficient
 
             def wave_body(w: jax.Array, carry: Any) -> Any:
-                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.sizes[w], plan.refresh[w])
-                mapped = self.over_seeds(self.wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0, 0))
+                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.sizes[w])
+                mapped = self.over_seeds(self.wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0))
                 return mapped(loader, coefficient, step_scale, carry, *wave)
 
             sums = jnp.zeros((*lead, self.sums))
-            start = (state.params, state.slot, state.ring, state.aggregator, state.target, sums)
+            start = (state.params, state.version, state.ring, state.aggregator, sums)
             *carried, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
             state = EngineState(*carried, *state[len(carried) :])
             state, metrics = self.over_seeds(self.finish)(state, sums, episodes)
@@ -324,9 +320,9 @@ class Engine:
         """The policies `[S, P]` in ring slots `[S]`."""
 
         def fetch(ring: jax.Array, newest: jax.Array, params: jax.Array, slot: jax.Array) -> jax.Array:
-            return jnp.where(slot == newest, params, versions.fetch(ring, slot))
+            return jnp.where(slot == newest % len(ring), params, versions.fetch(ring, slot))
 
-        return jax.vmap(fetch)(state.ring, state.slot, state.params, jnp.asarray(slots))
+        return jax.vmap(fetch)(state.ring, state.version, state.params, jnp.asarray(slots))
 
     def put(self, plan: Plan) -> Plan:
         return jax.device_put(plan, self._plan_shardings)

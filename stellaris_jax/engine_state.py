@@ -26,16 +26,14 @@ from stellaris_jax.timeline.plan import PlanShape
 class EngineState(NamedTuple):
     """All that training changes, one pytree; every leaf has a leading axis `[S]` of seeds.
 
-    params: newest policy `[P]`. slot: its place in the ring (it is written there when next something reads). ring: the
-    last H versions `[H, P]`. target: the target network `[P]`; `None` for algorithms without one. key: the seed's key.
-    round: rounds completed.
+    params: newest policy `[P]`. version: how many there have been before it. ring: the last versions `[H, P]`, where it
+    is written when next something reads; target networks are among them. key: the seed's key. round: rounds completed.
     """
 
     params: jax.Array
-    slot: jax.Array
+    version: jax.Array
     ring: jax.Array
     aggregator: StalenessWeightedState
-    target: jax.Array | None
     actor: ActorState
     loader: DataLoader
     normalizers: Normalizers
@@ -96,10 +94,9 @@ class StateLayout:
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
         return EngineState(
             params=params,
-            slot=jnp.int32(0),
-            ring=versions.init(params, self.shape.versions),
+            version=jnp.int32(0),
+            ring=versions.init(params, self.shape.ring),
             aggregator=self.aggregator.init(params),
-            target=params if self.algorithm.target_network else None,
             actor=actor,
             loader=DataLoader(fragments, order),
             normalizers=init_normalizers(self.env.observation_space),

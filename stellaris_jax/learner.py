@@ -70,7 +70,6 @@ def gradient(
     algorithm: AlgorithmConfig,
     system: SystemConfig,
     ring: jax.Array,
-    target: jax.Array | None,
     loader: DataLoader,
     kl_coefficient: jax.Array,
     slot: jax.Array,
@@ -78,10 +77,12 @@ def gradient(
 ) -> tuple[jax.Array, LossMetrics]:
     """One learner invocation: gradient `[P]` and metrics.
 
-    `slot` is int32 `[3]`: fragment buffer, minibatch, ring slot of the fetched version; `peers` as above. `target` is
-    the target network `[P]` in force when the gradient is aggregated; `None` for algorithms without one.
+    `slot` is int32 `[4]`: fragment buffer, minibatch, ring slots of the fetched version and of its target network
+    (algorithms without one ignore it); `peers` as above.
     """
-    batch = with_target(network, target, minibatch(loader, slot[0], slot[1]))
+    batch = minibatch(loader, slot[0], slot[1])
+    if ALGORITHMS[algorithm.name].target_network:
+        batch = with_target(network, versions.fetch(ring, slot[3]), batch)
     others = peer_log_ratio(network, ring, peers, batch) if peers.shape[0] > 1 else None
     modes = (system.truncation, system.rho)
     objective = partial(loss, network, algorithm, batch, others, kl_coefficient, *modes)
@@ -89,10 +90,8 @@ def gradient(
     return network.ravel(grads), metrics
 
 
-def with_target(network: ActorCritic, target: jax.Array | None, batch: Samples) -> Samples:
-    """The minibatch with the policy of the target network `[P]`, if there is one."""
-    if target is None:
-        return batch
+def with_target(network: ActorCritic, target: jax.Array, batch: Samples) -> Samples:
+    """The minibatch with the policy of the target network `[P]`."""
     return batch._replace(target_policy=network.policy(network.unravel(target), batch.obs))
 
 

@@ -22,6 +22,7 @@ from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.evaluate import Evaluation, Evaluator, HostEvaluator
 from stellaris_jax.learner import cut_of
+from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.records import Accounts, Record, mean
 from stellaris_jax.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
@@ -79,7 +80,7 @@ class Trainer:
         self.total_rounds = math.ceil(config.total_steps / self.steps_per_round)
         self.cut = cut_of(config)
         self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
-        truncates = system.truncation != "none"
+        truncates, anchored = system.truncation != "none", ALGORITHMS[algorithm.name].target_network
         self.shape = PlanShape(
             rounds=1 if host or is_adaptive(config) else config.engine.chunk_rounds,
             seeds=config.num_seeds,
@@ -89,6 +90,7 @@ class Trainer:
             batch=self.cut.batch,
             versions=system.versions,
             buffers=self.timelines[0].depth,
+            target_interval=algorithm.target_interval if anchored else 1,
         )
         self.engine = Engine(config, self.env, self.network, self.shape)
         self.state = self.engine.init(self.seeds)
@@ -131,7 +133,6 @@ class Trainer:
 
     def plan(self, begin: int, size: int) -> _Chunk:
         """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
-        algorithm = self.config.algorithm
         actors, envs, width = self._allot(self._asked)
         counts = [self.cut.epochs * self.cut.count(n) for n in envs]
         simulated = list(zip(self.timelines, actors, counts, strict=True))
@@ -141,7 +142,7 @@ class Trainer:
             for r in range(size)
         ]
         factors = [self._learning_rate_factor(begin + r) for r in range(size)]
-        plan = build_plan(self.shape, rounds, orders, factors, algorithm.target_interval, [envs] * size)
+        plan = build_plan(self.shape, rounds, orders, factors, [envs] * size)
         computed = [max(wave_count(record, self.shape.width) for record in row) * self.shape.width for row in rounds]
         return _Chunk(plan, width, rounds, computed)
 

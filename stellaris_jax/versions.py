@@ -20,9 +20,9 @@ def fetch(ring: jax.Array, slot: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(ring, slot, keepdims=False)
 
 
-def publish(ring: jax.Array, slot: jax.Array, params: jax.Array) -> jax.Array:
-    """Write a policy `[P]` into a slot.
+def publish(ring: jax.Array, version: jax.Array, params: jax.Array) -> jax.Array:
+    """Write the policy `[P]` of a version into its slot.
 
     Publish before fetching: a write after reads in one loop body makes XLA copy the whole ring.
     """
-    return jax.lax.dynamic_update_index_in_dim(ring, params, slot, 0)
+    return jax.lax.dynamic_update_index_in_dim(ring, params, version % ring.shape[0], 0)

@@ -159,9 +159,9 @@ class Functions:
 class Training:
     """The numbers behind the events: what actors collect, what a learner computes, what the parameter function does.
 
-    `cache` holds every policy ever published, as a pytree; the target network is the last version of those divisible by
-    `target_interval`. `start` has the seed's initial `params` (flat), `actor`,
-    `normalizers` and `key`. `orders[fragment]` is the loader's `[G, B]` sample indices,
+    `cache` holds every policy ever published, as a pytree; with its version a learner fetches the target network, the
+    last one before it, or itself, whose number `target_interval` divides. `start` has the seed's initial `params`
+    (flat), `actor`, `normalizers` and `key`. `orders[fragment]` is the loader's `[G, B]` sample indices,
     `schedule[round]` the factor on the learning rate. Only finite gradients are used; the others are counted.
     """
 
@@ -198,13 +198,13 @@ class Training:
             self.kl_coefficient *= 1.5 if mean > 2 * target else 0.5 if mean < target / 2 else 1.0
         self.kl = []
 
-    def gradient(self, delivery: Delivery, clock: int) -> Tree:
+    def gradient(self, delivery: Delivery) -> Tree:
         rows = self.orders[delivery.fragment][delivery.minibatch]
         batch = jax.tree.map(lambda x: x[rows], self.fragments[delivery.fragment])
         smallest = np.full(len(rows), np.inf, np.float32)
         for version in delivery.peers:
             smallest = np.minimum(smallest, self.functions.ratio(self.cache[version], batch))
-        target = self.cache[clock - clock % self.functions.config.algorithm.target_interval]
+        target = self.cache[delivery.version - delivery.version % self.functions.config.algorithm.target_interval]
         args = (batch, smallest, self.kl_coefficient, target)
         gradient, kl = self.functions.gradient(self.cache[delivery.version], *args)
         if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)):
@@ -216,7 +216,7 @@ class Training:
     def update(self, clock: int, aggregation: Aggregation) -> None:
         """Eq. 4 under any optimizer: publishes version `clock + 1` into the cache."""
         params, size = self.cache[clock], len(aggregation.deliveries)
-        gradients = [self.gradient(delivery, clock) for delivery in aggregation.deliveries]
+        gradients = [self.gradient(delivery) for delivery in aggregation.deliveries]
         used = [(w, g) for w, g in zip(aggregation.weights, gradients, strict=True) if g is not None]
         scale = self.schedule[self.newest]
         trust = sum(weight for weight, _ in used)

@@ -30,13 +30,14 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
         scenario.options["learners"] = min(scenario.options["learners"], shared["gradients"])
         scenario.options["softsync_c"] = min(scenario.options["softsync_c"], scenario.options["learners"])
     timelines = [scenario.build() for scenario in scenarios_]
-    seeds, gradients, ring, buffers = len(timelines), shared["gradients"], shared["versions"], timelines[0].depth
-    shape = PlanShape(3, seeds, width, 7, gradients, 2, ring, buffers)
+    seeds, gradients, buffers = len(timelines), shared["gradients"], timelines[0].depth
+    ring = shared["versions"] + 2  # the target network of the oldest version may be two older
+    shape = PlanShape(3, seeds, width, 7, gradients, 2, shared["versions"], buffers, target_interval=3)
     for timeline in timelines:
         timeline.next_round()  # chunks start anywhere
     records = [[timeline.next_round() for timeline in timelines] for _ in range(executed)]
     orders = [[minibatch_order(s, r, Cut(1, gradients, 2, gradients)) for s in range(seeds)] for r in range(executed)]
-    plan = build_plan(shape, records, orders, [1.0, 0.5, 0.25][:executed], target_interval=3)
+    plan = build_plan(shape, records, orders, [1.0, 0.5, 0.25][:executed])
 
     assert plan.weights.shape == (shape.capacity, seeds, width)
     begin = 0
@@ -51,20 +52,20 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
                 while left:
                     part, left = left[:width], left[width:]
                     assert plan.sizes[wave, s] == (0 if left else len(group.gradients))
-                    # The target network is version 3, 6, 9, ...: the wave that publishes one of them says so.
-                    assert plan.refresh[wave, s] == (not left and (group.clock + 1) % 3 == 0)
                     for lane, (gradient, weight) in enumerate(part):
                         assert plan.weights[wave, s, lane] == np.float32(weight)
-                        buffer, minibatch, version = plan.slots[wave, s, lane]
+                        buffer, minibatch, version, target = plan.slots[wave, s, lane]
                         assert (buffer, minibatch) == (gradient.fragment % buffers, gradient.minibatch)
                         assert version == gradient.version % ring
+                        # Targets are versions 0, 3, 6, ...; none is overwritten before the gradient is aggregated.
+                        target_version = 3 * (gradient.version // 3)
+                        assert target == target_version % ring and group.clock - target_version < ring
                         count, *peers = plan.peers[wave, s, lane]
                         assert peers[:count] == [v % ring for v in gradient.peers]
                     assert not np.any(plan.weights[wave, s, len(part) :])
                     wave += 1
             # A seed with fewer waves than another idles to the end of the round.
             assert not np.any(plan.weights[wave:begin, s]) and not np.any(plan.sizes[wave:begin, s])
-            assert not np.any(plan.refresh[wave:begin, s])
             assert plan.behaviour[r, s] == record.behaviour_version % ring
             np.testing.assert_array_equal(plan.order[r, s], orders[r][s])
         assert plan.learning_rate[r] == [1.0, 0.5, 0.25][r]

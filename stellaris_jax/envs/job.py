@@ -168,18 +168,19 @@ class JobEnv(AutoResetEnv):
     def _round(self, state: EngineState, round_: Array, envs: Array, order: Array, count: Array) -> tuple[Any, Any]:
         """One round of rule central: every gradient is fresh, and makes an update of its own."""
         engine, cut = self.engine, self.cut
-        state, episodes = engine.collect(cut.envs, state, state.slot, envs, order, None)
+        state, episodes = engine.collect(cut.envs, state, state.version % engine.shape.ring, envs, order, None)
         step_scale = 1.0 - round_ / self.scales.rounds if self.config.algorithm.anneal else jnp.float32(1.0)
 
         def wave(g: Array, carry: Any) -> Any:
             index = (g // count) * cut.minibatches + g % count
-            slots = jnp.stack([jnp.int32(0), index, carry[1]])[None]
+            newest = carry[1] % engine.shape.ring
+            slots = jnp.stack([jnp.int32(0), index, newest, newest])[None]
             nobody, alone = jnp.zeros((1, 1), jnp.int32), jnp.ones(1)
             data = (state.loader, state.kl_coefficient, step_scale)
-            return engine.wave(*data, carry, slots, nobody, alone, jnp.int32(1), jnp.bool_(False))
+            return engine.wave(*data, carry, slots, nobody, alone, jnp.int32(1))
 
         sums = jnp.zeros(engine.sums)
-        start = (state.params, state.slot, state.ring, state.aggregator, state.target, sums)
+        start = (state.params, state.version, state.ring, state.aggregator, sums)
         *carried, sums = jax.lax.fori_loop(0, cut.epochs * count, wave, start)
         return engine.finish(EngineState(*carried, *state[len(carried) :]), sums, episodes)
 

@@ -17,6 +17,9 @@ EXPERIMENTS = {"ppo": "stellaris", "impact": "stellaris_impact"}
 TUNED_ON = {"humanoid": "hopper", "walker2d": "hopper", "gravitar": "spaceinvaders", "qbert": "spaceinvaders"}
 """Environments that take over what was chosen on another one of their kind."""
 
+ATARI = ("gravitar", "spaceinvaders", "qbert")
+"""Their evaluations take longer than their training does, so there are ten of them in a run rather than fifty."""
+
 # An aggregation rule in the place of Stellaris's, and everything else as in Stellaris (Fig. 11a).
 _INSIDE = ("system.learner_billing=serverless", "system.truncation=weight")
 
@@ -42,7 +45,9 @@ SWEPT = {"softsync": ("softsync-c4", "softsync-c2", "softsync-c8"), "ssp": ("ssp
 
 def variant(env: str, system: str, algorithm: str = "ppo", rate: str = "") -> Variant:
     """One system on one environment with the paper's hyper-parameters, or with another learning rate than those."""
-    base = Variant(f"{env}/{algorithm}-{system}", (f"experiment={EXPERIMENTS[algorithm]}/{env}", *SYSTEMS[system]))
+    evaluations = ("evaluation.points=10",) if env in ATARI else ()
+    settings = (f"experiment={EXPERIMENTS[algorithm]}/{env}", *SYSTEMS[system], *evaluations)
+    base = Variant(f"{env}/{algorithm}-{system}", settings)
     if rate in ("", RATES[algorithm][0]):
         return base
     return base.with_settings(f"lr{rate}", f"algorithm.learning_rate={rate}")

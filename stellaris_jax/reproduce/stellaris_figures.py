@@ -13,14 +13,14 @@ from stellaris_jax.reproduce.claims import Claim, less, more
 from stellaris_jax.reproduce.history import History, Series, cost, final, of, seconds, within
 from stellaris_jax.reproduce.pictures import TUNED, Bar, Mark, Point, bars, curves, sensitivity
 from stellaris_jax.reproduce.published import End
-from stellaris_jax.reproduce.stellaris import STEPS, swept, tuned, variant
+from stellaris_jax.reproduce.stellaris import ATARI, STEPS, swept, tuned, variant
 from stellaris_jax.reproduce.stellaris_systems import latency, staleness
 from stellaris_jax.reproduce.study import Figure, Study
 from stellaris_jax.reproduce.training import Variant
 
 SEEDS, MANY_SEEDS = 5, 10
 MUJOCO = ("hopper", "humanoid", "walker2d")
-ENVS = (*MUJOCO, "gravitar", "spaceinvaders", "qbert")
+ENVS = (*MUJOCO, *ATARI)
 
 BASELINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PPO": ("ppo", "central", ("system=central",)),

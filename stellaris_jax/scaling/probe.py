@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax import learner
+from stellaris_jax import learner, versions
 from stellaris_jax.config import AlgorithmConfig, Config
 from stellaris_jax.engine_state import EngineState
 from stellaris_jax.losses import ALGORITHMS
@@ -53,7 +53,7 @@ def curvature(
 
     def product(vector: jax.Array) -> jax.Array:
         def add(j: jax.Array, total: jax.Array) -> jax.Array:
-            batch = _minibatch(network, state, buffer, j)
+            batch = _minibatch(network, config, state, buffer, j)
             objective = partial(_loss, network, algorithm, batch, state.kl_coefficient)
             return total + hessian_vector_product(objective, state.params, vector)
 
@@ -76,7 +76,7 @@ def noise(
     columns = config.env.num_envs // config.algorithm.minibatches if sequences else 2
 
     def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        batch = _minibatch(network, state, buffer, i // 2)
+        batch = _minibatch(network, config, state, buffer, i // 2)
         assert batch.valid is not None, "rounds may be of any width, so samples are masked"
         valid = batch.valid & (jnp.arange(batch.valid.shape[0]) % columns % 2 == i % 2)
         batch = batch._replace(valid=valid)
@@ -92,8 +92,16 @@ def noise(
     return jnp.stack([squares / parts, big, samples / parts, samples])
 
 
-def _minibatch(network: ActorCritic, state: EngineState, buffer: jax.Array, index: jax.Array) -> Samples:
-    return learner.with_target(network, state.target, learner.minibatch(state.loader, buffer, index))
+def _minibatch(
+    network: ActorCritic, config: Config, state: EngineState, buffer: jax.Array, index: jax.Array
+) -> Samples:
+    batch = learner.minibatch(state.loader, buffer, index)
+    if not ALGORITHMS[config.algorithm.name].target_network:
+        return batch
+    past = state.version % config.algorithm.target_interval
+    kept = versions.fetch(state.ring, (state.version - past) % len(state.ring))
+    # The newest policy is not in the ring yet.
+    return learner.with_target(network, jnp.where(past == 0, state.params, kept), batch)
 
 
 def _loss(

@@ -18,11 +18,11 @@ from stellaris_jax.timeline.simulate import Round
 class Plan(NamedTuple):
     """A chunk of R rounds for S seeds; C = wave capacity, L = slots per wave, K = most peers, G x B = minibatches.
 
-    slots: int32 `[C, S, L, 3]`: fragment buffer, minibatch, ring slot of the version the gradient is computed on.
+    slots: int32 `[C, S, L, 4]`: fragment buffer, minibatch, ring slots of the version the gradient is computed on and
+      of the target network in force when that version was the newest.
     peers: int32 `[C, S, L, 1 + K]`: how many peers, then their ring slots.
     weights: float32 `[C, S, L]`: weight of each gradient (Eq. 4); 0 marks an empty slot.
     sizes: int32 `[C, S]`: size H of the group that this wave completes, else 0.
-    refresh: bool `[C, S]`: whether the version that this wave publishes becomes the target network.
     bounds: int32 `[R, 2]`: first wave of each round and the one after its last.
     behaviour: int32 `[R, S]`: ring slot of the version the actors use.
     envs: int32 `[R, S]`: environments that take part in the round, the first ones.
@@ -34,7 +34,6 @@ class Plan(NamedTuple):
     peers: np.ndarray
     weights: np.ndarray
     sizes: np.ndarray
-    refresh: np.ndarray
     bounds: np.ndarray
     behaviour: np.ndarray
     envs: np.ndarray
@@ -43,7 +42,11 @@ class Plan(NamedTuple):
 
 
 class PlanShape(NamedTuple):
-    """The static sizes of a plan; one compiled engine runs all plans of one shape."""
+    """The static sizes of a plan; one compiled engine runs all plans of one shape.
+
+    versions: length H of the window of versions that gradients may be of. target_interval: versions from one target
+    network to the next; 1 without any.
+    """
 
     rounds: int
     seeds: int
@@ -53,6 +56,16 @@ class PlanShape(NamedTuple):
     batch: int
     versions: int
     buffers: int
+    target_interval: int = 1
+
+    @property
+    def ring(self) -> int:
+        """Versions to be kept: the oldest one in use may have a target network that is older still."""
+        return self.versions + self.target_interval - 1
+
+    def target(self, version: int) -> int:
+        """The version that was the target network when `version` was the newest."""
+        return version - version % self.target_interval
 
     @property
     def capacity(self) -> int:
@@ -124,22 +137,20 @@ def build_plan(
     records: Sequence[Sequence[Round]],
     orders: Sequence[Sequence[np.ndarray]],
     learning_rate: Sequence[float],
-    target_interval: int = 1,
     envs: Sequence[Sequence[int]] | None = None,
 ) -> Plan:
     """Lay `records[r][s]` out as waves; seeds with fewer waves in a round get empty ones.
 
     `orders[r][s]` is the minibatch order of fragment r of seed s, `learning_rate[r]` the schedule's factor,
-    `envs[r][s]` how many environments take part. Every `target_interval`-th version becomes the target network. Rounds
-    beyond `len(records)` stay empty, so that the last, shorter chunk has the same shape.
+    `envs[r][s]` how many environments take part. Rounds beyond `len(records)` stay empty, so that the last, shorter
+    chunk has the same shape.
     """
     rounds, seeds, width, k = shape.rounds, shape.seeds, shape.width, shape.peers
-    capacity, ring = shape.capacity, shape.versions
-    slots = np.zeros((capacity, seeds, width, 3), np.int32)
+    capacity, ring = shape.capacity, shape.ring
+    slots = np.zeros((capacity, seeds, width, 4), np.int32)
     peers = np.zeros((capacity, seeds, width, 1 + k), np.int32)
     weights = np.zeros((capacity, seeds, width), np.float32)
     sizes = np.zeros((capacity, seeds), np.int32)
-    refresh = np.zeros((capacity, seeds), bool)
     bounds = np.zeros((rounds, 2), np.int32)
     behaviour = np.zeros((rounds, seeds), np.int32)
     taking_part = np.zeros((rounds, seeds), np.int32)
@@ -156,7 +167,7 @@ def build_plan(
             if envs is not None:
                 taking_part[r, s] = envs[r][s]
             positions: list[int] = []
-            slot_rows: list[tuple[int, int, int]] = []
+            slot_rows: list[tuple[int, ...]] = []
             peer_rows: list[list[int]] = []
             flat_weights: list[float] = []
             wave = begin
@@ -165,14 +176,14 @@ def build_plan(
                 size = len(group.gradients)
                 for i, gradient in enumerate(group.gradients):
                     positions.append(base + i)
-                    slot_rows.append((gradient.fragment % shape.buffers, gradient.minibatch, gradient.version % ring))
+                    used = (gradient.version, shape.target(gradient.version))
+                    slot_rows.append((gradient.fragment % shape.buffers, gradient.minibatch, *(v % ring for v in used)))
                     if k:
                         seen = [v % ring for v in gradient.peers]
                         peer_rows.append([len(seen), *seen, *([0] * (k - len(seen)))])
                 flat_weights += group.weights
                 wave += -(-size // width)
                 sizes[wave - 1, s] = size
-                refresh[wave - 1, s] = (group.clock + 1) % target_interval == 0
             if positions:
                 waves, lanes = np.divmod(np.array(positions), width)
                 slots[waves, s, lanes] = slot_rows
@@ -182,4 +193,4 @@ def build_plan(
             end = max(end, wave)
         bounds[r] = begin, end
         begin = end
-    return Plan(slots, peers, weights, sizes, refresh, bounds, behaviour, taking_part, order, factors)
+    return Plan(slots, peers, weights, sizes, bounds, behaviour, taking_part, order, factors)
