@@ -4,6 +4,7 @@ python scripts/reproduce.py stellaris                                       ever
 python scripts/reproduce.py stellaris --figure 11                           one figure (or 11a, 11b)
 python scripts/reproduce.py stellaris --figure 6 --envs hopper --seeds 3    less of it
 python scripts/reproduce.py nitro --figure 15                               rules that scale actors
+python scripts/reproduce.py minionsrl --figure schedulers                   schedulers, trained and fine-tuned
 
 What is trained is kept below --runs, so that an interrupted call can be repeated, and what it has learned is kept in
 learned.csv of the results, so that nothing is trained twice; remove its lines to start over. Several calls at once
@@ -19,12 +20,12 @@ from pathlib import Path
 
 from stellaris_jax.schema import ConfigError
 
-MODULES = {"stellaris": "stellaris_figures", "nitro": "nitro"}
+MODULES = {"stellaris": "stellaris_figures", "nitro": "nitro", "minionsrl": "minionsrl"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paper", choices=["stellaris", "nitro"])
+    parser.add_argument("paper", choices=list(MODULES))
     parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
     parser.add_argument("--envs", nargs="+", metavar="ENV", help="environments, such as hopper; default the paper's")

@@ -1,9 +1,10 @@
 """Trains a scheduler of actors (MinionsRL, AAAI'24) on a training job, and compares it with fixed numbers of actors.
 
 python scripts/train_scheduler.py env=gymnax/cartpole --out schedulers/cartpole.npz
-python scripts/train_scheduler.py env=gymnax/catch scaling.target=0.9 --start schedulers/cartpole.npz \\
+python scripts/train_scheduler.py env=gymnax/Catch-bsuite scaling.target=0.9 --start schedulers/cartpole.npz \\
     --episodes 16 --out schedulers/catch.npz
-python scripts/train.py env=gymnax/catch scaling=minionsrl scaling.scheduler=schedulers/catch.npz scaling.target=0.9
+python scripts/train.py env=gymnax/Catch-bsuite scaling=minionsrl scaling.target=0.9 \\
+    scaling.scheduler=schedulers/catch.npz
 
 What is not an option is an override of the job's configuration, as for scripts/train.py; scaling.target and
 scaling.budget are the return it should reach and the dollars it may cost.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -86,8 +87,8 @@ def _with_actor(trainer: Trainer, start: Scheduler) -> jax.Array:
 def run_jobs(env: JobEnv, choose: Choice, jobs: int, seed: int) -> Outcome:
     """Run that many jobs side by side to their end, with the actors chosen for each from its state."""
     keys = jax.random.split(jax.random.key(seed), jobs)
-    state, obs = jax.jit(env.reset)(keys)
-    advance = jax.jit(_advance(env))
+    reset, advance = _compiled(env)
+    state, obs = reset(keys)
     generator = np.random.default_rng(seed)
     going = jnp.ones(jobs, bool)
     gain = jnp.zeros(jobs)
@@ -101,7 +102,10 @@ def run_jobs(env: JobEnv, choose: Choice, jobs: int, seed: int) -> Outcome:
     return Outcome(*(np.asarray(figure) for figure in figures))
 
 
-def _advance(env: JobEnv) -> Callable[..., Any]:
+@cache
+def _compiled(env: JobEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """How jobs begin, and how they go on by a round."""
+
     def advance(keys: Any, state: Any, obs: Any, actions: Any, going: Any, gain: Any) -> Any:
         """One round of the jobs that are going; the others stay as they are."""
         after, seen, reward, done, _ = jax.vmap(env.step_one)(keys, state, actions)
@@ -112,7 +116,7 @@ def _advance(env: JobEnv) -> Callable[..., Any]:
         state, obs = jax.tree.map(keep, (after, seen), (state, obs))
         return state, obs, going & ~done, gain + jnp.where(going, reward, 0.0)
 
-    return advance
+    return jax.jit(env.reset), jax.jit(advance)
 
 
 def scheduled(scheduler: Scheduler) -> Choice:

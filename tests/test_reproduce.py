@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import scipy.stats
 from stellaris_jax.billing import bill
 from stellaris_jax.compose import load_config
 from stellaris_jax.report.statistics import welch_ci95
-from stellaris_jax.reproduce import nitro, stellaris, stellaris_figures, stellaris_systems, training
+from stellaris_jax.reproduce import minionsrl, nitro, stellaris, stellaris_figures, stellaris_systems, training
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, less, more, read_claims, write_claims
 from stellaris_jax.reproduce.history import History, Series, final, read_csv, within, write_csv
 from stellaris_jax.reproduce.pictures import widths
@@ -100,6 +101,41 @@ def test_the_evaluation_of_nitro_is_of_valid_configurations(tmp_path: Path) -> N
     assert len(work) == 1 and work == {(1024, 64 * 256, 50 * 64 * 256, 64)}
     widths({"": {"a": [[1, 2, 3], [2, 2, 2]], "b": [[8, 4]]}}, tmp_path / "widths.png", "actors")
     assert (tmp_path / "widths.png").stat().st_size > 1000
+
+
+def test_the_evaluation_of_minionsrl_is_of_valid_configurations() -> None:
+    """One job per environment: its rounds, samples, minibatches, target and budget are the same under all rules."""
+    for env in minionsrl.ENVS:
+        jobs_ = set()
+        for rule in minionsrl.RULES:
+            if (env, rule) == ("cartpole", "IMPACT"):
+                continue
+            config = load_config([*minionsrl.variant(env, rule).overrides])
+            scaling, algorithm = config.scaling, config.algorithm
+            cut = (algorithm.rollout_length, algorithm.epochs, algorithm.minibatches, config.env.num_envs)
+            jobs_.add((cut, config.total_steps, scaling.target, scaling.budget, width_of(config).maximum))
+            assert scaling.rule == {"IMPACT": "max"}.get(rule, rule.lower())
+        assert len(jobs_) == 1
+    (cut, steps, *_, actors) = min(jobs_)
+    assert (cut, steps, actors) == ((128, 30, 16, 32), 50 * 32 * 128, 32)
+    # A round is as long as the paper's: 240 gradients of 0.54 ms for each actor.
+    assert config.delays.learner.seconds * 30 * 16 == pytest.approx(32 * 240 * 0.000538)
+
+
+def test_schedulers_are_trained_and_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = [*TASK, "scaling.target=1000", "scaling.budget=1", "delays=constant", "algorithm.minibatches=4"]
+    for name, value in {"_job": lambda _: job, "EPISODES": 2, "FINE_TUNING": 1, "COMPARED": 2}.items():
+        monkeypatch.setattr(minionsrl, name, value)
+    study = Study(tmp_path / "runs", tmp_path / "results", seeds=1)
+    study.results.mkdir()
+    claims = minionsrl.schedulers(study)
+    monkeypatch.setattr(minionsrl, "train_scheduler", None)
+    monkeypatch.setattr(minionsrl, "run_jobs", None)
+    assert minionsrl.schedulers(study) == claims and len(claims) == 13
+    rows = list(csv.DictReader((tmp_path / "results" / "figure_schedulers.csv").open()))
+    kinds = {(row["of"], row["what"]) for row in rows}
+    assert len(kinds) == len(rows) == 3 + 4 + 3 + 3
+    assert all(float(row["value"]) > 0 for row in rows if row["of"] == "seconds")
 
 
 def test_runs_cut_off_at_a_time_or_a_bill() -> None:

@@ -138,3 +138,15 @@ NITRO_SENSITIVITY: dict[str, dict[str, tuple[float, float]]] = {
 """Nitro, Fig. 16: return and dollars of PPO on Hopper over d and n."""
 NITRO_DETECTION = {"sub-sampled": 0.4, "whole batch": 5.0}
 """Nitro, §5.3: seconds of a detection."""
+
+
+MINIONSRL_ENDS: dict[str, dict[str, tuple[int, float]]] = {
+    "hopper": {
+        "MinionsRL": (241, 1.2), "Azure ML": (277, 4.5), "IMPACT": (291, 4.6), "Adapt": (403, 4.4), "Max": (232, 1.7),
+    },
+    "humanoid": {"MinionsRL": (334, 1.3), "Azure ML": (464, 9.3), "IMPACT": (436, 2.9)},
+    "halfcheetah": {"MinionsRL": (220, 1.1), "Azure ML": (458, 2.9), "IMPACT": (193, 3.0)},
+}  # fmt: skip
+"""MinionsRL (AAAI'24), Table 2: seconds and dollars of a training."""
+MINIONSRL_TRAINING_HOURS = {"pre-training": "10 to 50", "fine-tuning": "1 to 4"}
+"""MinionsRL, §5.5."""

@@ -1,0 +1,197 @@
+"""The evaluation of "MinionsRL" (AAAI'24) on our engine: what is trained, the figures, and what the paper claims.
+
+A round takes as long and costs as much as the paper's, but holds a sixteenth of its samples and gradients: 50 rounds of
+the paper's 65,536 steps would take two cores a day for every curve. The targets are those of so small a job, and were
+set before any of it was trained. The scheduler is the one that comes with the package. CartPole is the job that it was
+trained on; to the other tasks it is carried over as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+from stellaris_jax.compose import load_config
+from stellaris_jax.envs.job import TRAINING, JobEnv, make
+from stellaris_jax.reproduce import published
+from stellaris_jax.reproduce.claims import Claim, less, more
+from stellaris_jax.reproduce.history import Series, cost, final, of, seconds
+from stellaris_jax.reproduce.pictures import Bar, bars, curves, widths
+from stellaris_jax.reproduce.study import Figure, Study
+from stellaris_jax.reproduce.training import Variant
+from stellaris_jax.run import write_atomically
+from stellaris_jax.scaling.scheduler import Scheduler
+from stellaris_jax.scheduling import Choice, constant, random, run_jobs, scheduled, train_scheduler
+
+SEEDS = 5
+SCALE = 16
+"""Times fewer samples in a round than in the paper's."""
+TARGETS = {"hopper": 250, "humanoid": 300, "halfcheetah": 600}
+ENVS = ("cartpole", *TARGETS)
+RULES: dict[str, tuple[str, ...]] = {
+    "MinionsRL": ("scaling=minionsrl",),
+    "Max": ("scaling=max",),
+    "Adapt": ("scaling=adapt",),
+    "IMPACT": (
+        "scaling=max",
+        "system=impact",
+        "algorithm=impact",
+        "algorithm.learning_rate=5e-4",
+        "algorithm.clip=0.4",
+        "algorithm.kl_coefficient=1.0",
+        "algorithm.entropy_coefficient=0.01",
+        "algorithm.target_interval=1",
+    ),
+}
+"""What is trained, by its name in the figures; IMPACT with the values of SC'24's Table III, on MuJoCo only."""
+SERVERFUL = ("system.learner_billing=serverful", "system.actor_billing=serverful")
+"""The bill of the paper's Azure ML, whose fixed number of actors are all there are."""
+JOBS = {"cartpole": ("cartpole", 475.0), "catch": ("Catch-bsuite", 0.9)}
+"""What schedulers are trained on: an environment of gymnax, and the return such a job is to reach."""
+EPISODES, FINE_TUNING, COMPARED = 100, 10, 16
+"""Jobs of a pre-training and of a fine-tuning, as in the paper, and jobs to compare schedulers and others on."""
+
+
+def variant(env: str, rule: str) -> Variant:
+    """A rule on an environment, until the target is reached, for 50 rounds at most (245 on CartPole)."""
+    if env == "cartpole":
+        task = ["env=gymnax/cartpole", "system=minionsrl", "scaling.target=475", "scaling.budget=0.5"]
+    else:
+        paper = load_config([f"experiment=minionsrl/{env}"])
+        task = [
+            f"experiment=minionsrl/{env}",
+            f"algorithm.rollout_length={paper.algorithm.rollout_length // SCALE}",
+            f"algorithm.minibatches={paper.algorithm.minibatches // SCALE}",
+            f"delays.learner.seconds={SCALE * paper.delays.learner.seconds:.4g}",
+            f"total_steps={paper.total_steps // SCALE}",
+            f"scaling.target={TARGETS[env]}",
+        ]
+    return Variant(f"{env}/{rule.lower()}", (*task, "evaluation.points=50", *RULES[rule]))
+
+
+def comparison(study: Study) -> list[Claim]:
+    """Fig. 4 and Table 2: the return against time and money, and what it takes to reach the target."""
+    envs = study.envs or ("cartpole", "hopper", "humanoid")
+    series = []
+    for env in envs:
+        rules = [rule for rule in RULES if rule != "IMPACT" or env != "cartpole"]
+        series += [Series(rule, env, variant(env, rule)) for rule in rules]
+        series.append(Series("Azure ML", env, variant(env, "Max"), SERVERFUL))
+    histories = study.histories("4", series, SEEDS)
+    claims, panels = [], {}
+    for env in dict.fromkeys(history.env for history in histories):
+        panels[env] = [history for history in histories if history.env == env]
+        ours, theirs = of(histories, env, "MinionsRL"), published.MINIONSRL_ENDS.get(env, {})
+        for rival in dict.fromkeys(history.series for history in panels[env]):
+            if rival == "MinionsRL":
+                continue
+            other, text = of(histories, env, rival), f"{env}: MinionsRL"
+            time_, money = "–", "–"
+            if rival in theirs:
+                (a, b), (c, d) = theirs["MinionsRL"], theirs[rival]
+                time_, money = f"{a} s against {c} s", f"${b:.1f} against ${d:.1f}"
+            claims.append(less(f"{text} takes less time than {rival}", time_, seconds(ours), seconds(other), " s"))
+            claims.append(less(f"{text} costs less than {rival}", money, cost(ours), cost(other), "$"))
+            claims.append(more(f"{text} ends higher than {rival}", "–", final(ours), final(other)))
+    curves(panels, {}, study.picture("4"), "Figure 4: until the target is reached")
+    actors = {}
+    for env in envs:
+        drawn = {rule: variant(env, rule) for rule in ("MinionsRL", "Max", "Adapt")}
+        found = study.learned(drawn.values(), range(study.seeds or SEEDS))
+        actors[env] = {rule: [one.actors for one in found[trained]] for rule, trained in drawn.items()}
+    widths(actors, study.picture("4_actors"), "Actors of each round, none when it is over")
+    return claims
+
+
+def schedulers(study: Study) -> list[Claim]:
+    """§5.5: real seconds on this machine to train a scheduler from nothing and from another job's, and what they are
+    worth, as the scheduler's own objective, on jobs that none of them has seen."""
+    root, (home, other) = study.runs / "schedulers", JOBS
+    seeds = range(study.seeds or SEEDS)
+    times: dict[str, list[float]] = {}
+    gains: dict[tuple[str, str], list[float]] = {}
+    for seed in seeds:
+        first, tuned, fresh = (root / f"{name}-{seed}.npz" for name in (home, f"{other}-tuned", other))
+        times.setdefault("pre-training", []).append(_trained(first, home, seed, EPISODES))
+        times.setdefault("fine-tuning", []).append(_trained(tuned, other, seed, FINE_TUNING, first))
+        times.setdefault("pre-training anew", []).append(_trained(fresh, other, seed, EPISODES))
+        chosen = {
+            (home, "pre-trained"): scheduled(Scheduler.load(first)),
+            (other, "carried over"): scheduled(Scheduler.load(first)),
+            (other, "fine-tuned"): scheduled(Scheduler.load(tuned)),
+            (other, "pre-trained"): scheduled(Scheduler.load(fresh)),
+        }
+        for job in JOBS:
+            most = _env(job).width.maximum
+            chosen |= {(job, "random"): random(most), (job, "all actors"): constant(most)}
+            chosen[job, "a quarter of them"] = constant(most // 4)
+        for (job, name), choose in chosen.items():
+            gain = _remembered(root / f"{job}-{name.replace(' ', '-')}-{seed}.json", partial(_gain, job, choose, seed))
+            gains.setdefault((job, name), []).append(gain)
+    rows = [("seconds", name, seed, f"{x:.4g}") for name, values in times.items() for seed, x in enumerate(values)]
+    rows += [(*key, seed, f"{gain:.5g}") for key, values in gains.items() for seed, gain in enumerate(values)]
+    study.table("schedulers", ("of", "what", "seed", "value"), rows)
+    hours = published.MINIONSRL_TRAINING_HOURS
+    panel = [Bar(name, None, [-gain for gain in values]) for (job, name), values in gains.items() if job == other]
+    taken = [Bar(name, None, values) for name, values in times.items()]
+    bars(
+        {"seconds of training": taken, f"{other}: what a job lacks of its objective": panel},
+        study.picture("schedulers"),
+        "Schedulers: what their training takes, and what they are worth",
+        "less is better",
+    )
+    claims = [
+        less(
+            "fine-tuning takes less time than pre-training",
+            f"{hours['fine-tuning']} h against {hours['pre-training']} h",
+            times["fine-tuning"],
+            times["pre-training anew"],
+            " s",
+        )
+    ]
+    for job, name in ((home, "pre-trained"), (other, "pre-trained"), (other, "fine-tuned"), (other, "carried over")):
+        for rival in ("random", "all actors", "a quarter of them"):
+            text = f"{job}: a {name} scheduler reaches more of its objective than {rival}"
+            claims.append(more(text, "–", gains[job, name], gains[job, rival]))
+    return claims
+
+
+@cache
+def _env(job: str) -> JobEnv:
+    return make(TRAINING, _job(job))
+
+
+def _job(job: str) -> list[str]:
+    env, target = JOBS[job]
+    return [f"env=gymnax/{env}", f"scaling.target={target}"]
+
+
+def _trained(path: Path, job: str, seed: int, jobs: int, start: Path | None = None) -> float:
+    """Real seconds it took to train the scheduler at `path`, which is done now if it has not been yet."""
+
+    def train() -> float:
+        begin = time.perf_counter()
+        scheduler, _ = train_scheduler(_job(job), jobs, seed, Scheduler.load(start) if start else None)
+        scheduler.save(path)
+        return time.perf_counter() - begin
+
+    return _remembered(path.with_suffix(".seconds.json"), train)
+
+
+def _gain(job: str, choose: Choice, seed: int) -> float:
+    """The mean sum of a scheduler's rewards over jobs that no training has seen."""
+    return float(run_jobs(_env(job), choose, COMPARED, seed=10_000 + seed).gain.mean())
+
+
+def _remembered(path: Path, make: Callable[[], float]) -> float:
+    """What `make` gives, asked for once: the file at `path` keeps it."""
+    if not path.is_file():
+        print(f"making {path}", flush=True)
+        write_atomically(path, json.dumps(make()))
+    return float(json.loads(path.read_text(encoding="utf-8")))
+
+
+FIGURES: dict[str, Figure] = {"4": comparison, "schedulers": schedulers}
