@@ -16,7 +16,8 @@ from stellaris_jax.compose import load_config
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more
 from stellaris_jax.reproduce.history import Series, cost, final, of, seconds
-from stellaris_jax.reproduce.pictures import Bar, Mark, Point, bars, curves, sensitivity, widths
+from stellaris_jax.reproduce.pictures import Bar, Mark, bars, curves, widths
+from stellaris_jax.reproduce.sensitivity import Parameter, one_at_a_time
 from stellaris_jax.reproduce.study import Figure, Study
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.trainer import Trainer
@@ -33,9 +34,6 @@ RULES: dict[str, tuple[str, ...]] = {
     "Nitro's code": ("scaling=nitro", "scaling.mode=artifact"),
 }
 """Rules by their names in the figures. MinionsRL's scheduler is the one that ships, trained on CartPole."""
-SENSITIVITY = {"decay": ("0.93", "0.96", "0.99"), "window": ("3", "6", "10")}
-"""Values of d and n that are trained, around the paper's choice."""
-CHOSEN = {"decay": "0.96", "window": "6"}
 STELLARIS = ("system=stellaris", "system.learners=4", "system.actor_billing=serverless")
 """Stellaris on Nitro's testbed, whose GPU holds four learner functions."""
 SERVERFUL = ("system.actor_billing=serverful", "prices.actor_vms=1", "prices.actor_vm_slots=64")
@@ -98,26 +96,13 @@ def _draw_widths(study: Study, series: Sequence[Series], figure: str, title: str
 
 def parameters(study: Study) -> list[Claim]:
     """Fig. 16: decay d and window n on Hopper, one at a time around the paper's choice."""
-    env, names = "hopper", {"decay": "d", "window": "n"}
-    points = [(key, value) for key, values in SENSITIVITY.items() for value in values]
-    labels = {point: "chosen" if CHOSEN[point[0]] == point[1] else f"{names[point[0]]}={point[1]}" for point in points}
-    series = {}
-    for (key, value), label in labels.items():
-        settings = () if label == "chosen" else (f"scaling.{key}={value}",)
-        one = variant(env, "Nitro")
-        series[label] = Series(label, env, one.with_settings(f"{key}{value}", *settings) if settings else one)
-    histories = study.histories("16", series.values(), SEEDS)
-    panels: dict[str, list[Point]] = {}
-    claims = []
-    for (key, value), label in labels.items():
-        members, paper = of(histories, env, label), published.NITRO_SENSITIVITY[key][value]
-        panels.setdefault(names[key], []).append(Point(value, paper, final(members), cost(members)))
-        if label != "chosen":
-            best = published.NITRO_SENSITIVITY[key][CHOSEN[key]]
-            text, chosen = f"{names[key]}={CHOSEN[key]} ends higher than {label}", of(histories, env, "chosen")
-            claims.append(more(text, f"{best[0]:.0f} against {paper[0]:.0f}", final(chosen), final(members)))
-    sensitivity(panels, study.picture("16"), "Figure 16: sensitivity of Nitro on Hopper")
-    return claims
+    paper = published.NITRO_SENSITIVITY
+    varied = [
+        Parameter("decay", "d", "0.96", ("0.93", "0.96", "0.99"), paper["decay"]),
+        Parameter("window", "n", "6", ("3", "6", "10"), paper["window"]),
+    ]
+    title = "Figure 16: sensitivity of Nitro on Hopper"
+    return one_at_a_time(study, "16", title, variant("hopper", "Nitro"), "scaling", varied, SEEDS)
 
 
 def ablation(study: Study) -> list[Claim]:

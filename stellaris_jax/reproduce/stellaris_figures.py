@@ -11,8 +11,9 @@ from stellaris_jax.compose import load_config
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more
 from stellaris_jax.reproduce.history import History, Series, cost, final, of, seconds, within
-from stellaris_jax.reproduce.pictures import TUNED, Bar, Mark, Point, bars, curves, sensitivity
+from stellaris_jax.reproduce.pictures import TUNED, Bar, Mark, bars, curves
 from stellaris_jax.reproduce.published import End
+from stellaris_jax.reproduce.sensitivity import Parameter, one_at_a_time
 from stellaris_jax.reproduce.stellaris import ATARI, STEPS, swept, tuned, variant
 from stellaris_jax.reproduce.stellaris_systems import latency, staleness
 from stellaris_jax.reproduce.study import Figure, Study
@@ -237,27 +238,12 @@ def cluster(study: Study) -> list[Claim]:
 
 def parameters(study: Study) -> list[Claim]:
     """Fig. 13: decay d, root v and threshold rho of Stellaris on Hopper, one at a time around the paper's choice."""
-    env, chosen, names = "hopper", {"decay": "0.96", "root": "3", "rho": "1.0"}, {"decay": "d", "root": "v", "rho": "ρ"}
-    base = variant(env, "stellaris")
-    series, points = [Series("chosen", env, base)], []
-    for key, values in published.SENSITIVITY.items():
-        for value in values:
-            label = "chosen" if value == chosen[key] else f"{names[key]}={value}"
-            points.append((key, value, label))
-            if label != "chosen":
-                series.append(Series(label, env, base.with_settings(f"{key}{value}", f"system.{key}={value}")))
-    histories = study.histories("13", series, SEEDS)
-    panels: dict[str, list[Point]] = {}
-    claims = []
-    for key, value, label in points:
-        members, paper = of(histories, env, label), published.SENSITIVITY[key][value]
-        panels.setdefault(names[key], []).append(Point(value, paper, final(members), cost(members)))
-        if label != "chosen":
-            best = published.SENSITIVITY[key][chosen[key]]
-            text, ours = f"{names[key]}={chosen[key]} ends higher than {label}", of(histories, env, "chosen")
-            claims.append(more(text, f"{best[0]} against {paper[0]}", final(ours), final(members)))
-    sensitivity(panels, study.picture("13"), "Figure 13: sensitivity of Stellaris on Hopper")
-    return claims
+    chosen, symbols = {"decay": "0.96", "root": "3", "rho": "1.0"}, {"decay": "d", "root": "v", "rho": "ρ"}
+    varied = [
+        Parameter(key, symbols[key], chosen[key], list(paper), paper) for key, paper in published.SENSITIVITY.items()
+    ]
+    title = "Figure 13: sensitivity of Stellaris on Hopper"
+    return one_at_a_time(study, "13", title, variant("hopper", "stellaris"), "system", varied, SEEDS)
 
 
 def _rates(study: Study) -> dict[str, str]:

@@ -1,0 +1,59 @@
+"""What a figure shows of the parameters of a method: each of them varied alone, around the paper's choice of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from stellaris_jax.reproduce import pictures
+from stellaris_jax.reproduce.claims import Claim, more
+from stellaris_jax.reproduce.history import Series, cost, final, of
+from stellaris_jax.reproduce.pictures import Point
+from stellaris_jax.reproduce.study import Study
+from stellaris_jax.reproduce.training import Variant
+
+
+class Parameter(NamedTuple):
+    """A parameter of a group of the configuration: its key there, the paper's symbol and choice, the values to train,
+    and the paper's return and dollars of each."""
+
+    key: str
+    symbol: str
+    chosen: str
+    values: Sequence[str]
+    paper: Mapping[str, tuple[float, float]]
+
+    def label(self, value: str) -> str:
+        return CHOSEN if value == self.chosen else f"{self.symbol}={value}"
+
+
+CHOSEN = "chosen"
+
+
+def one_at_a_time(
+    study: Study, figure: str, title: str, base: Variant, group: str, parameters: Sequence[Parameter], seeds: int
+) -> list[Claim]:
+    """Train `base`, which has the chosen values, and variants with one other; the claims are that `base` is best."""
+    env = base.name.partition("/")[0]
+    series = [Series(CHOSEN, env, base)]
+    for parameter in parameters:
+        for value in parameter.values:
+            if value != parameter.chosen:
+                one = base.with_settings(f"{parameter.key}{value}", f"{group}.{parameter.key}={value}")
+                series.append(Series(parameter.label(value), env, one))
+    histories = study.histories(figure, series, seeds)
+    ours = of(histories, env, CHOSEN)
+    panels: dict[str, list[Point]] = {}
+    claims = []
+    for parameter in parameters:
+        points = panels[parameter.symbol] = []
+        for value in parameter.values:
+            label, paper = parameter.label(value), parameter.paper
+            members = of(histories, env, label)
+            points.append(Point(value, paper[value], final(members), cost(members)))
+            if label != CHOSEN:
+                theirs = f"{paper[parameter.chosen][0]:.0f} against {paper[value][0]:.0f}"
+                text = f"{parameter.symbol}={parameter.chosen} ends higher than {label}"
+                claims.append(more(text, theirs, final(ours), final(members)))
+    pictures.sensitivity(panels, study.picture(figure), title)
+    return claims
