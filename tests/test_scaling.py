@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from host_env import Clockwork
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_scaling_rules import WIDE, seen
 from test_trainer import assert_identical
 
-from stellaris_jax import Config, ConfigError, Trainer, learner, load_config
+from stellaris_jax import Config, ConfigError, Trainer, load_config
 from stellaris_jax.actors import Actors, Behaviour
 from stellaris_jax.billing import bill
 from stellaris_jax.checkpoint import Checkpoints, to_host
-from stellaris_jax.config import ScalingConfig
 from stellaris_jax.envs.registry import register
 from stellaris_jax.networks import ActorCritic, normalizer
 from stellaris_jax.records import Accounts
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.rollout import Normalizers
 from stellaris_jax.run import train
-from stellaris_jax.scaling import SCALINGS, Observation, Width, width_of
-from stellaris_jax.scaling.rules import boost
+from stellaris_jax.scaling import SCALINGS, width_of
 from stellaris_jax.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
 
 T, ACTORS, EACH = 16, 8, 2
 register("test/clockwork", Clockwork)
-WIDE = Width(64, 8, 1, (8, 16, 32, 64))
 
 
 def config(*overrides: str, rounds: int = 6) -> Config:
@@ -58,127 +53,6 @@ def config(*overrides: str, rounds: int = 6) -> Config:
             *overrides,
         ]
     )
-
-
-def seen(round_: int, **values: Any) -> Observation:
-    zeros = {"reward": math.nan, "loss": 0.0, "kl": 0.0, "learner_seconds": 0.0, "actor_seconds": 0.0}
-    return Observation(round_, **({"actors": 8, **zeros, "seconds": 0.0, "cost_usd": 0.0} | values))
-
-
-def choices(rule: str, observations: list[Observation], width: Width = WIDE, **options: Any) -> list[int]:
-    """What a rule chooses for the first round and after each observation."""
-    scaling = SCALINGS[rule](ScalingConfig(rule=rule, **options), width)
-    chosen = [scaling.actors]
-    for observation in observations:
-        scaling.observe(observation)
-        chosen.append(scaling.actors)
-    return chosen
-
-
-# Rules ---------------------------------------------------------------------------------------------------------------
-
-
-def test_rules_of_a_schedule() -> None:
-    rounds = [seen(k) for k in range(1, 7)]
-    assert choices("fixed", rounds, actors=16) == [16] * 7
-    assert choices("max", rounds) == [64] * 7
-    assert choices("hydrozoa", rounds, interval=2) == [8, 8, 16, 16, 32, 32, 64]
-
-
-def test_adapt_follows_the_mean_of_recent_returns() -> None:
-    rewards = [10.0, 30.0, math.nan, 50.0, 200.0]
-    # Means of the last two: 10, 20, 20 still, 40, 125 of a target of 100.
-    assert choices("adapt", [seen(k, reward=r) for k, r in enumerate(rewards, 1)], target=1000.0, window=2) == [
-        8, 8, 8, 8, 8, 8,
-    ]  # fmt: skip
-    assert choices("adapt", [seen(k, reward=r) for k, r in enumerate(rewards[:4], 1)], target=100.0, window=2) == [
-        8, 8, 13, 13, 26,
-    ]  # fmt: skip
-
-
-def test_kungfu_grows_with_the_noise_and_never_shrinks() -> None:
-    def noisy(round_: int, scale: float) -> Observation:
-        """|G|^2 = 1 and S = scale, seen in batches of 10 and 100."""
-        return seen(round_, probe=(1.0 + scale / 10.0, 1.0 + scale / 100.0, 10.0, 100.0))
-
-    scales = [50.0, 100.0, 60.0, 130.0, 1e9, 2e9]
-    chosen = choices("kungfu", [noisy(k, s) for k, s in enumerate(scales, 1)])
-    # 50 is the first scale; 100 doubles; 60 is less; 130 of 100 is 1.3 times; then the most there are.
-    assert chosen == [8, 8, 16, 16, 21, 64, 64]
-    nothing = seen(1, probe=(1.0, 1.0, 100.0, 100.0))
-    assert choices("kungfu", [nothing, noisy(2, 50.0), noisy(3, 100.0)]) == [8, 8, 8, 16]
-
-
-def test_nitro_scores_the_window_as_the_paper_does() -> None:
-    # Eigenvalues -1 and R: the ratio is R.
-    ratios = [4.0, 2.0, 3.0, 1.0, 4.0]
-    chosen = choices("nitro", [seen(k, probe=(-1.0, r)) for k, r in enumerate(ratios, 1)], window=3, decay=0.5)
-    by_hand = [
-        64 * 1.0 * 0.5,  # a window of one is flat
-        64 * (4 - 2) / (4 - 2) * 0.25,
-        64 * (4 - 3) / (4 - 2) * 0.125,
-        64 * (3 - 1) / (3 - 1) * 0.0625,  # 2, 3, 1
-        64 * (4 - 4) / (4 - 1) * 0.03125,  # 3, 1, 4
-    ]
-    assert chosen == [8, *(round(max(value, 8)) for value in by_hand)]
-    assert chosen[1:3] == [32, 16]
-
-
-def test_nitro_scores_as_its_released_code_does() -> None:
-    ratios = [4.0, 2.0, 3.0]
-    probes = [(-1.0 + 0.01, r - 0.01) for r in ratios]
-    chosen = choices("nitro", [seen(k, probe=p) for k, p in enumerate(probes, 1)], window=6, decay=0.9, mode="artifact")
-    # Windows: 3.6 4 | 3.6 4 1.62 2 | 3.6 4 1.62 2 2.187 3; a high ratio boosts, above a floor of 64 x 0.9^(k k).
-    scores = [1.0, 0.0, (2.187 - 1.62) / (4 - 1.62)]
-    floors = [64 * 0.9, 64 * 0.9**4, 64 * 0.9**9]
-    assert chosen == [8, *(round(max(64 * s, f)) for s, f in zip(scores, floors, strict=True))]
-    assert chosen[1:] == [64, 42, 25]
-
-
-def test_nitro_guards() -> None:
-    assert boost(2.0, [2.0, 2.0]) == 1.0
-    assert boost(math.inf, [1.0, math.inf]) == 0.0
-    assert boost(1.0, [1.0, 3.0, math.inf]) == 1.0
-    assert boost(math.inf, [math.inf]) == 0.0
-    convex, spoilt = seen(2, probe=(0.1, 1.0)), seen(3, probe=(math.nan, math.nan))
-    assert choices("nitro", [seen(1, probe=(-1.0, 1.0)), convex, spoilt], decay=1.0) == [8, 64, 8, 8]
-
-
-@pytest.mark.parametrize("rule", ["fixed", "kungfu"])
-def test_target_and_budget_end_training(rule: str) -> None:
-    probe = (2.0, 1.5, 10.0, 100.0)
-    rounds = [seen(1, reward=5.0, cost_usd=0.1, probe=probe), seen(2, reward=9.0, cost_usd=0.2, probe=probe)]
-    assert choices(rule, rounds, target=9.0) == [8, 8, 0]
-    assert choices(rule, rounds, budget=0.2) == [8, 8, 0]
-    assert choices(rule, rounds, target=9.5, budget=0.3) == [8, 8, 8]
-    assert choices(rule, [*rounds, seen(3, probe=probe)], target=9.0)[-1] == 0
-
-
-@given(
-    rule=st.sampled_from(["adapt", "hydrozoa", "kungfu", "nitro"]),
-    numbers=st.lists(st.tuples(*[st.floats(allow_nan=True, allow_infinity=True)] * 3), max_size=12),
-    maximum=st.integers(1, 64),
-    mode=st.sampled_from(["paper", "artifact"]),
-    data=st.data(),
-)
-@settings(max_examples=200, deadline=None)
-def test_rules_keep_within_the_width_and_remember(
-    rule: str, numbers: list[tuple[float, ...]], maximum: int, mode: str, data: st.DataObject
-) -> None:
-    width = Width(maximum, data.draw(st.integers(1, maximum)), 1, (maximum,))
-    options = ScalingConfig(rule=rule, target=10.0, window=3, mode=mode)
-    scaling, resumed = SCALINGS[rule](options, width), SCALINGS[rule](options, width)
-    for k, (reward, low, high) in enumerate(numbers, 1):
-        probe = (low, high, 10.0, 100.0)[: 2 if rule == "nitro" else 4]
-        scaling.observe(seen(k, reward=reward, probe=probe))
-        assert scaling.finished == (reward >= 10.0) or k > 1
-        assert scaling.actors == 0 if scaling.finished else width.minimum <= scaling.actors <= maximum
-        # What is saved is all there is.
-        again = SCALINGS[rule](options, width)
-        again.restore(resumed.state())
-        again.observe(seen(k, reward=reward, probe=probe))
-        resumed = again
-        assert resumed.actors == scaling.actors
 
 
 # Widths and minibatches ----------------------------------------------------------------------------------------------
@@ -470,69 +344,3 @@ def test_host_runs_scale_and_resume(overlap: str, tmp_path: Path) -> None:
     assert len({n for record in records for n in record["per_seed"]["actors"]}) > 1
     assert list(whole.engine.widths) == [8]
     assert_resumes(whole, tmp_path)
-
-
-# Probes --------------------------------------------------------------------------------------------------------------
-
-
-def _batches(trainer: Trainer, count: int) -> list[Any]:
-    state = jax.tree.map(lambda x: x[0], trainer.state)
-    return [learner.minibatch(state.loader, jnp.int32(0), jnp.int32(j)) for j in range(count)]
-
-
-@pytest.mark.parametrize("mode", ["paper", "artifact"])
-def test_curvature_is_that_of_the_explicit_hessian(mode: str) -> None:
-    trainer = Trainer(
-        config("scaling=nitro", "network.hidden=[3]", f"scaling.mode={mode}", "scaling.lanczos=200",
-               "scaling.subsample=2", "scaling.actors=7", "network.shared=true", rounds=1)
-    )  # fmt: skip
-    record = trainer.run()[0]
-    algorithm = trainer.config.algorithm
-    if mode == "paper":
-        algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)
-    coefficient = trainer.state.kl_coefficient[0]
-
-    def objective(params: jax.Array) -> jax.Array:
-        losses = [
-            learner.loss(
-                trainer.network, algorithm, batch, None, coefficient, "none", 1.0, trainer.network.unravel(params)
-            )[0]
-            for batch in _batches(trainer, 2)
-        ]
-        return (-1.0 if mode == "paper" else 1.0) * sum(losses) / 2
-
-    spectrum = np.linalg.eigvalsh(np.float64(jax.hessian(objective)(trainer.state.params[0])))
-    smallest, largest = record["per_seed"]["probe"][0]
-    scale = np.abs(spectrum).max()
-    assert scale > 1e-3
-    assert smallest == pytest.approx(spectrum[0], abs=1e-4 * scale)
-    assert largest == pytest.approx(spectrum[-1], abs=1e-4 * scale)
-
-
-def test_noise_is_that_of_halves_and_of_the_whole() -> None:
-    trainer = Trainer(config("scaling=kungfu", "scaling.actors=7", rounds=1))
-    small, big, small_size, big_size = trainer.run()[0]["per_seed"]["probe"][0]
-    coefficient = trainer.state.kl_coefficient[0]
-    batches = _batches(trainer, 4)
-
-    def gradient(batch: Any, valid: Any) -> np.ndarray:
-        def objective(params: jax.Array) -> jax.Array:
-            tree = trainer.network.unravel(params)
-            part = batch._replace(valid=jnp.asarray(valid))
-            return learner.loss(trainer.network, trainer.config.algorithm, part, None, coefficient, "none", 1.0, tree)[
-                0
-            ]
-
-        return np.float64(jax.grad(objective)(trainer.state.params[0]))
-
-    squares, total, samples = [], 0.0, 0
-    for batch in batches:
-        valid = np.asarray(batch.valid)
-        assert valid.sum() == 56  # 7 x 2 x 16 samples in 4 minibatches
-        total = total + valid.sum() * gradient(batch, valid)
-        samples += valid.sum()
-        for half in range(2):
-            squares.append(np.sum(gradient(batch, valid & (np.arange(len(valid)) % 2 == half)) ** 2))
-    assert samples == big_size == 7 * EACH * T and small_size == 28
-    assert small == pytest.approx(np.mean(squares), rel=1e-3)
-    assert big == pytest.approx(np.sum((total / samples) ** 2), rel=1e-3)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_scaling import assert_resumes, config, seen
+from test_scaling import assert_resumes, config
+from test_scaling_rules import seen
 
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.billing import bill
