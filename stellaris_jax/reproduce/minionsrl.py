@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from stellaris_jax.compose import load_config
 from stellaris_jax.envs.job import TRAINING, JobEnv, make
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more
-from stellaris_jax.reproduce.history import Series, cost, final, of, seconds
+from stellaris_jax.reproduce.history import History, Series, cost, final, of, seconds
 from stellaris_jax.reproduce.pictures import Bar, bars, curves, widths
 from stellaris_jax.reproduce.study import Figure, Study
 from stellaris_jax.reproduce.training import Variant
@@ -81,29 +81,39 @@ def comparison(study: Study) -> list[Claim]:
         series += [Series(rule, env, variant(env, rule)) for rule in rules]
         series.append(Series("Azure ML", env, variant(env, "Max"), SERVERFUL))
     histories = study.histories("4", series, SEEDS)
-    claims, panels = [], {}
-    for env in dict.fromkeys(history.env for history in histories):
-        panels[env] = [history for history in histories if history.env == env]
-        ours, theirs = of(histories, env, "MinionsRL"), published.MINIONSRL_ENDS.get(env, {})
-        for rival in dict.fromkeys(history.series for history in panels[env]):
-            if rival == "MinionsRL":
-                continue
-            other, text = of(histories, env, rival), f"{env}: MinionsRL"
-            time_, money = "–", "–"
-            if rival in theirs:
-                (a, b), (c, d) = theirs["MinionsRL"], theirs[rival]
-                time_, money = f"{a} s against {c} s", f"${b:.1f} against ${d:.1f}"
-            claims.append(less(f"{text} takes less time than {rival}", time_, seconds(ours), seconds(other), " s"))
-            claims.append(less(f"{text} costs less than {rival}", money, cost(ours), cost(other), "$"))
-            claims.append(more(f"{text} ends higher than {rival}", "–", final(ours), final(other)))
-    curves(panels, {}, study.picture("4"), "Figure 4: until the target is reached")
+    panels = {env: [h for h in histories if h.env == env] for env in dict.fromkeys(h.env for h in histories)}
+    curves(panels, {}, study.picture("4"), "Figure 4: until the target is reached (by the first seed to reach it)")
+    for part, (unit, spent) in enumerate((("seconds", seconds), ("dollars", cost))):
+        taken: dict[str, list[Bar]] = {}
+        for env, members in panels.items():
+            for name in dict.fromkeys(history.series for history in members):
+                paper = published.MINIONSRL_ENDS.get(env, {}).get(name)
+                bar = Bar(name, paper[part] if paper else None, spent(of(members, env, name)))
+                taken.setdefault(env, []).append(bar)
+        bars(taken, study.picture(f"4_{unit}"), f"Table 2: {unit} of a training", unit)
     actors = {}
     for env in envs:
         drawn = {rule: variant(env, rule) for rule in ("MinionsRL", "Max", "Adapt")}
         found = study.learned(drawn.values(), range(study.seeds or SEEDS))
         actors[env] = {rule: [one.actors for one in found[trained]] for rule, trained in drawn.items()}
     widths(actors, study.picture("4_actors"), "Actors of each round, none when it is over")
-    return claims
+    return [claim for env, members in panels.items() for claim in _claims(env, members)]
+
+
+def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
+    """MinionsRL against every other series of an environment."""
+    ours, theirs = of(histories, env, "MinionsRL"), published.MINIONSRL_ENDS.get(env, {})
+    for rival in dict.fromkeys(history.series for history in histories):
+        if rival == "MinionsRL":
+            continue
+        other, text = of(histories, env, rival), f"{env}: MinionsRL"
+        time_, money = "–", "–"
+        if rival in theirs:
+            (a, b), (c, d) = theirs["MinionsRL"], theirs[rival]
+            time_, money = f"{a} s against {c} s", f"${b:.1f} against ${d:.1f}"
+        yield less(f"{text} takes less time than {rival}", time_, seconds(ours), seconds(other), " s")
+        yield less(f"{text} costs less than {rival}", money, cost(ours), cost(other), "$")
+        yield more(f"{text} ends higher than {rival}", "–", final(ours), final(other))
 
 
 def schedulers(study: Study) -> list[Claim]:

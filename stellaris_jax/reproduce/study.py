@@ -113,5 +113,7 @@ def _body(results: Path, figures: Sequence[str]) -> str:
             verdict = f"**{claim.verdict}**" if claim.verdict != "not shown" else claim.verdict
             lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {verdict} |")
     for figure in made:
-        lines += ["", f"![Figure {figure}](figure_{figure}.png)", "", f"[figure_{figure}.csv](figure_{figure}.csv)"]
+        for picture in [results / f"figure_{figure}.png", *sorted(results.glob(f"figure_{figure}_*.png"))]:
+            lines += ["", f"![Figure {figure}]({picture.name})"]
+        lines += ["", f"[figure_{figure}.csv](figure_{figure}.csv)"]
     return "\n".join(lines)
