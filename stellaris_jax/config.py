@@ -8,6 +8,7 @@ Every field carries a help text with its unit and, where it has one, the symbol 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any
@@ -302,6 +303,11 @@ class Config:
     resume: str = knob(
         "", "run directory to continue; only total_steps, engine, evaluation, checkpoint and run.progress may change"
     )
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run."""
+        return math.ceil(self.total_steps / (self.env.num_envs * self.algorithm.rollout_length))
 
 
 @cache

@@ -77,7 +77,7 @@ class Trainer:
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
         self.accounts = Accounts(config)
         self.steps_per_round = self.accounts.steps_per_round
-        self.total_rounds = math.ceil(config.total_steps / self.steps_per_round)
+        self.total_rounds = config.rounds
         self.cut = cut_of(config)
         self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
         truncates, anchored = system.truncation != "none", ALGORITHMS[algorithm.name].target_network

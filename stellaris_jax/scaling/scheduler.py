@@ -41,10 +41,9 @@ class Scales(NamedTuple):
     def of(cls, config: Config) -> Scales:
         """Those of a training job."""
         algorithm, scaling, delays = config.algorithm, config.scaling, config.delays
-        rounds = math.ceil(config.total_steps / (config.env.num_envs * algorithm.rollout_length))
         gradients = algorithm.epochs * algorithm.minibatches
         seconds = delays.actor.seconds + gradients * (delays.learner.seconds + delays.aggregate.seconds)
-        return cls(rounds, scaling.target, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
+        return cls(config.rounds, scaling.target, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
 
 
 def features(
