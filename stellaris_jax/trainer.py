@@ -84,7 +84,7 @@ class Trainer:
         self.shape = PlanShape(
             rounds=1 if host or is_adaptive(config) else config.engine.chunk_rounds,
             seeds=config.num_seeds,
-            width=config.engine.lanes * config.engine.devices,
+            wave_size=config.engine.lanes * config.engine.devices,
             peers=min(system.learners, system.versions) - 1 if truncates else 0,
             gradients=algorithm.epochs * algorithm.minibatches,
             batch=self.cut.batch,
@@ -143,7 +143,8 @@ class Trainer:
         ]
         factors = [self._learning_rate_factor(begin + r) for r in range(size)]
         plan = build_plan(self.shape, rounds, orders, factors, [envs] * size)
-        computed = [max(wave_count(record, self.shape.width) for record in row) * self.shape.width for row in rounds]
+        slots = self.shape.wave_size
+        computed = [max(wave_count(record, slots) for record in row) * slots for row in rounds]
         return _Chunk(plan, width, rounds, computed)
 
     def _allot(self, asked: list[int] | None) -> tuple[list[int], list[int], int]:

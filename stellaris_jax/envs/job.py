@@ -90,7 +90,7 @@ class JobEnv(AutoResetEnv):
         self.cut = cut_of(config)
         self.scales = Scales.of(config)
         shape = PlanShape(
-            rounds=1, seeds=1, width=1, peers=0, gradients=algorithm.epochs * algorithm.minibatches,
+            rounds=1, seeds=1, wave_size=1, peers=0, gradients=algorithm.epochs * algorithm.minibatches,
             batch=self.cut.batch, versions=2, buffers=1,
         )  # fmt: skip
         network = ActorCritic(inner.observation_space, inner.action_space, config.network)

@@ -1,7 +1,7 @@
 """From events to dense arrays: the plan that the engine executes.
 
 Between two updates of the policy all versions needed already exist, so the gradients of one group may be computed
-together. A group of H gradients is cut into ceil(H / width) *waves* of `width` = lanes x devices slots; the last wave
+together. A group of H gradients is cut into ceil(H / L) *waves* of L = lanes x devices slots; the last wave
 of a group applies the optimizer.
 """
 
@@ -44,13 +44,13 @@ class Plan(NamedTuple):
 class PlanShape(NamedTuple):
     """The static sizes of a plan; one compiled engine runs all plans of one shape.
 
-    versions: length H of the window of versions that gradients may be of. target_interval: versions from one target
-    network to the next; 1 without any.
+    wave_size: slots L of a wave. versions: length H of the window of versions that gradients may be of.
+    target_interval: versions from one target network to the next; 1 without any.
     """
 
     rounds: int
     seeds: int
-    width: int
+    wave_size: int
     peers: int
     gradients: int
     batch: int
@@ -127,9 +127,9 @@ def minibatch_order(
     return rows.reshape(cut.epochs * count, cut.batch)
 
 
-def wave_count(record: Round, width: int) -> int:
+def wave_count(record: Round, wave_size: int) -> int:
     """Waves a round takes: every group is rounded up to whole waves."""
-    return sum(-(-len(group.gradients) // width) for group in record.groups)
+    return sum(-(-len(group.gradients) // wave_size) for group in record.groups)
 
 
 def build_plan(
@@ -145,11 +145,11 @@ def build_plan(
     `envs[r][s]` how many environments take part. Rounds beyond `len(records)` stay empty, so that the last, shorter
     chunk has the same shape.
     """
-    rounds, seeds, width, k = shape.rounds, shape.seeds, shape.width, shape.peers
+    rounds, seeds, wave_size, k = shape.rounds, shape.seeds, shape.wave_size, shape.peers
     capacity, ring = shape.capacity, shape.ring
-    slots = np.zeros((capacity, seeds, width, 4), np.int32)
-    peers = np.zeros((capacity, seeds, width, 1 + k), np.int32)
-    weights = np.zeros((capacity, seeds, width), np.float32)
+    slots = np.zeros((capacity, seeds, wave_size, 4), np.int32)
+    peers = np.zeros((capacity, seeds, wave_size, 1 + k), np.int32)
+    weights = np.zeros((capacity, seeds, wave_size), np.float32)
     sizes = np.zeros((capacity, seeds), np.int32)
     bounds = np.zeros((rounds, 2), np.int32)
     behaviour = np.zeros((rounds, seeds), np.int32)
@@ -172,7 +172,7 @@ def build_plan(
             flat_weights: list[float] = []
             wave = begin
             for group in record.groups:
-                base = wave * width
+                base = wave * wave_size
                 size = len(group.gradients)
                 for i, gradient in enumerate(group.gradients):
                     positions.append(base + i)
@@ -182,10 +182,10 @@ def build_plan(
                         seen = [v % ring for v in gradient.peers]
                         peer_rows.append([len(seen), *seen, *([0] * (k - len(seen)))])
                 flat_weights += group.weights
-                wave += -(-size // width)
+                wave += -(-size // wave_size)
                 sizes[wave - 1, s] = size
             if positions:
-                waves, lanes = np.divmod(np.array(positions), width)
+                waves, lanes = np.divmod(np.array(positions), wave_size)
                 slots[waves, s, lanes] = slot_rows
                 weights[waves, s, lanes] = flat_weights
                 if k:
