@@ -88,7 +88,9 @@ class AlgorithmConfig:
     kl_target: float = knob(0.01, "KL the coefficient is adapted towards, in nats", within="(0, inf)")
     rho_bar: float = knob(1.0, "V-trace: the most an importance ratio weights an error (rho-bar)", within="(0, inf)")
     c_bar: float = knob(1.0, "V-trace: the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
-    target_interval: int = knob(16, "versions between refreshes of IMPACT's target network (pi_t); the version ring is longer by as many", within="[1, inf)")
+    target_interval: int = knob(
+        16, "versions between refreshes of IMPACT's target network (pi_t); as many more are kept", within="[1, inf)"
+    )
     impact_ratio: float = knob(2.0, "IMPACT: the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
 
 
