@@ -169,7 +169,8 @@ class ScalingConfig:
     decay: float = knob(0.96, "nitro: decay of the boosting score per round (d)", within="(0, 1]")
     mode: str = knob(
         "paper",
-        "nitro: score, window and floor as the paper has them, or as the released code does",
+        "nitro: score, window and floor as the paper has them, or as its released code does; kungfu: noise compared "
+        "with that of the last change, or with the first round's, as in the same code",
         choices=("paper", "artifact"),
     )
     lanczos: int = knob(20, "nitro: Lanczos steps, each a Hessian-vector product", within="[2, inf)")
@@ -183,6 +184,7 @@ class ScalingConfig:
     budget: float = knob(
         0.0, "dollars after which no round is begun (B); 0: none. minionsrl needs it", within="[0, inf)"
     )
+    ends: bool = knob(True, "training ends at the target and when the budget is spent; false: rules only know of them")
     scheduler: str = knob("", "minionsrl: file of a trained scheduler; empty takes the one that comes with the package")
 
 
@@ -217,6 +219,11 @@ class DelayConfig:
     sigma: float = knob(0.5, "deviation of log-seconds of lognormal", within="[0, inf)")
     alpha: float = knob(2.0, "tail index of pareto; smaller means heavier stragglers", within="(0, inf)")
     table: list[float] = knob([], "measured durations in seconds, used in order and over again", within="(0, inf)")
+
+    @property
+    def typical(self) -> float:
+        """What a duration is about, in seconds."""
+        return sum(self.table) / len(self.table) if self.kind == "measured" else self.seconds
 
 
 @dataclass

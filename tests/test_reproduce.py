@@ -278,10 +278,14 @@ class Imagined(Study):
 
     def learned(self, variants: Iterable[Variant], seeds: range) -> dict[Variant, list[Learned]]:
         return {
-            one: [Learned(one.name, seed, (1, 2), (1.0, 2.0), (seed, seed + 1.0)) for seed in seeds] for one in variants
+            one: [Learned(one.name, seed, (1, 2), (1.0, 2.0), (seed, seed + 1.0), (8, 9)) for seed in seeds]
+            for one in variants
         }
 
     def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
+        series = list(series)
+        if figure == "12":
+            assert {load_config([*one.variant.overrides]).rounds for one in series} == {50}
         made = [
             made_up(one.env, one.name, seed, 200.0 if "Stellaris" in one.name else 100.0)
             for one in series
@@ -331,13 +335,29 @@ def test_figures_have_pictures_claims_and_a_file(
         assert verdicts == {HOLDS}
 
 
+OTHERS = [(nitro, figure) for figure in nitro.FIGURES if figure != "20"] + [(minionsrl, "4")]
+
+
+@pytest.mark.parametrize(("paper", "figure"), OTHERS)
+def test_figures_of_the_siblings(paper: Any, figure: str, imagined: Imagined) -> None:
+    """What has Stellaris in its name ends at 200, everything else at 100."""
+    envs = ("cartpole", "hopper") if paper is minionsrl else ("hopper",)
+    claims = paper.FIGURES[figure](replace(imagined, envs=envs))
+    for picture in imagined.results.glob("*.png"):
+        assert picture.stat().st_size > 10_000
+    assert {f"figure_{figure}.png", f"figure_{figure}.csv"} <= {path.name for path in imagined.results.iterdir()}
+    higher = {claim.claim: claim.verdict for claim in claims if "ends higher" in claim.claim}
+    expected = {name: HOLDS if name.endswith("Nitro") and figure == "together" else OPEN for name in higher}
+    assert claims and higher == expected
+
+
 def test_readme_keeps_what_people_wrote(imagined: Imagined) -> None:
     readme = imagined.results / "README.md"
     readme.write_text(f"# Mine\n\n{BEGIN}\noutdated\n{END}\n\nWhat to read out of it.\n")
     reproduce(imagined, FIGURES, ["2", "13"])
     text = readme.read_text()
     assert text.startswith("# Mine\n") and text.endswith("What to read out of it.\n") and "outdated" not in text
-    assert "| 2 | asynchronous learners end higher | 351 against 223 |" in text
+    assert "| 2 | asynchronous learners end higher, tuned rates | 351 against 223 |" in text
     assert "![Figure 2](figure_2.png)" in text and "[figure_13.csv](figure_13.csv)" in text
     reproduce(imagined, FIGURES, ["11"])
     assert "![Figure 11a](figure_11a.png)" in readme.read_text() and "| 11b | truncation" in readme.read_text()

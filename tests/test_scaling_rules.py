@@ -58,6 +58,9 @@ def test_kungfu_grows_with_the_noise_and_never_shrinks() -> None:
     chosen = choices("kungfu", [noisy(k, s) for k, s in enumerate(scales, 1)])
     # 50 is the first scale; 100 doubles; 60 is less; 130 of 100 is 1.3 times; then the most there are.
     assert chosen == [8, 8, 16, 16, 21, 64, 64]
+    # In Nitro's code noise counts from the first round on, again and again.
+    again = choices("kungfu", [noisy(k, s) for k, s in enumerate([2.0, 3.0, 1.0, 3.0, 3.0], 1)], mode="artifact")
+    assert again == [8, 8, 12, 12, 18, 27]
     nothing = seen(1, probe=(1.0, 1.0, 100.0, 100.0))
     assert choices("kungfu", [nothing, noisy(2, 50.0), noisy(3, 100.0)]) == [8, 8, 8, 16]
 
@@ -105,6 +108,7 @@ def test_target_and_budget_end_training(rule: str) -> None:
     assert choices(rule, rounds, budget=0.2) == [8, 8, 0]
     assert choices(rule, rounds, target=9.5, budget=0.3) == [8, 8, 8]
     assert choices(rule, [*rounds, seen(3, probe=probe)], target=9.0)[-1] == 0
+    assert choices(rule, rounds, target=9.0, budget=0.2, ends=False) == [8, 8, 8]
 
 
 @given(
@@ -121,10 +125,12 @@ def test_rules_keep_within_the_width_and_remember(
     width = Width(maximum, data.draw(st.integers(1, maximum)), 1, (maximum,))
     options = ScalingConfig(rule=rule, target=10.0, window=3, mode=mode)
     scaling, resumed = SCALINGS[rule](options, width), SCALINGS[rule](options, width)
+    ended = False
     for k, (reward, low, high) in enumerate(numbers, 1):
         probe = (low, high, 10.0, 100.0)[: 2 if rule == "nitro" else 4]
         scaling.observe(seen(k, reward=reward, probe=probe))
-        assert scaling.finished == (reward >= 10.0) or k > 1
+        ended = ended or reward >= 10.0
+        assert scaling.finished == ended
         assert scaling.actors == 0 if scaling.finished else width.minimum <= scaling.actors <= maximum
         # What is saved is all there is.
         again = SCALINGS[rule](options, width)

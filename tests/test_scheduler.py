@@ -90,14 +90,17 @@ def test_time_and_money_are_the_timeline_s(env: JobEnv) -> None:
 
 
 def test_a_job_ends_at_its_target_and_when_its_budget_is_spent() -> None:
+    """To come beyond the target with too many dollars is no gain."""
     keys = jax.random.split(jax.random.key(0), 2)
-    for overrides, penalty in ((["scaling.target=1"], 0.0), (["scaling.budget=1e-9"], -1000.0)):
+    both = ["scaling.target=1", "scaling.budget=1e-9", "delays.actor.seconds=0.001", "delays.learner.seconds=0.001"]
+    for overrides, penalty in ((["scaling.target=1"], 0.0), (["scaling.budget=1e-9"], -1000.0), (both, 0.0)):
         long = ["algorithm.rollout_length=64", "total_steps=2560"]  # some episodes end in the first round
         found = make("job/training", {"job": [*JOB, *long, *overrides]})
         state, _ = found.reset(keys)
         _, time_step = jax.jit(found.step)(keys, state, jnp.array([3, 3]), found.starts(keys[0]))
         assert np.all(time_step.terminated)
         assert np.all(np.abs(time_step.reward - penalty) < 100)
+        assert np.all(time_step.reward <= 0)
 
 
 def test_every_sample_is_in_one_minibatch_of_an_epoch(env: JobEnv) -> None:
@@ -272,27 +275,38 @@ def test_features_are_on_the_job_s_scales() -> None:
 
 @given(
     budget=st.floats(0.1, 5.0),
-    prices=st.lists(st.floats(0.001, 0.05), min_size=1, max_size=60),
+    factors=st.lists(st.floats(0.5, 1.0), max_size=60),
+    fixed=st.floats(0.0, 0.5),
+    price=st.floats(0.001, 0.05),
     seed=st.integers(0, 20),
+    first=st.integers(1, 8),
     minimum=st.integers(1, 4),
 )
-@settings(max_examples=100, deadline=None)
-def test_a_schedule_keeps_to_its_budget(budget: float, prices: list[float], seed: int, minimum: int) -> None:
-    """Whatever a scheduler wants: what an actor costs may fall at any time, and rise no higher than it has been."""
+@settings(max_examples=200, deadline=None)
+def test_a_schedule_keeps_to_its_budget(
+    budget: float, factors: list[float], fixed: float, price: float, seed: int, first: int, minimum: int
+) -> None:
+    """Whatever a scheduler wants, and whatever part of a round's price its actors are.
+
+    Later rounds are no dearer than the first, of which nothing can be known beforehand.
+    """
     path = Path(__file__).parent / "nowhere.npz"
-    options = ScalingConfig(rule="minionsrl", target=1e9, budget=budget, actors=minimum, scheduler=str(path))
+    first = max(first, minimum)
+    options = ScalingConfig(rule="minionsrl", target=1e9, budget=budget, actors=first, scheduler=str(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Scheduler, "load", classmethod(lambda cls, path: scheduler(8, seed)))
         rule = MinionsRL(options, Width(8, minimum, 1, (8,)), SCALES)
-    spent, k = 0.0, 0
-    prices = sorted(prices, reverse=True)[:1] + prices  # the first round, of which nothing is known, is the dearest
-    if minimum * prices[0] > budget:
+    spent, k, dearest = 0.0, 0, 0.0
+    factors = [1.0, *factors]
+    if fixed + first * price > budget:
         return
-    while rule.actors > 0 and k < len(prices):
-        spent += rule.actors * prices[k]
+    while rule.actors > 0 and k < len(factors):
+        cost = factors[k] * (fixed + rule.actors * price)
+        spent, dearest = spent + cost, max(dearest, cost)
         k += 1
         rule.observe(seen(k, actors=rule.actors, cost_usd=spent, reward=float(k)))
         assert spent <= budget * (1 + 1e-9)
+    assert rule.actors > 0 or budget - spent < dearest * 8, "ended although any round could be paid"
 
 
 def test_runs_are_scheduled_and_resume(tmp_path: Path) -> None:

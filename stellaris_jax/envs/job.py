@@ -64,7 +64,8 @@ class JobState(NamedTuple):
 class JobEnv(AutoResetEnv):
     """See the module; the observation is `stellaris_jax.scaling.scheduler.features`.
 
-    The reward of a round is -beta P_k, and after the last one also max_k R_k - J if the target was missed (§3.2).
+    The reward of a round is -beta P_k, and after the last one also max_k R_k - J if the target was missed or the budget
+    overspent (§3.2), but never more than nothing: a job that overspends may have come beyond its target.
     """
 
     start_pool = 4  # a start is a whole job
@@ -141,7 +142,7 @@ class JobEnv(AutoResetEnv):
         done = reached | (self.cost(after) >= self.scales.budget) | (after.round >= self.scales.rounds)
         missed = jnp.where(jnp.isfinite(after.best), after.best, 0.0) - self.scales.target
         kept = reached & (self.cost(after) <= self.scales.budget)
-        gain = -self.beta * seconds + jnp.where(done & ~kept, missed, 0.0)
+        gain = -self.beta * seconds + jnp.where(done & ~kept, jnp.minimum(missed, 0.0), 0.0)
         return after, obs, gain, done, jnp.bool_(False)
 
     def _order(self, key: Array, envs: Array) -> tuple[Array, Array]:

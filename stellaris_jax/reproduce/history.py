@@ -121,6 +121,22 @@ def within(histories: Iterable[History], axis: str, limit: float) -> list[float]
     return [store.final(h.returns[: max(1, int(np.sum(getattr(h, axis) <= limit)))].tolist()) for h in histories]
 
 
+def alike(a: Sequence[History], b: Sequence[History], axis: str) -> tuple[list[float], list[float]]:
+    """What `final` would be of two curves had all runs ended at what the cheaper curve has spent on average."""
+    limit = min(float(np.mean([getattr(history, axis)[-1] for history in curve])) for curve in (a, b))
+    return within(a, axis, limit), within(b, axis, limit)
+
+
+def until(histories: Iterable[History], axis: str, target: float, evaluations: int = 3) -> list[float]:
+    """What it took on an axis until the mean of so many evaluations in a row reached the target; inf where none did."""
+    spent = []
+    for history in histories:
+        means = np.convolve(history.returns, np.full(evaluations, 1 / evaluations), "valid")
+        reached = np.flatnonzero(means >= target)
+        spent.append(float(getattr(history, axis)[reached[0] + evaluations - 1]) if len(reached) else np.inf)
+    return spent
+
+
 def write_csv(histories: Iterable[History], path: Path) -> None:
     """One line per series, seed and evaluation."""
     with open(path, "w", newline="", encoding="utf-8") as file:

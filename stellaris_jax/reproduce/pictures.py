@@ -19,6 +19,10 @@ from stellaris_jax.telemetry.format import compact, dollars
 AXES = {"env_steps": "env steps", "seconds": "simulated seconds", "cost_usd": "dollars"}
 TUNED = ", tuned"
 """What the name of a series ends in if its learning rate was tuned."""
+SLOW = ", a target a round"
+"""What the name of a series of IMPACT ends in whose target network is replaced once a round instead of with every
+version. The paper's "target update frequency 1.0" can be read as either; with every version, every policy is its own
+target, and neither IMPACT's clip nor its KL penalty ever does anything."""
 
 
 class Mark(NamedTuple):
@@ -36,7 +40,7 @@ Marks = Mapping[str, Sequence[Mark]]
 
 def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     """A row per panel: return against env steps, simulated seconds and dollars; the paper's points as open circles."""
-    names = list(dict.fromkeys(history.series.removesuffix(TUNED) for history in chain(*panels.values())))
+    names = list(dict.fromkeys(_name(history) for history in chain(*panels.values())))
     colours = dict(zip(names, cycle(COLOURS), strict=False))
     lines = dict(zip(names, cycle(LINES), strict=False))  # what coincides is still seen
     figure = Figure(figsize=(10, 0.9 + 2.4 * len(panels)), dpi=DPI, layout="constrained")
@@ -45,7 +49,7 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     for row, (panel, histories) in zip(rows, panels.items(), strict=True):
         for axes, (axis, label) in zip(row, AXES.items(), strict=True):
             for name in names:
-                members = [h for h in histories if h.series.removesuffix(TUNED) == name]
+                members = [history for history in histories if _name(history) == name]
                 if members:
                     drawn = [(getattr(history, axis), history.returns) for history in members]
                     draw_band(axes, drawn, {"color": colours[name], "linestyle": lines[name]})
@@ -66,6 +70,11 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
         rows[0][0].plot([], [], color=BLACK, marker="o", markerfacecolor="white", linestyle=":", label="paper")
     figure.legend(loc="outside lower center", ncols=min(5, len(names) + 1), frameon=False, fontsize=TEXT)
     save(figure, path)
+
+
+def _name(history: History) -> str:
+    """The series, without what only says which panel it is in."""
+    return history.series.removesuffix(TUNED).removesuffix(SLOW)
 
 
 def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Path, title: str) -> None:

@@ -11,13 +11,14 @@ from stellaris_jax.compose import load_config
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more
 from stellaris_jax.reproduce.history import History, Series, cost, final, of, seconds, within
-from stellaris_jax.reproduce.pictures import TUNED, Bar, Mark, bars, curves
+from stellaris_jax.reproduce.pictures import SLOW, TUNED, Bar, Mark, bars, curves
 from stellaris_jax.reproduce.published import End
 from stellaris_jax.reproduce.sensitivity import Parameter, one_at_a_time
 from stellaris_jax.reproduce.stellaris import ATARI, STEPS, swept, tuned, variant
 from stellaris_jax.reproduce.stellaris_systems import latency, staleness
 from stellaris_jax.reproduce.study import Figure, Study
 from stellaris_jax.reproduce.training import Variant
+from stellaris_jax.timeline import Timeline
 
 SEEDS, MANY_SEEDS = 5, 10
 MUJOCO = ("hopper", "humanoid", "walker2d")
@@ -41,18 +42,30 @@ COMPARISONS = {"6": "PPO", "7": "IMPACT", "9": "RLlib", "10": "MinionsRL"}
 
 def motivation(study: Study) -> list[Claim]:
     """Fig. 2: Stellaris on Hopper without asynchronous learners, and without serverless ones."""
-    full = variant("hopper", "stellaris")
-    series = [
-        Series("Stellaris", "hopper", full),
-        Series("without asynchrony", "hopper", variant("hopper", "no-async")),
-        Series("without serverless", "hopper", full, ("system=stellaris_no_serverless",)),
-    ]
+    env = "hopper"
+    series = []
+    for suffix in _rates(study):
+        full = _trained(study, env, "stellaris", suffix)
+        series += [
+            Series(f"Stellaris{suffix}", env, full),
+            Series(f"without asynchrony{suffix}", env, _trained(study, env, "no-async", suffix)),
+            Series(f"without serverless{suffix}", env, full, ("system=stellaris_no_serverless",)),
+        ]
     histories = study.histories("2", series, SEEDS)
     marks = [mark for name, end in published.MOTIVATION.items() for mark in _end(name, histories, end)]
-    curves({"Hopper": histories}, {"Hopper": marks}, study.picture("2"), "Figure 2: what asynchrony and functions give")
-    ours, sync, serverful = (of(histories, "hopper", one.name) for one in series)
+    panels = _by_rates(study, histories)
+    curves(panels, dict.fromkeys(panels, marks), study.picture("2"), "Figure 2: what asynchrony and functions give")
+    ours, sync, serverful = (of(histories, env, one.name) for one in series[:3])
     return [
-        more("asynchronous learners end higher", "351 against 223", final(ours), final(sync)),
+        *(
+            more(
+                f"asynchronous learners end higher, {rates}",
+                "351 against 223",
+                final(of(histories, env, f"Stellaris{suffix}")),
+                final(of(histories, env, f"without asynchrony{suffix}")),
+            )
+            for suffix, rates in _rates(study).items()
+        ),
         less("asynchronous learners take less time", "264 s against 293 s", seconds(ours), seconds(sync), " s"),
         less("serverless learners cost less", "$0.73 against $1.13", cost(ours), cost(serverful), "$"),
     ]
@@ -68,7 +81,7 @@ def comparison(study: Study, figure: str) -> list[Claim]:
     claims = []
     for env in _envs(histories):
         base, ours = published.ENDS[name][env]
-        for suffix, rates in RATES.items():
+        for suffix, rates in {**RATES, SLOW: SLOW.removeprefix(", ")}.items():
             panel = f"{env}, {rates}"
             a, b = of(histories, env, f"{name} + Stellaris{suffix}"), of(histories, env, f"{name}{suffix}")
             if not a:
@@ -95,7 +108,7 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
     functions = ("system.actor_billing=serverless",) if name == "MinionsRL" else ()
     series = []
     for env in envs:
-        for suffix in _rates(study):
+        for suffix in (*_rates(study), *([SLOW] if algorithm == "impact" else [])):
             base, ours = (_trained(study, env, one, suffix, algorithm) for one in (system, "stellaris"))
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
@@ -161,10 +174,7 @@ def ablation(study: Study) -> list[Claim]:
         for name, system in systems.items()
     ]
     histories = study.histories("11a", series, MANY_SEEDS)
-    panels = {
-        rates: [history for history in histories if history.series.endswith(TUNED) == (suffix == TUNED)]
-        for suffix, rates in _rates(study).items()
-    }
+    panels = _by_rates(study, histories)
     rounds = [round_ * STEPS for round_ in published.AGGREGATION_ROUNDS]
     marks = [Mark(name, "env_steps", rounds, values) for name, values in published.AGGREGATION.items()]
     marks += [
@@ -209,13 +219,14 @@ def truncation(study: Study) -> list[Claim]:
 
 
 def cluster(study: Study) -> list[Claim]:
-    """Fig. 12: PAR-RL without and with Stellaris on the HPC testbed, rounds of 16,384 steps in 16 minibatches."""
+    """Fig. 12: PAR-RL without and with Stellaris on the HPC testbed, in rounds of four times the minibatches."""
     claims = []
-    large = ("platform=hpc", "prices=hpc", "env.num_envs=64", "algorithm.minibatches=16", "total_steps=819_200")
     wide = ("system.learners=64", "system.versions=96")
     envs = study.envs or tuple(published.CLUSTER)
     series = []
     for env in envs:
+        steps = 4 * load_config([*variant(env, "par-rl").overrides]).total_steps
+        large = ("platform=hpc", "prices=hpc", "env.num_envs=64", "algorithm.minibatches=16", f"total_steps={steps}")
         series += [
             Series("PAR-RL", env, variant(env, "par-rl").with_settings("hpc", *large, "system.learners=16")),
             Series("PAR-RL + Stellaris", env, variant(env, "stellaris").with_settings("hpc", *large, *wide)),
@@ -251,6 +262,14 @@ def _rates(study: Study) -> dict[str, str]:
     return RATES if study.tuning else {"": RATES[""]}
 
 
+def _by_rates(study: Study, histories: Sequence[History]) -> dict[str, list[History]]:
+    """A panel for each of the learning rates."""
+    return {
+        rates: [history for history in histories if history.series.endswith(TUNED) == (suffix == TUNED)]
+        for suffix, rates in _rates(study).items()
+    }
+
+
 def _envs(histories: Iterable[History]) -> list[str]:
     """The environments there are histories of, in the paper's order."""
     found = {history.env for history in histories}
@@ -258,7 +277,17 @@ def _envs(histories: Iterable[History]) -> list[str]:
 
 
 def _trained(study: Study, env: str, system: str, suffix: str, algorithm: str = "ppo") -> Variant:
-    return tuned(study, env, system, algorithm) if suffix == TUNED else variant(env, system, algorithm)
+    if suffix == TUNED:
+        return tuned(study, env, system, algorithm)
+    found = variant(env, system, algorithm)
+    return found.with_settings("target", f"algorithm.target_interval={_versions(found)}") if suffix == SLOW else found
+
+
+def _versions(trained: Variant) -> int:
+    """Versions a round has on average."""
+    config = load_config([*trained.overrides])
+    timeline = Timeline.of(config, seed=0)
+    return round(sum(len(timeline.next_round().groups) for _ in range(config.rounds)) / config.rounds)
 
 
 def _end(series: str, ours: Sequence[History], end: End) -> list[Mark]:

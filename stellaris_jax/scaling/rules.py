@@ -63,7 +63,7 @@ class Scaling:
         """Take the last round into account."""
         reached = self.config.target != 0.0 and seen.reward >= self.config.target
         spent = self.config.budget > 0.0 and seen.cost_usd >= self.config.budget
-        self.finished = self.finished or reached or spent
+        self.finished = self.finished or (self.config.ends and (reached or spent))
         if not self.finished:
             self.next = self.choose(seen)
 
@@ -118,8 +118,9 @@ class KungFu(Scaling):
     """As many times more actors as the gradient noise scale has grown, never fewer (KungFu, as Nitro compares with it).
 
     The noise scale is McCandlish et al.'s, from the gradients of parts of the round and of all of it at the newest
-    policy; the growth is that since the number of actors was last changed. (Nitro's code for KungFu keeps to the first
-    round's scale.) A round whose estimate has no value changes nothing.
+    policy; the growth is that since the number of actors was last changed. A round whose estimate has no value changes
+    nothing. Mode `artifact` is what Nitro's code has for KungFu: the growth is always that since the first round, so
+    that noise above it multiplies the actors round by round.
     """
 
     probe = "noise"
@@ -137,7 +138,7 @@ class KungFu(Scaling):
         if scale <= self.scale:
             return self.next
         wider = self.width.clip(self.next * min(scale / self.scale, self.width.maximum))
-        if wider > self.next:
+        if wider > self.next and self.config.mode == "paper":
             self.scale = scale
         return wider
 

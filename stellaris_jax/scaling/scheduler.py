@@ -42,7 +42,7 @@ class Scales(NamedTuple):
         """Those of a training job."""
         algorithm, scaling, delays = config.algorithm, config.scaling, config.delays
         gradients = algorithm.epochs * algorithm.minibatches
-        seconds = delays.actor.seconds + gradients * (delays.learner.seconds + delays.aggregate.seconds)
+        seconds = delays.actor.typical + gradients * (delays.learner.typical + delays.aggregate.typical)
         return cls(config.rounds, scaling.target, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
 
 
@@ -131,15 +131,17 @@ class MinionsRL(Scaling):
     """As many actors as a trained scheduler says, as far as the budget goes.
 
     A scheduler that knows of another number of actors than there are speaks in shares of it. The first round, of which
-    nothing is known yet, has the state of a job that has not begun. No round is begun that at the highest price an
-    actor has had so far would cost more than is left; where that is not enough for the fewest actors, training ends.
+    nothing is known yet, has the state of a job that has not begun. No later round is begun that could cost more than
+    is left: as much as the dearest round so far, and as its actors at the highest share of a round that one has cost
+    (part of a round's price may be the same for any number of actors). Where that leaves none, training ends.
     """
 
     def __init__(self, config: ScalingConfig, width: Width, scales: Scales):
         super().__init__(config, width)
         self.scales, self.scheduler = scales, Scheduler.load(config.scheduler or SHIPPED)
         self.digest = self.scheduler.digest
-        self.reward, self.cost, self.dearest = 0.0, 0.0, 0.0
+        self.reward, self.cost = 0.0, 0.0
+        self.dearest_round, self.dearest_actor = 0.0, 0.0
         self.next = config.actors or self._ask(features(scales, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
 
     def _ask(self, state: np.ndarray) -> int:
@@ -148,13 +150,14 @@ class MinionsRL(Scaling):
     def choose(self, seen: Observation) -> int:
         if math.isfinite(seen.reward):
             self.reward = seen.reward
-        self.dearest = max(self.dearest, (seen.cost_usd - self.cost) / seen.actors)
-        self.cost = seen.cost_usd
+        price = seen.cost_usd - self.cost
+        self.cost, self.dearest_round = seen.cost_usd, max(self.dearest_round, price)
+        self.dearest_actor = max(self.dearest_actor, price / seen.actors)
         left = self.config.budget - seen.cost_usd
         seconds = (seen.learner_seconds, seen.actor_seconds, seen.seconds)
         asked = self._ask(features(self.scales, seen.round, seen.loss, self.reward, seen.kl, *seconds, left))
-        affordable = int(left / self.dearest) if self.dearest > 0.0 else asked
-        self.finished = affordable < self.width.minimum
+        affordable = int(left / self.dearest_actor) if self.dearest_actor > 0.0 else asked
+        self.finished = self.config.ends and (affordable < self.width.minimum or left < self.dearest_round)
         return min(asked, max(affordable, self.width.minimum))
 
     def restore(self, state: dict[str, Any]) -> None:

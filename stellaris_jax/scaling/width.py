@@ -43,7 +43,7 @@ def is_scaled(config: Config) -> bool:
 def is_adaptive(config: Config) -> bool:
     """Whether the next round's actors, none after the last, are known only once this round is over."""
     scaling = config.scaling
-    return scaling.rule not in CONSTANT or scaling.target != 0.0 or scaling.budget > 0.0
+    return scaling.rule not in CONSTANT or (scaling.ends and (scaling.target != 0.0 or scaling.budget > 0.0))
 
 
 def is_masked(config: Config) -> bool:
