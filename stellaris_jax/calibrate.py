@@ -31,7 +31,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     trainer = Trainer(config)
     trainer.run(1)  # fragments to learn from
     state = jax.tree.map(lambda x: x[0], trainer.state)
-    peers = jnp.zeros(1 + trainer.shape.peers, jnp.int32)
+    peers = jnp.zeros(1 + trainer.shape.peers, jnp.int32).at[0].set(trainer.shape.peers)  # as many as there can be
 
     @jax.jit
     def gradient(slot: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""V-trace against NumPy and rlax; the losses of IMPALA and IMPACT against NumPy; the target network's refreshes."""
+"""V-trace against NumPy and rlax; the losses of IMPALA and IMPACT against NumPy."""
 
 from __future__ import annotations
 

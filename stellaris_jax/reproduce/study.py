@@ -102,7 +102,7 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     lines = [
         "Intervals are of 95 %: of means over seeds by Student's t, of differences (behind the colon) by Welch's. A",
         "claim *holds* if the interval of the difference lies on the paper's side of zero, is *reversed* if it lies on",
-        "the other side, and *not shown* if zero is in it.",
+        "the other side, and *not shown* if zero is in it. What has no interval has no spread over seeds.",
         "",
         "| figure | claim | paper | here | |",
         "|---|---|---|---|---|",
@@ -115,5 +115,6 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     for figure in made:
         for picture in [results / f"figure_{figure}.png", *sorted(results.glob(f"figure_{figure}_*.png"))]:
             lines += ["", f"![Figure {figure}]({picture.name})"]
-        lines += ["", f"[figure_{figure}.csv](figure_{figure}.csv)"]
+        for table in [results / f"figure_{figure}.csv", *sorted(results.glob(f"figure_{figure}_*.csv"))]:
+            lines += ["", f"[{table.name}]({table.name})"]
     return "\n".join(lines)

@@ -94,9 +94,9 @@ class Usage:
 class Round:
     """All that happened from the start of collecting fragment `index` to the start of collecting the next.
 
-    `behaviour_version` is the policy the fragment was rolled with, `arrived` the newest one when it was complete.
-    `actors` is how many rolled it, in `actor_seconds` each, on average. `usage` is the total since the run began, at
-    the round's end.
+    `behaviour_version` is the policy the fragment was rolled with, `arrived` the newest one when it was complete, at
+    second `complete`. `actors` is how many rolled it, in `actor_seconds` each, on average. `usage` is the total since
+    the run began, at the round's end.
     """
 
     index: int
@@ -105,6 +105,7 @@ class Round:
     actors: int
     actor_seconds: float = 0.0
     arrived: int = 0
+    complete: float = 0.0
     groups: list[Group] = field(default_factory=list)
     dropped: list[Gradient] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
@@ -190,7 +191,7 @@ class Timeline:
         actors = self.actors if actors is None else actors
         record = Round(self.fragment, self.clock, self.now, actors)
         if actors == 0:
-            record.arrived, record.usage = self.clock, replace(self.usage)
+            record.arrived, record.complete, record.usage = self.clock, self.now, replace(self.usage)
             self.fragment += 1
             return record
         detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0.0
@@ -231,7 +232,7 @@ class Timeline:
             fragment, actors = payload
             for actor in range(actors):
                 self.actor_containers.release(actor, self.now)
-            record.arrived = self.clock
+            record.arrived, record.complete = self.clock, self.now
             self.pointers.extend((fragment, minibatch) for minibatch in range(self.remaining[fragment]))
         elif kind == PUBLISH:
             self._publish(payload[0])
