@@ -81,7 +81,20 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(RULES)) -> Scenari
     rule = draw(st.sampled_from(rules))
     learners = 1 if rule == "central" else draw(st.integers(1, 8))
     delays = [DelayConfig("constant", 0.3), LEARNER, HEAVY, DelayConfig("measured", table=[0.1, 0.7, 2.0])]
-    keep_alive = draw(st.sampled_from([0.5, 600.0]))
+    platform = PlatformConfig(
+        actors=3,
+        keep_alive=draw(st.sampled_from([0.5, 600.0])),
+        prewarm=draw(st.booleans()),
+        gpus=draw(st.integers(1, 3)),
+        gpus_per_vm=draw(st.integers(1, 2)),
+        cold_start=draw(st.sampled_from([0.0, 1.5])),
+        warm_start=draw(st.sampled_from([0.0, 0.1])),
+        actor_cold_start=draw(st.sampled_from([0.0, 2.0])),
+        shared_memory=draw(st.sampled_from([0.0, 0.01])),
+        rpc=draw(st.sampled_from([0.0, 0.2])),
+        cache=draw(st.sampled_from([0.0, 0.3])),
+        contention=draw(st.sampled_from([0.0, 0.5])),
+    )
     options = {
         "learners": learners,
         "softsync_c": draw(st.integers(1, learners)),
@@ -96,6 +109,6 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(RULES)) -> Scenari
         "aggregate": draw(st.sampled_from([INSTANT, DelayConfig("constant", 0.2)])),
         "failure": draw(st.sampled_from([0.0, 0.1, 0.6])),
         "seed": draw(st.integers(0, 1000)),
-        "platform": PlatformConfig(actors=3, keep_alive=keep_alive, prewarm=draw(st.booleans())),
+        "platform": platform,
     }
     return Scenario(rule, options, rounds=draw(st.integers(2, 6)))

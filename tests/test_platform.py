@@ -19,6 +19,7 @@ from stellaris_jax.compose import choices, load_config
 from stellaris_jax.config import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.delays import ENTITIES, Stream
+from stellaris_jax.trainer import Trainer
 
 # Delays and platform ----------------------------------------------------------------------------------------------
 
@@ -173,10 +174,16 @@ BILLINGS = [(learner, actor) for learner in ("serverless", "serverful") for acto
 def test_items_add_up(scenario: Scenario, prices: PricesConfig, billing: tuple[str, str]) -> None:
     """For any run: no item is negative, they sum to the total, and a cluster costs its wall-clock to the cent."""
     timeline = scenario.build()
-    advance(timeline, 3)
+    records = advance(timeline, 3)
     system = replace(timeline.system, learner_billing=billing[0], actor_billing=billing[1])
     usage, actors = timeline.usage, timeline.actors
     result = bill(system, prices, usage, actors)
+    # What learners are paid for is the gradients they have delivered, by when each began and ended.
+    delivered = [*used(records), *(gradient for record in records for gradient in record.dropped), *timeline.queue]
+    slot_seconds = sum(gradient.end - gradient.start for gradient in delivered)
+    assert result.learner_busy == pytest.approx(
+        prices.learner_vm / prices.learner_vm_slots / HOUR * slot_seconds, rel=1e-9, abs=1e-12
+    )
     assert result.total == pytest.approx(sum(result.items.values()))
     assert min(result.items.values()) >= -1e-12
     parts: dict[str, Any] = {
@@ -245,6 +252,17 @@ def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
     items = bill(config.system, config.prices, timeline.usage, config.platform.actors).items
     assert (items["learner_idle"] == 0.0) == (name in SERVERLESS)
     assert (items["actor_idle"] == 0.0) == (name in ("minionsrl", "nitro"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", choices("system"))
+def test_every_system_trains(name: str) -> None:
+    small = ["env.num_envs=16", "algorithm.rollout_length=8", "network.hidden=[8]", "engine.chunk_rounds=2"]
+    trainer = Trainer(load_config([f"system={name}", *small, "total_steps=256"]))
+    before = np.asarray(trainer.state.params)
+    records = trainer.run()
+    assert len(records) == 2 and not np.array_equal(before, trainer.state.params)
+    assert trainer.summary(None)["nonfinite_gradients"] == 0
 
 
 @pytest.mark.parametrize("env", ["diagnostic/truncation", "envpool/CartPole-v1"])

@@ -307,14 +307,14 @@ def test_engine_equals_literal_system_with_continuous_actions(
     check_policies(bench("continuous actions"), system, platform, delays)
 
 
-@pytest.mark.parametrize("rule", ["stellaris", "allreduce"])
+@pytest.mark.parametrize(("rule", "learners"), [("stellaris", 8), ("allreduce", 8), ("central", 1)])
 @pytest.mark.parametrize("name", ["impala", "impact"])
 @settings(ENGINE, max_examples=3)
 @given(data=st.data(), platform=platforms, delays=delays)
 def test_engine_equals_literal_system_with_sequences(
-    name: str, rule: str, data: st.DataObject, platform: PlatformConfig, delays: DelaysConfig
+    name: str, rule: str, learners: int, data: st.DataObject, platform: PlatformConfig, delays: DelaysConfig
 ) -> None:
-    check_policies(bench(name), data.draw(systems(rule, 8)), platform, delays)
+    check_policies(bench(name), data.draw(systems(rule, learners)), platform, delays)
 
 
 @pytest.mark.parametrize(("rule", "learners"), CASES)
