@@ -189,9 +189,15 @@ def test_what_was_learned_is_not_trained_again(root: Path, tmp_path: Path) -> No
     assert learned([CENTRAL], SEEDS, tmp_path / "nothing", store) == first
     assert learned([CENTRAL], range(4, 5), tmp_path / "nothing", store)[CENTRAL] == first[CENTRAL][1:]
     assert not (tmp_path / "nothing").exists()
-    broken = Variant(CENTRAL.name, ("env=gymnax/cartpole", "system=nonsense"))
+    broken = Variant("toy/nonsense", ("env=gymnax/cartpole", "system=nonsense"))
     with pytest.raises(ConfigError, match="system=nonsense"):
         learned([broken], range(3, 6), tmp_path / "nothing", store)
+    # What computes the same is the same; what was trained with other settings is not taken for what is asked for.
+    differs = Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2", "system=minionsrl"))
+    assert Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2")).digest == CENTRAL.digest != differs.digest
+    other = Variant(CENTRAL.name, (*CENTRAL.overrides, "algorithm.clip=0.1"))
+    with pytest.raises(ConfigError, match="has toy/central with other settings: remove its lines to train it anew"):
+        learned([other], SEEDS, tmp_path / "nothing", store)
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:

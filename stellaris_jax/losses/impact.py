@@ -26,8 +26,8 @@ def impact_loss(
     """PPO's clipped surrogate of the ratio min(mu / pi_t, 2) R', and value loss (V - vs)^2 / 2, as means.
 
     pi_t is the target network: the surrogate's trust region is around it, V-trace corrects from mu towards it, and the
-    penalty is on KL(pi_t || pi). R' is pi / mu as Eq. 2 leaves it. Values are the learner's critic's. A learner's target
-    network is the one in force when its policy was the newest, however much later its gradient is aggregated.
+    penalty is on KL(pi_t || pi). R' is pi / mu as Eq. 2 leaves it. Values are the learner's critic's. A learner's
+    target network is the one in force when its policy was the newest, however much later its gradient is aggregated.
 
     Args: as of `ppo_loss`; the minibatch is of whole sequences and has the target network's policy.
     """

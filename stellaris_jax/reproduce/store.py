@@ -16,6 +16,7 @@ from stellaris_jax.report.runs import Run
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.run import write_atomically
 from stellaris_jax.scaling import is_scaled
+from stellaris_jax.schema import ConfigError
 
 LAST = 0.2
 """Share of a run's evaluations, the last ones, whose mean is its final return: one evaluation alone is noisy."""
@@ -24,8 +25,8 @@ LAST = 0.2
 @dataclass(frozen=True)
 class Learned:
     """The evaluations of one seed of a variant: rounds, returns, and the KL divergence of the round between the actors'
-    policy and the learners' (the mean over the seeds of its run), each `[points]`; and the actors of every round of a
-    run that scales them, `[rounds]`, else nothing."""
+    policy and the learners' (the mean over the seeds of its run), each `[points]`; the actors of every round of a run
+    that scales them, `[rounds]`, else nothing; and the digest of its configuration."""
 
     variant: str
     seed: int
@@ -33,6 +34,7 @@ class Learned:
     returns: tuple[float, ...]
     kl: tuple[float, ...]
     actors: tuple[int, ...] = ()
+    config: str = ""
 
     @property
     def final_return(self) -> float:
@@ -47,11 +49,14 @@ def final(returns: Sequence[float]) -> float:
 def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) -> dict[Variant, list[Learned]]:
     """What every variant has learned with these seeds; what is not in the file `store` yet is trained below `root`.
 
-    Raises as `runs` does.
+    Raises as `runs` does, and ConfigError where the file's is of another configuration than the variant's now.
     """
     variants = list(dict.fromkeys(variants))
     known = _read(store)
     for variant in variants:
+        for seed in seeds:
+            if (variant.name, seed) in known and known[variant.name, seed].config != variant.digest:
+                raise ConfigError(f"{store} has {variant.name} with other settings: remove its lines to train it anew.")
         missing = [job for job in jobs(variant, seeds) if any((variant.name, seed) not in known for seed in job.seeds)]
         if missing:
             found = runs(missing, root)
@@ -69,7 +74,7 @@ def _of_run(variant: Variant, run: Run) -> list[Learned]:
     if is_scaled(load_config(variant.overrides)):
         actors = list(zip(*(record["per_seed"]["actors"] for record in run.rounds), strict=True))
     rows = zip(seeds, returns, actors, strict=True)
-    return [Learned(variant.name, seed, rounds, curve, kl, widths) for seed, curve, widths in rows]
+    return [Learned(variant.name, seed, rounds, curve, kl, widths, variant.digest) for seed, curve, widths in rows]
 
 
 def _read(store: Path) -> dict[tuple[str, int], Learned]:
@@ -83,7 +88,8 @@ def _read(store: Path) -> dict[tuple[str, int], Learned]:
                 _numbers(int, row["rounds"]),
                 _numbers(float, row["returns"]),
                 _numbers(float, row["kl"]),
-                _numbers(int, row.get("actors") or ""),
+                _numbers(int, row["actors"]),
+                row["config"],
             )
             for row in csv.DictReader(file)
         ]
@@ -100,10 +106,10 @@ def _add(store: Path, new: Iterable[Learned]) -> dict[tuple[str, int], Learned]:
     with open(store.with_name(f".{store.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         rows = _read(store) | {(row.variant, row.seed): row for row in new}
-        lines = ["variant,seed,rounds,returns,kl,actors"]
+        lines = ["variant,seed,config,rounds,returns,kl,actors"]
         for _, row in sorted(rows.items()):
             curves = (row.rounds, row.returns, row.kl, row.actors)
             numbers = [" ".join(f"{value:.6g}" for value in curve) for curve in curves]
-            lines.append(",".join([row.variant, str(row.seed), *numbers]))
+            lines.append(",".join([row.variant, str(row.seed), row.config, *numbers]))
         write_atomically(store, "\n".join(lines) + "\n")
         return _read(store)

@@ -6,18 +6,25 @@ Several processes may work on one study: each takes a run that nobody else has u
 from __future__ import annotations
 
 import fcntl
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from typing import IO
 
 from stellaris_jax.compose import load_config
+from stellaris_jax.config import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.run import train
 
 BLOCK = 5
 """Seeds trained side by side in one run; more seeds are more runs, so that five become ten by adding five."""
+IRRELEVANT = ("seed", "num_seeds", "resume", "engine.", "run.", "checkpoint.", "system.name", "scaling.name",
+              "platform.name", "delays.name", "prices.name")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,15 @@ class Variant:
 
     name: str
     overrides: tuple[str, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells its configuration from others: of every setting that is not the schema's own, but for seeds, where
+        runs lie, and how this machine computes them."""
+        config, plain = load_config([*self.overrides]), Config()
+        values = {key: attrgetter(key)(config) for key in knobs() if not key.startswith(IRRELEVANT)}
+        own = {key: value for key, value in values.items() if value != attrgetter(key)(plain)}
+        return sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
 
     def with_settings(self, label: str, *overrides: str) -> Variant:
         """This variant with further settings, as `<name>-<label>`."""
@@ -42,7 +58,7 @@ class Job:
     count: int
 
     def path(self, root: Path) -> Path:
-        return root / self.variant.name / f"seeds-{self.seeds[0]}-{self.seeds[-1]}"
+        return root / self.variant.name / f"{self.variant.digest}-seeds-{self.seeds[0]}-{self.seeds[-1]}"
 
     @property
     def seeds(self) -> range:
