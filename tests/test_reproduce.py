@@ -269,7 +269,14 @@ def test_other_environments_stay_in_a_figures_file(root: Path, tmp_path: Path) -
     (tmp_path / "learned.csv").write_text(
         "variant,seed,rounds,returns,kl\n" + "".join(f"toy/central,{seed},2 4,10 20,0.1 0.2\n" for seed in (0, 1))
     )
-    histories = Study(root, tmp_path).histories("6", [Series("central", "toy", CENTRAL)], seeds=2)
+    study, series = Study(root, tmp_path), [Series("central", "toy", CENTRAL)]
+    with pytest.raises(ConfigError, match="has toy/central with other settings"):
+        study.histories("6", series, seeds=2)
+    (tmp_path / "learned.csv").write_text(
+        "variant,seed,config,rounds,returns,kl,actors\n"
+        + "".join(f"toy/central,{seed},{CENTRAL.digest},2 4,10 20,0.1 0.2,\n" for seed in (0, 1))
+    )
+    histories = study.histories("6", series, seeds=2)
     assert [(h.env, h.series, h.seed) for h in histories] == [
         ("old", "a", 0),
         ("toy", "central", 0),

@@ -88,8 +88,8 @@ def _read(store: Path) -> dict[tuple[str, int], Learned]:
                 _numbers(int, row["rounds"]),
                 _numbers(float, row["returns"]),
                 _numbers(float, row["kl"]),
-                _numbers(int, row["actors"]),
-                row["config"],
+                _numbers(int, row.get("actors") or ""),
+                row.get("config") or "",  # files of earlier versions have none
             )
             for row in csv.DictReader(file)
         ]
