@@ -254,7 +254,6 @@ def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
     assert (items["actor_idle"] == 0.0) == (name in ("minionsrl", "nitro"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", choices("system"))
 def test_every_system_trains(name: str) -> None:
     small = ["env.num_envs=16", "algorithm.rollout_length=8", "network.hidden=[8]", "engine.chunk_rounds=2"]
