@@ -221,8 +221,8 @@ class Engine:
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
         used = (weights > 0) & jnp.isfinite(norm)
-        rows = jnp.stack([*metrics, norm, jnp.ones_like(norm)], axis=1)
-        wave = jnp.sum(jnp.where(used[:, None], rows, 0.0), axis=0)
+        measured = jnp.stack([*metrics, norm, jnp.ones_like(norm)], axis=1)
+        wave = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
         sums += wave if self.axis is None else jax.lax.psum(wave, self.axis)
         return params, newest, ring, aggregator, sums
 
@@ -318,11 +318,7 @@ class Engine:
 
     def behaviour(self, state: EngineState, slots: np.ndarray) -> jax.Array:
         """The policies `[S, P]` in ring slots `[S]`."""
-
-        def fetch(ring: jax.Array, newest: jax.Array, params: jax.Array, slot: jax.Array) -> jax.Array:
-            return jnp.where(slot == newest % len(ring), params, versions.fetch(ring, slot))
-
-        return jax.vmap(fetch)(state.ring, state.version, state.params, jnp.asarray(slots))
+        return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
 
     def put(self, plan: Plan) -> Plan:
         return jax.device_put(plan, self._plan_shardings)

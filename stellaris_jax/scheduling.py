@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stellaris_jax.aggregator import rows
 from stellaris_jax.compose import load_config
 from stellaris_jax.envs.job import JobEnv
 from stellaris_jax.scaling.scheduler import Scheduler
@@ -111,7 +112,7 @@ def _compiled(env: JobEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
         after, seen, reward, done, _ = jax.vmap(env.step_one)(keys, state, actions)
 
         def keep(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(going.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+            return jnp.where(rows(going, new), new, old)
 
         state, obs = jax.tree.map(keep, (after, seen), (state, obs))
         return state, obs, going & ~done, gain + jnp.where(going, reward, 0.0)

@@ -20,6 +20,11 @@ def fetch(ring: jax.Array, slot: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(ring, slot, keepdims=False)
 
 
+def lookup(ring: jax.Array, newest: jax.Array, params: jax.Array, slot: jax.Array) -> jax.Array:
+    """The policy `[P]` in a slot, where the `newest` version, `params`, may not have been published yet."""
+    return jnp.where(slot == newest % ring.shape[0], params, fetch(ring, slot))
+
+
 def publish(ring: jax.Array, version: jax.Array, params: jax.Array) -> jax.Array:
     """Write the policy `[P]` of a version into its slot.
 

@@ -98,10 +98,8 @@ def _minibatch(
     batch = learner.minibatch(state.loader, buffer, index)
     if not ALGORITHMS[config.algorithm.name].target_network:
         return batch
-    past = state.version % config.algorithm.target_interval
-    kept = versions.fetch(state.ring, (state.version - past) % len(state.ring))
-    # The newest policy is not in the ring yet.
-    return learner.with_target(network, jnp.where(past == 0, state.params, kept), batch)
+    slot = (state.version - state.version % config.algorithm.target_interval) % len(state.ring)
+    return learner.with_target(network, versions.lookup(state.ring, state.version, state.params, slot), batch)
 
 
 def _loss(
