@@ -88,11 +88,8 @@ def comparison(study: Study) -> list[Claim]:
     panels = {env: [h for h in histories if h.env == env] for env in ENVS if any(h.env == env for h in histories)}
     marks = {env: [*_marks(env, members)] for env, members in panels.items()}
     curves(panels, marks, study.picture("4"), "Figure 4: MinionsRL and others")
-    actors = {}
-    for env in panels:
-        drawn = {rule: variant(env, rule) for rule in ("MinionsRL", "Max", "Adapt")}
-        found = study.learned(drawn.values(), range(study.seeds or SEEDS))
-        actors[env] = {rule: [one.actors for one in found[trained]] for rule, trained in drawn.items()}
+    drawn = ("MinionsRL", "Max", "Adapt")
+    actors = {env: study.actors({rule: variant(env, rule) for rule in drawn}, SEEDS) for env in panels}
     widths(actors, study.picture("4_actors"), "Actors of each round")
     return [claim for env, members in panels.items() for claim in _claims(env, members)]
 

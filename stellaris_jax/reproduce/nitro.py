@@ -82,7 +82,8 @@ def rules(study: Study) -> list[Claim]:
     series = [Series(name, env, variant(env, name)) for name in RULES]
     histories = study.histories("15", series, SEEDS)
     curves({"Hopper": histories}, {}, study.picture("15"), "Figure 15: rules that scale actors, Hopper")
-    _draw_widths(study, series, "15_actors", "Actors of each round, Hopper")
+    actors = study.actors({one.name: one.variant for one in series}, SEEDS)
+    widths({"": actors}, study.picture("15_actors"), "Actors of each round, Hopper")
     ours = of(histories, env, "Nitro")
     claims = []
     for name, dollars in published.NITRO_SCALING.items():
@@ -103,12 +104,6 @@ def _alike(text: str, ours: Sequence[History], other: Sequence[History], rival: 
         more(f"{text} is higher{rival} after the same {what}", "–", *alike(ours, other, axis))
         for axis, what in (("seconds", "time"), ("cost_usd", "dollars"))
     ]
-
-
-def _draw_widths(study: Study, series: Sequence[Series], figure: str, title: str) -> None:
-    found = study.learned([one.variant for one in series], range(study.seeds or SEEDS))
-    named = {one.name: [learned.actors for learned in found[one.variant]] for one in series}
-    widths({"": named}, study.picture(figure), title)
 
 
 def parameters(study: Study) -> list[Claim]:

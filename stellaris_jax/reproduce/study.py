@@ -42,6 +42,11 @@ class Study:
         """What variants learn with these seeds, trained if `learned.csv` of the results does not have it."""
         return learned(variants, seeds, self.runs, self.results / "learned.csv")
 
+    def actors(self, variants: Mapping[str, Variant], seeds: int) -> dict[str, list[tuple[int, ...]]]:
+        """The actors of every round of variants that scale them, `[seeds][rounds]` by name."""
+        found = self.learned(variants.values(), range(self.seeds or seeds))
+        return {name: [one.actors for one in found[variant]] for name, variant in variants.items()}
+
     def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
         """Train what is missing and write `figure_<figure>.csv`; returns all its histories.
 
