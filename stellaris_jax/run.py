@@ -22,6 +22,7 @@ from stellaris_jax.compose import from_yaml, to_yaml
 from stellaris_jax.config import Config
 from stellaris_jax.evaluate import Evaluation
 from stellaris_jax.report.curves import plot_run
+from stellaris_jax.scaling.scheduler import SHIPPED_FOR
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.jsonl import plain
@@ -77,6 +78,11 @@ def train(config: Config) -> dict[str, Any]:
         progress=config.run.progress,
         resume_round=resumed,
     )
+    if config.scaling.rule == "minionsrl" and not config.scaling.scheduler and config.env.name != SHIPPED_FOR:
+        notes.append(
+            f"actors are chosen by the scheduler that comes with the package, trained on {SHIPPED_FOR}; "
+            "scripts/train_scheduler.py makes one for other jobs (scaling.scheduler=PATH)"
+        )
     with telemetry, caught_signals() as caught, closing(trainer):
         for note in notes:
             telemetry.note(note)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_scaling import assert_resumes, config
 from test_scaling_rules import seen
 
-from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax import ConfigError, Trainer, load_config, train
 from stellaris_jax.billing import bill
 from stellaris_jax.config import ScalingConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
@@ -315,3 +315,12 @@ def test_runs_are_scheduled_and_resume(tmp_path: Path) -> None:
     records = whole.run()
     assert len(records) == 6 and all(1 <= record["actors"] <= 8 for record in records)
     assert_resumes(whole, tmp_path)
+
+
+@pytest.mark.parametrize(("env", "told"), [("CartPole-v1", False), ("Catch-bsuite", True)])
+def test_the_shipped_scheduler_in_another_job_is_no_secret(
+    env: str, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = (f"env=gymnax/{env}", "scaling=minionsrl", "scaling.target=1000", "scaling.budget=10", "total_steps=128")
+    train(config(*job, f"run.dir={tmp_path / 'run'}", "evaluation.episodes=0"))
+    assert ("scheduler that comes with the package" in capsys.readouterr().out) == told

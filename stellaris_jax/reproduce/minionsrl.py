@@ -130,55 +130,62 @@ def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
 def schedulers(study: Study) -> list[Claim]:
     """§5.5: real seconds on this machine to train a scheduler from nothing and from another job's, and what they are
     worth, as the scheduler's own objective, on jobs that none of them has seen."""
-    root, (home, other) = study.runs / f"schedulers-{EPISODES}-{FINE_TUNING}-{COMPARED}", JOBS
+    root = study.runs / f"schedulers-{EPISODES}-{FINE_TUNING}-{COMPARED}"
     enable_compile_cache()
-    seeds = range(study.seeds or SEEDS)
     times: dict[str, list[float]] = {}
     gains: dict[tuple[str, str], list[float]] = {}
-    for seed in seeds:
-        first, tuned, fresh = (root / f"{name}-{seed}.npz" for name in (home, f"{other}-tuned", other))
-        times.setdefault("pre-training", []).append(_trained(first, home, seed, EPISODES))
-        times.setdefault("fine-tuning", []).append(_trained(tuned, other, seed, FINE_TUNING, first))
-        times.setdefault("pre-training anew", []).append(_trained(fresh, other, seed, EPISODES))
-        chosen = {
-            (home, "pre-trained"): scheduled(Scheduler.load(first)),
-            (other, "carried over"): scheduled(Scheduler.load(first)),
-            (other, "fine-tuned"): scheduled(Scheduler.load(tuned)),
-            (other, "pre-trained"): scheduled(Scheduler.load(fresh)),
-        }
-        for job in JOBS:
-            most = _env(job).width.maximum
-            chosen |= {(job, "random"): random(most), (job, "all actors"): constant(most)}
-            chosen[job, "a quarter of them"] = constant(most // 4)
+    for seed in range(study.seeds or SEEDS):
+        taken, chosen = _trainings(root, seed)
+        for name, seconds in taken.items():
+            times.setdefault(name, []).append(seconds)
         for (job, name), choose in chosen.items():
             gain = _remembered(root / f"{job}-{name.replace(' ', '-')}-{seed}.json", partial(_gain, job, choose, seed))
             gains.setdefault((job, name), []).append(gain)
     rows = [("seconds", name, seed, f"{x:.4g}") for name, values in times.items() for seed, x in enumerate(values)]
     rows += [(*key, seed, f"{gain:.5g}") for key, values in gains.items() for seed, gain in enumerate(values)]
     study.table("schedulers", ("of", "what", "seed", "value"), rows)
+    panels = {"seconds of training": [Bar(name, None, values) for name, values in times.items()]}
+    for job in JOBS:
+        lacking = [Bar(name, None, [-gain for gain in gains[of_, name]]) for of_, name in gains if of_ == job]
+        panels[f"{job}: what a job lacks of its objective"] = lacking
+    title = "Schedulers: what their training takes, and what they are worth"
+    bars(panels, study.picture("schedulers"), title, "less is better")
+    return [*_worth(times, gains)]
+
+
+def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str, str], Choice]]:
+    """Seconds that trainings take, by their names, and what chooses actors, by the job it does so in and its name."""
+    home, other = JOBS
+    first, tuned, fresh = (root / f"{name}-{seed}.npz" for name in (home, f"{other}-tuned", other))
+    seconds = {
+        "pre-training": _trained(first, home, seed, EPISODES),
+        "fine-tuning": _trained(tuned, other, seed, FINE_TUNING, first),
+        "pre-training anew": _trained(fresh, other, seed, EPISODES),
+    }
+    chosen = {
+        (home, "pre-trained"): scheduled(Scheduler.load(first)),
+        (other, "carried over"): scheduled(Scheduler.load(first)),
+        (other, "fine-tuned"): scheduled(Scheduler.load(tuned)),
+        (other, "pre-trained"): scheduled(Scheduler.load(fresh)),
+    }
+    for job in JOBS:
+        most = _env(job).width.maximum
+        chosen |= {(job, "random"): random(most), (job, "all actors"): constant(most)}
+        chosen[job, "a quarter of them"] = constant(most // 4)
+    return seconds, chosen
+
+
+def _worth(times: dict[str, list[float]], gains: dict[tuple[str, str], list[float]]) -> Iterator[Claim]:
+    """Fine-tuning beside training from nothing, and each scheduler beside those that have learned nothing."""
+    home, other = JOBS
     hours = published.MINIONSRL_TRAINING_HOURS
-    panel = [Bar(name, None, [-gain for gain in values]) for (job, name), values in gains.items() if job == other]
-    taken = [Bar(name, None, values) for name, values in times.items()]
-    bars(
-        {"seconds of training": taken, f"{other}: what a job lacks of its objective": panel},
-        study.picture("schedulers"),
-        "Schedulers: what their training takes, and what they are worth",
-        "less is better",
-    )
-    claims = [
-        less(
-            "fine-tuning takes less time than pre-training",
-            f"{hours['fine-tuning']} h against {hours['pre-training']} h",
-            times["fine-tuning"],
-            times["pre-training anew"],
-            " s",
-        )
-    ]
+    paper = f"{hours['fine-tuning']} h against {hours['pre-training']} h"
+    text = "fine-tuning takes less time than pre-training"
+    yield less(text, paper, times["fine-tuning"], times["pre-training anew"], " s")
     for job, name in ((home, "pre-trained"), (other, "pre-trained"), (other, "fine-tuned"), (other, "carried over")):
         for rival in ("random", "all actors", "a quarter of them"):
             text = f"{job}: a {name} scheduler reaches more of its objective than {rival}"
-            claims.append(more(text, "–", gains[job, name], gains[job, rival]))
-    return claims
+            yield more(text, "–", gains[job, name], gains[job, rival])
 
 
 @cache

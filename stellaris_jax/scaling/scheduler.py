@@ -22,7 +22,9 @@ from stellaris_jax.schema import ConfigError
 
 FEATURES = 8
 SHIPPED = Path(__file__).parent / "schedulers" / "cartpole.npz"
-"""The scheduler that comes with the package: trained on `env=gymnax/cartpole`, see its README."""
+"""The scheduler that comes with the package, see its README."""
+SHIPPED_FOR = "gymnax/CartPole-v1"
+"""The environment whose training jobs it was trained on."""
 LIMIT = 5.0
 """Features are kept within +- this."""
 

@@ -1,0 +1,182 @@
+"""Figures of the papers: what they train is valid, and what they draw, claim and write."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies import CENTRAL, TASK, Imagined
+
+from stellaris_jax.billing import bill
+from stellaris_jax.compose import load_config
+from stellaris_jax.reproduce import minionsrl, nitro, stellaris, stellaris_figures, stellaris_systems
+from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED
+from stellaris_jax.reproduce.pictures import widths
+from stellaris_jax.reproduce.stellaris_figures import FIGURES
+from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
+from stellaris_jax.scaling import width_of
+from stellaris_jax.schema import ConfigError
+from stellaris_jax.timeline import Round, Timeline, Usage
+
+
+def test_the_evaluation_of_nitro_is_of_valid_configurations(tmp_path: Path) -> None:
+    """One scale of actors for all, batches of one size, and a Stellaris that fits the testbed."""
+    work = set()
+    for env in nitro.ENVS:
+        for name in nitro.RULES:
+            for settings in ((), nitro.STELLARIS):
+                config = load_config([*nitro.variant(env, name, *settings).overrides])
+                samples = config.env.num_envs * config.algorithm.rollout_length
+                work.add(
+                    (samples // config.algorithm.minibatches, samples, config.total_steps, width_of(config).maximum)
+                )
+                assert config.system.rule == ("stellaris" if settings else "central")
+    assert len(work) == 1 and work == {(1024, 64 * 256, 50 * 64 * 256, 64)}
+    widths({"": {"a": [[1, 2, 3], [2, 2, 2]], "b": [[8, 4]]}}, tmp_path / "widths.png", "actors")
+    assert (tmp_path / "widths.png").stat().st_size > 1000
+
+
+def test_the_evaluation_of_minionsrl_is_of_valid_configurations() -> None:
+    """One job per environment: its rounds, samples, minibatches, target and budget are the same under all rules."""
+    for env in minionsrl.ENVS:
+        jobs_ = set()
+        for rule in minionsrl.RULES:
+            if (env, rule) == ("cartpole", "IMPACT"):
+                continue
+            config = load_config([*minionsrl.variant(env, rule).overrides])
+            scaling, algorithm = config.scaling, config.algorithm
+            cut = (algorithm.rollout_length, algorithm.epochs, algorithm.minibatches, config.env.num_envs)
+            jobs_.add((cut, config.total_steps, scaling.target, scaling.budget, width_of(config).maximum))
+            assert scaling.rule == {"IMPACT": "max"}.get(rule, rule.lower())
+        assert len(jobs_) == 1
+    (cut, steps, *_, actors) = min(jobs_)
+    assert (cut, steps, actors) == ((128, 30, 16, 32), 50 * 32 * 128, 32)
+    # A round is as long as the paper's: 240 gradients of 0.54 ms for each actor.
+    assert config.delays.learner.seconds * 30 * 16 == pytest.approx(32 * 240 * 0.000538)
+
+
+def test_schedulers_are_trained_and_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = [*TASK, "scaling.target=1000", "scaling.budget=1", "delays=constant", "algorithm.minibatches=4"]
+    for name, value in {"_job": lambda _: job, "EPISODES": 2, "FINE_TUNING": 1, "COMPARED": 2}.items():
+        monkeypatch.setattr(minionsrl, name, value)
+    study = Study(tmp_path / "runs", tmp_path / "results", seeds=1)
+    study.results.mkdir()
+    claims = minionsrl.schedulers(study)
+    monkeypatch.setattr(minionsrl, "train_scheduler", None)
+    monkeypatch.setattr(minionsrl, "run_jobs", None)
+    assert minionsrl.schedulers(study) == claims and len(claims) == 13
+    rows = list(csv.DictReader((tmp_path / "results" / "figure_schedulers.csv").open()))
+    kinds = {(row["of"], row["what"]) for row in rows}
+    assert len(kinds) == len(rows) == 3 + 4 + 3 + 3
+    assert all(float(row["value"]) > 0 for row in rows if row["of"] == "seconds")
+
+
+@pytest.fixture
+def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imagined:
+    monkeypatch.setattr(stellaris_figures, "swept", lambda study, env, rule: stellaris.SWEPT[rule][0])
+    monkeypatch.setattr(stellaris_figures, "tuned", lambda study, *which: stellaris.variant(*which, rate="1.5e-4"))
+    return Imagined(runs=tmp_path / "runs", results=tmp_path, envs=("hopper", "qbert"))
+
+
+@pytest.mark.parametrize("figure", ["6", "8", "11a"])
+def test_figures_without_tuning(figure: str, imagined: Imagined, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = FIGURES[figure](imagined)
+    monkeypatch.delattr(stellaris_figures, "tuned")
+    claims = FIGURES[figure](replace(imagined, tuning=False))
+    assert claims == [claim for claim in everything if "tuned" not in claim.claim]
+    assert "tuned" not in (imagined.results / f"figure_{figure}.csv").read_text()
+
+
+@pytest.mark.parametrize("figure", list(FIGURES))
+def test_figures_have_pictures_claims_and_a_file(
+    figure: str, imagined: Imagined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if figure == "3":
+        imagined = replace(imagined, seeds=2)
+    if figure == "14":  # measures this machine
+        monkeypatch.setattr(stellaris_systems, "variant", lambda env, system: CENTRAL)
+        imagined = replace(imagined, envs=("hopper",))
+    claims = FIGURES[figure](imagined)
+    assert (imagined.results / f"figure_{figure}.png").stat().st_size > 10_000
+    assert (imagined.results / f"figure_{figure}.csv").is_file()
+    assert claims
+    if figure == "3":
+        verdicts = {claim.claim: claim.verdict for claim in claims}
+        assert set(list(verdicts.values())[:-1]) == {HOLDS}, "more learners: faster, less busy, more stale"
+        assert verdicts.popitem()[1] == REVERSED, "here nobody moves the policy further"
+    if figure == "14":
+        assert (imagined.results / "figure_14.csv").read_text().count("hopper,") == 4 * 20
+    if figure in ("6", "11a"):
+        verdicts = {claim.verdict for claim in claims if "ends higher" in claim.claim}
+        assert verdicts == {HOLDS}
+
+
+OTHERS = [(nitro, figure) for figure in nitro.FIGURES if figure != "20"] + [(minionsrl, "4")]
+
+
+@pytest.mark.parametrize(("paper", "figure"), OTHERS)
+def test_figures_of_the_siblings(paper: Any, figure: str, imagined: Imagined) -> None:
+    """What has Stellaris in its name ends at 200, everything else at 100."""
+    envs = ("cartpole", "hopper") if paper is minionsrl else ("hopper",)
+    claims = paper.FIGURES[figure](replace(imagined, envs=envs))
+    for picture in imagined.results.glob("*.png"):
+        assert picture.stat().st_size > 10_000
+    assert {f"figure_{figure}.png", f"figure_{figure}.csv"} <= {path.name for path in imagined.results.iterdir()}
+    higher = {claim.claim: claim.verdict for claim in claims if "ends higher" in claim.claim}
+    expected = {name: HOLDS if name.endswith("Nitro") and figure == "together" else OPEN for name in higher}
+    assert claims and higher == expected
+
+
+def test_readme_keeps_what_people_wrote(imagined: Imagined) -> None:
+    readme = imagined.results / "README.md"
+    readme.write_text(f"# Mine\n\n{BEGIN}\noutdated\n{END}\n\nWhat to read out of it.\n")
+    reproduce(imagined, FIGURES, ["2", "13"])
+    text = readme.read_text()
+    assert text.startswith("# Mine\n") and text.endswith("What to read out of it.\n") and "outdated" not in text
+    assert "| 2 | asynchronous learners end higher, tuned rates | 351 against 223 |" in text
+    assert "![Figure 2](figure_2.png)" in text and "[figure_13.csv](figure_13.csv)" in text
+    reproduce(imagined, FIGURES, ["11"])
+    assert "![Figure 11a](figure_11a.png)" in readme.read_text() and "| 11b | truncation" in readme.read_text()
+    with pytest.raises(ConfigError, match="--figure 4 is not one of 2, 3, 6"):
+        reproduce(imagined, FIGURES, ["4"])
+
+
+@pytest.mark.parametrize("system", ["central", "rllib"])
+def test_a_whole_gpu_changes_time_alone(system: str) -> None:
+    """Baselines re-timed with a GPU to themselves compute the same gradients on the same versions."""
+    base = stellaris.variant("hopper", system)
+    configs = [load_config([*base.overrides, *more_]) for more_ in ((), stellaris_figures._whole_gpu(base))]
+    shared, whole = ([timeline.next_round() for _ in range(5)] for timeline in (Timeline.of(c, 0) for c in configs))
+
+    def work(rounds: list[Round]) -> list[Any]:
+        return [
+            (record.behaviour_version, [sorted((g.minibatch, g.version) for g in group.gradients)])
+            for record in rounds
+            for group in record.groups
+        ]
+
+    assert work(shared) == work(whole)
+    assert bill(configs[1].system, configs[1].prices, Usage(learner_busy=3600.0), 1).learner_busy == 3.06
+    assert whole[-1].usage.seconds < 0.8 * shared[-1].usage.seconds
+
+
+@pytest.mark.parametrize("env", ["hopper", "qbert"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impact"])
+def test_variants_can_run(env: str, algorithm: str) -> None:
+    """Every system is a configuration with the paper's hyper-parameters; its gradients are those of all others."""
+    systems = stellaris.SYSTEMS if algorithm == "ppo" else ("stellaris", "impact")
+    work = set()
+    for system in systems:
+        config = load_config([*stellaris.variant(env, system, algorithm, stellaris.RATES[algorithm][1]).overrides])
+        assert config.algorithm.learning_rate == float(stellaris.RATES[algorithm][1])
+        work.add((config.algorithm.epochs, config.algorithm.minibatches, config.env.num_envs, config.total_steps))
+    assert len(work) == 1
+    paper = load_config([*stellaris.variant(env, "stellaris", algorithm, stellaris.RATES[algorithm][0]).overrides])
+    assert paper.algorithm.learning_rate == float(stellaris.RATES[algorithm][0])
+    assert (
+        stellaris.variant(env, "stellaris", algorithm, stellaris.RATES[algorithm][0]).name
+        == f"{env}/{algorithm}-stellaris"
+    )
