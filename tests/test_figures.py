@@ -12,9 +12,8 @@ from studies import CENTRAL, TASK, Imagined
 
 from stellaris_jax.billing import bill
 from stellaris_jax.compose import load_config
-from stellaris_jax.reproduce import minionsrl, nitro, stellaris, stellaris_figures, stellaris_systems
+from stellaris_jax.reproduce import minionsrl, nitro, pictures, stellaris, stellaris_figures, stellaris_systems
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED
-from stellaris_jax.reproduce.pictures import widths
 from stellaris_jax.reproduce.stellaris_figures import FIGURES
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
 from stellaris_jax.scaling import width_of
@@ -22,7 +21,7 @@ from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline import Round, Timeline, Usage
 
 
-def test_the_evaluation_of_nitro_is_of_valid_configurations(tmp_path: Path) -> None:
+def test_the_evaluation_of_nitro_is_of_valid_configurations() -> None:
     """One scale of actors for all, batches of one size, and a Stellaris that fits the testbed."""
     work = set()
     for env in nitro.ENVS:
@@ -35,8 +34,17 @@ def test_the_evaluation_of_nitro_is_of_valid_configurations(tmp_path: Path) -> N
                 )
                 assert config.system.rule == ("stellaris" if settings else "central")
     assert len(work) == 1 and work == {(1024, 64 * 256, 50 * 64 * 256, 64)}
-    widths({"": {"a": [[1, 2, 3], [2, 2, 2]], "b": [[8, 4]]}}, tmp_path / "widths.png", "actors")
-    assert (tmp_path / "widths.png").stat().st_size > 1000
+
+
+def test_every_panel_shows_all_its_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    panels = {"small": {"a": [[1, 2, 3], [1, 2, 3]]}, "large": {"a": [[4, 16]], "b": [[32, 32]]}}
+    drawn: list[Any] = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path: drawn.append(figure))
+    pictures.widths(panels, tmp_path / "widths.png", "actors")
+    assert [axes.get_title() for axes in drawn[0].axes] == [*panels]
+    for axes, most in zip(drawn[0].axes, (3, 32), strict=True):
+        bottom, top = axes.get_ylim()
+        assert bottom == 0 and most < top < 2 * most
 
 
 def test_the_evaluation_of_minionsrl_is_of_valid_configurations() -> None:

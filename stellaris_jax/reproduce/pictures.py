@@ -81,7 +81,7 @@ def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Pa
     """A panel each: actors of every round `[seeds][rounds]` by name, as means with intervals."""
     figure = Figure(figsize=(10, 3.2), dpi=DPI, layout="constrained")
     figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
-    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
     names = list(dict.fromkeys(chain(*panels.values())))
     looks = zip(names, cycle(COLOURS), cycle(LINES), strict=False)
     style = {name: {"color": colour, "linestyle": line} for name, colour, line in looks}
