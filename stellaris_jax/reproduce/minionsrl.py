@@ -146,7 +146,7 @@ def schedulers(study: Study) -> list[Claim]:
     panels = {"seconds of training": [Bar(name, None, values) for name, values in times.items()]}
     for job in JOBS:
         lacking = [Bar(name, None, [-gain for gain in gains[of_, name]]) for of_, name in gains if of_ == job]
-        panels[f"{job}: what a job lacks of its objective"] = lacking
+        panels[f"{job}: short of its objective"] = lacking
     title = "Schedulers: what their training takes, and what they are worth"
     bars(panels, study.picture("schedulers"), title, "less is better")
     return [*_worth(times, gains)]

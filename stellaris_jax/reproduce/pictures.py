@@ -109,23 +109,27 @@ class Bar(NamedTuple):
 
 
 def bars(panels: Mapping[str, Sequence[Bar]], path: Path, title: str, unit: str) -> None:
-    """A panel of horizontal bars each: the paper's in grey, ours in blue with its 95 % interval."""
+    """A panel of horizontal bars each: the paper's in grey, if it has any, ours in blue with its 95 % interval."""
+    published = any(bar.paper is not None for panel in panels.values() for bar in panel)
+    offset, thick = (0.2, 0.38) if published else (0.0, 0.6)
     height = 1.2 + 0.42 * max(len(panel) for panel in panels.values())
     figure = Figure(figsize=(10, height), dpi=DPI, layout="constrained")
     figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
     for axes, (name, panel) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for i, bar in enumerate(panel):
             mean, half_width = mean_ci95(bar.ours)
-            axes.barh(i - 0.2, bar.paper or 0.0, height=0.38, color="0.7", label="paper" if i == 0 else None)
-            axes.barh(i + 0.2, mean, height=0.38, color=BLUE, label="here" if i == 0 else None)
-            axes.errorbar(mean, i + 0.2, xerr=np.nan_to_num(half_width), color=BLACK, linewidth=1, capsize=2)
+            if published:
+                axes.barh(i - offset, bar.paper or 0.0, height=thick, color="0.7", label="paper" if i == 0 else None)
+            axes.barh(i + offset, mean, height=thick, color=BLUE, label="here" if i == 0 else None)
+            axes.errorbar(mean, i + offset, xerr=np.nan_to_num(half_width), color=BLACK, linewidth=1, capsize=2)
         axes.set_yticks(range(len(panel)), [bar.label for bar in panel])
         axes.invert_yaxis()
         axes.set_title(name, fontsize=TEXT)
         axes.set_xlabel(unit, fontsize=TEXT)
         tidy(axes)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=TEXT)
+    if published:
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=TEXT)
     save(figure, path)
 
 
