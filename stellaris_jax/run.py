@@ -22,7 +22,7 @@ from stellaris_jax.compose import from_yaml, to_yaml
 from stellaris_jax.config import Config
 from stellaris_jax.evaluate import Evaluation
 from stellaris_jax.report.curves import plot_run
-from stellaris_jax.scaling.scheduler import SHIPPED_FOR
+from stellaris_jax.scaling.scheduler import SHIPPED_FOR, is_carried_over
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.jsonl import plain
@@ -78,7 +78,7 @@ def train(config: Config) -> dict[str, Any]:
         progress=config.run.progress,
         resume_round=resumed,
     )
-    if config.scaling.rule == "minionsrl" and not config.scaling.scheduler and config.env.name != SHIPPED_FOR:
+    if is_carried_over(config):
         notes.append(
             f"actors are chosen by the scheduler that comes with the package, trained on {SHIPPED_FOR}; "
             "scripts/train_scheduler.py makes one for other jobs (scaling.scheduler=PATH)"
@@ -111,9 +111,7 @@ def _resume(trainer: Trainer, checkpoints: Checkpoints, notes: list[str]) -> int
     return restored
 
 
-def _loop(
-    trainer: Trainer, telemetry: Telemetry, checkpoints: Checkpoints, caught: list[int]
-) -> Evaluation | None:
+def _loop(trainer: Trainer, telemetry: Telemetry, checkpoints: Checkpoints, caught: list[int]) -> Evaluation | None:
     """Train to the end or to a signal; the last evaluation, if one was made at the last round."""
     evaluation_rounds, checkpoint_rounds = set(trainer.evaluation_rounds), set(trainer.checkpoint_rounds)
     evaluation: Evaluation | None = None

@@ -145,8 +145,8 @@ def schedulers(study: Study) -> list[Claim]:
     study.table("schedulers", ("of", "what", "seed", "value"), rows)
     panels = {"seconds of training": [Bar(name, None, values) for name, values in times.items()]}
     for job in JOBS:
-        lacking = [Bar(name, None, [-gain for gain in gains[of_, name]]) for of_, name in gains if of_ == job]
-        panels[f"{job}: short of its objective"] = lacking
+        short = [Bar(name, None, [-gain for gain in values]) for (of_, name), values in gains.items() if of_ == job]
+        panels[f"{job}: short of its objective"] = short
     title = "Schedulers: what their training takes, and what they are worth"
     bars(panels, study.picture("schedulers"), title, "less is better")
     return [*_worth(times, gains)]
@@ -161,9 +161,10 @@ def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str,
         "fine-tuning": _trained(tuned, other, seed, FINE_TUNING, first),
         "pre-training anew": _trained(fresh, other, seed, EPISODES),
     }
+    learned = scheduled(Scheduler.load(first))
     chosen = {
-        (home, "pre-trained"): scheduled(Scheduler.load(first)),
-        (other, "carried over"): scheduled(Scheduler.load(first)),
+        (home, "pre-trained"): learned,
+        (other, "carried over"): learned,
         (other, "fine-tuned"): scheduled(Scheduler.load(tuned)),
         (other, "pre-trained"): scheduled(Scheduler.load(fresh)),
     }

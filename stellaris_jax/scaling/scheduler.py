@@ -29,6 +29,12 @@ LIMIT = 5.0
 """Features are kept within +- this."""
 
 
+def is_carried_over(config: Config) -> bool:
+    """Whether the scheduler that comes with the package serves a job on another environment than its own."""
+    scaling = config.scaling
+    return scaling.rule == "minionsrl" and not scaling.scheduler and config.env.name != SHIPPED_FOR
+
+
 class Scales(NamedTuple):
     """What is 1 for a scheduler: rounds K of the job, its target J, its budget B in dollars, the seconds of a round of
     one actor after the other, and the KL it is adapted towards."""
