@@ -14,6 +14,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from stellaris_jax.actionlog import ActionLog
+
 
 class CheckpointError(RuntimeError):
     """No checkpoint could be restored; the message says what was tried."""
@@ -57,7 +59,8 @@ def digest(leaves: list[np.ndarray], host: dict[str, Any]) -> str:
 class Checkpoints:
     """The checkpoints of one run: the most recent `keep` and the one with the best evaluation return.
 
-    A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one.
+    A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one. Beside
+    them lies what host environments were given since they were opened (`actions`).
     """
 
     def __init__(self, directory: Path, keep: int):
@@ -71,6 +74,7 @@ class Checkpoints:
         )
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+        self.actions = ActionLog(directory.absolute().with_name("actions.bin"))
 
     def rounds(self) -> list[int]:
         """Rounds there is a checkpoint of, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.rollout import Normalizers, view
+from stellaris_jax.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,11 @@ def play(
 class HostEvaluator:
     """Evaluates one seed after the other on host environments."""
 
-    def __init__(self, env: HostEnv, network: ActorCritic, config: Config, episodes: int):
+    def __init__(
+        self, env: HostEnv, network: ActorCritic, config: Config, episodes: int, stopping: threading.Event
+    ):
         self.env, self.episodes = env, episodes
+        self._watch = Watch("evaluation", env.name, config.env.timeout, stopping)
 
         def step(
             tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
@@ -93,12 +98,16 @@ class HostEvaluator:
         self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
-        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
+        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness.
+
+        Raises EnvStalled if the environment does not answer.
+        """
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         rows = []
         for i, seed in enumerate(seeds):
             mine = jax.tree.map(lambda x, i=i: x[i], normalizers)
-            rows.append(self._play(params[i], mine, evaluation_key(seed, stream)))
+            key = evaluation_key(seed, stream)
+            rows.append(self._watch.call(lambda i=i, mine=mine, key=key: self._play(params[i], mine, key)))
         returns, lengths = zip(*rows, strict=True)
         return Evaluation(np.stack(returns), np.stack(lengths))
 
@@ -109,6 +118,7 @@ class HostEvaluator:
         returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
         t = 0
         while playing.any():
+            self._watch.beat()
             action = np.asarray(self._act(tree, normalizers, obs, key, np.uint32(t)))
             pool.send(bounded(action, self.env.action_space))
             step = pool.recv()
@@ -118,6 +128,11 @@ class HostEvaluator:
             obs, t = step.obs, t + 1
         pool.close()
         return returns, lengths
+
+
+    def close(self) -> None:
+        """End the thread."""
+        self._watch.close()
 
 
 def evaluation_key(seed: int, stream: int) -> jax.Array:
@@ -141,3 +156,6 @@ class Evaluator:
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         returns, lengths = jax.device_get(self._run(params, normalizers, keys))
         return Evaluation(returns, lengths)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
