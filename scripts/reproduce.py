@@ -18,7 +18,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, RunError
 
 MODULES = {"stellaris": "stellaris_figures", "nitro": "nitro", "minionsrl": "minionsrl"}
 
@@ -52,7 +52,7 @@ def main() -> None:
     )
     try:
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
-    except ConfigError as error:
+    except (ConfigError, RunError) as error:
         sys.exit(str(error))
     except Interrupted as stop:
         sys.exit(128 + stop.signum)
