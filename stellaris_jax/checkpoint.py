@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import logging
 import math
+import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -104,7 +107,11 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy, cleanup_tmp_directories=not read_only, create=not read_only
         )
-        self._manager = ocp.CheckpointManager(self.directory, options=options)
+        # Orbax finds what it has to merge in this format by a pattern, in which a directory may look like another one.
+        merged = not re.search(r"[][*?]", str(self.directory))
+        handlers = {"state": ocp.StandardCheckpointHandler(use_ocdbt=merged), "host": ocp.JsonCheckpointHandler()}
+        logging.getLogger("absl").addFilter(_is_news)
+        self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
         self.actions = ActionLog(self.directory.with_name("actions.bin"))
 
     def rounds(self) -> list[int]:
@@ -205,6 +212,13 @@ class Checkpoints:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of an error's message, which may be long."""
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    """What the system says, where it has a word in it; else the first line of the message, which may be long."""
+    text = str(error).strip()
+    if code := re.search(r"os_error_code='(\d+)'|^\[Errno (\d+)\]", text):
+        return os.strerror(int(code[1] or code[2]))
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Of what Orbax logs, neither tracebacks, whose errors are raised as well, nor that there was nothing to merge."""
+    return "orbax" not in record.pathname or not (record.exc_info or "Skipping merge" in str(record.msg))

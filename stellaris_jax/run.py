@@ -9,7 +9,7 @@ import platform
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from stellaris_jax.report.curves import plot_run
 from stellaris_jax.rundir import run_directory, writing
 from stellaris_jax.scaling.scheduler import SHIPPED_FOR, is_carried_over
 from stellaris_jax.schema import ConfigError, RunError
-from stellaris_jax.signals import Signals
+from stellaris_jax.signals import Abandoned, Signals
 from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.commands import resume_command
 from stellaris_jax.telemetry.jsonl import complain, plain, read_records
@@ -66,7 +66,7 @@ def train(config: Config) -> dict[str, Any]:
 
     Raises:
       ConfigError: before anything is compiled, if the run cannot start.
-      Interrupted: after SIGINT or SIGTERM, with everything saved.
+      Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
       RunError: if the run cannot go on; or if it is over, but nothing was learned, or what it returns, takes or costs
         is not finite: then `summary.json` says so too, under "failure".
     """
@@ -90,7 +90,9 @@ def train(config: Config) -> dict[str, Any]:
             with signals.during("the checkpoint to be read", transient=True):
                 resumed = _resume(trainer, checkpoints, display.note)
         with writing(run_dir):
-            write_atomically(run_dir / "config.yaml", to_yaml(config))
+            # Where a run lies is no part of what it is: directories are moved and renamed.
+            stored = replace(config, resume="", run=replace(config.run, dir=""))
+            write_atomically(run_dir / "config.yaml", to_yaml(stored))
             telemetry = stack.enter_context(Telemetry(run_dir, display, resumed))
         if is_carried_over(config):
             display.note(
@@ -117,6 +119,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.saved = self.trainer.round
+        self.signals.leave = self._leave
         self.evaluation_rounds = set(self.trainer.evaluation_rounds)
         self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
         for record in self.telemetry.evaluations:
@@ -139,11 +142,19 @@ class Session:
         except Exception:
             self._rescue()
             raise
+        except Abandoned:
+            self._leave()
+            raise
         if not self.signals.caught:
             return evaluation
-        command = resume_command(self.run_dir)
-        self.display.note(f"stopped after round {self.saved}, which is saved; continue with: {command}")
+        self._leave()
         raise Interrupted(self.signals.caught[0], self.run_dir)
+
+    def _leave(self) -> None:
+        """Tell how to go on with a run that is stopped, and end the display."""
+        state = f"round {self.saved} is saved" if self.saved else "nothing has been saved yet"
+        self.display.note(f"stopped; {state}; continue with: {resume_command(self.run_dir)}")
+        self.display.close()
 
     def _train(self) -> Evaluation | None:
         trainer, stopping = self.trainer, self.signals.stopping
@@ -288,7 +299,7 @@ def _refuse_lost_checkpoints(run_dir: Path) -> None:
 def open_run(run_dir: str | Path) -> Trainer:
     """The trainer of a run directory, at its newest intact checkpoint. Nothing in the directory is touched."""
     path = Path(run_dir) / "config.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     config = from_yaml(path)
     config.engine.devices = 1

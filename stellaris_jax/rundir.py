@@ -31,9 +31,13 @@ def run_directory(config: Config) -> Iterator[Path]:
 
     Raises ConfigError, saying what would do, for a directory that cannot be had.
     """
+    place = Path(config.resume or config.run.dir)
+    if not str(place).isprintable() or "\\" in str(place.absolute()):
+        # TensorStore, which writes checkpoints, takes backslashes for slashes.
+        raise ConfigError(f"{str(place.absolute())!r} has a backslash, or letters that cannot be printed, in its path.")
     if config.resume:
-        with _locked(Path(config.resume)):
-            yield Path(config.resume)
+        with _locked(place):
+            yield place
         return
     path, made = _named(config) if config.run.dir else (_numbered(config), True)
     _refuse_contents(path)
@@ -67,8 +71,6 @@ def reason(error: OSError) -> str:
 def _named(config: Config) -> tuple[Path, bool]:
     """The directory the configuration names, and whether it had to be made."""
     path = Path(config.run.dir)
-    if not str(path).isprintable():
-        raise ConfigError(f"run.dir={str(path)!r} has characters that cannot be printed.")
     try:
         if path.is_dir():
             return path, False

@@ -19,12 +19,20 @@ FUSE_SECONDS = 3.0
 """How long a second signal waits for the process to end by itself."""
 
 
+class Abandoned(KeyboardInterrupt):
+    """A second signal came; what is still being computed need not be waited for."""
+
+    def __init__(self, signum: int):
+        super().__init__(f"abandoned by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
 class Signals:
-    """Within, the first SIGINT or SIGTERM is only noted (`stopping` is set); a second one ends the process.
+    """Within, the first SIGINT or SIGTERM is only noted (`stopping` is set); a second one raises `Abandoned`.
 
     Python handles signals between two instructions of the main thread, which a compiled program may keep for minutes.
     So a thread of our own is woken by them. It tells what is being waited for, and ends the process where the main
-    thread cannot: after a second signal, and after a SIGTERM where only `transient` work is under way.
+    thread does not get to: after a second signal, and after a SIGTERM while only `transient` work is under way.
 
     Outside the main thread nothing is caught: whoever runs that has the signals.
 
@@ -77,7 +85,7 @@ class Signals:
         """In the main thread. The first signal is the thread's to note; a second one has its usual effect."""
         self._handled += 1
         if self._handled > 1:
-            raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
+            raise Abandoned(signum)
 
     def _watch(self) -> None:
         """In the thread: read the numbers of signals as they arrive, until the other end is closed."""
