@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -85,10 +86,15 @@ class HostEvaluator:
     """Evaluates one seed after the other on host environments."""
 
     def __init__(
-        self, env: HostEnv, network: ActorCritic, config: Config, episodes: int, stopping: threading.Event
+        self,
+        env: HostEnv,
+        network: ActorCritic,
+        config: Config,
+        episodes: int,
+        stopping: threading.Event | None = None,
     ):
         self.env, self.episodes = env, episodes
-        self._watch = Watch("evaluation", env.name, config.env.timeout, stopping)
+        self._watch = Watch("evaluation", env.name, config.env.timeout, stopping or threading.Event())
 
         def step(
             tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
@@ -107,7 +113,7 @@ class HostEvaluator:
         for i, seed in enumerate(seeds):
             mine = jax.tree.map(lambda x, i=i: x[i], normalizers)
             key = evaluation_key(seed, stream)
-            rows.append(self._watch.call(lambda i=i, mine=mine, key=key: self._play(params[i], mine, key)))
+            rows.append(self._watch.call(partial(self._play, params[i], mine, key)))
         returns, lengths = zip(*rows, strict=True)
         return Evaluation(np.stack(returns), np.stack(lengths))
 

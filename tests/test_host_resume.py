@@ -244,7 +244,7 @@ def test_the_default_timeout_is_generous() -> None:
     assert load_config(["env=gymnax/cartpole"]).env.timeout >= 300
 
 
-# What is reported of the data's age ------------------------------------------------------------------------------------
+# What is reported of the data's age -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("actors", ["barrier", "pipelined"])
@@ -252,8 +252,8 @@ def test_the_default_timeout_is_generous() -> None:
 def test_staleness_of_actors_counts_from_the_version_that_acted(
     overlap: str, actors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The versions reported lie between the engine's own when the fragment was asked for and the newest one when, on the
-    timeline, it was complete."""
+    """The versions reported lie between the engine's own when the fragment was asked for and the newest one when, on
+    the timeline, it was complete."""
     trainer = Trainer(config("system=async", f"env.overlap={overlap}", f"system.actors={actors}"))
     assert trainer.host is not None
     acted: list[np.ndarray] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import scipy.stats
 from studies import CENTRAL, TASK, made_up
 
+from stellaris_jax.config import Config
 from stellaris_jax.report.statistics import welch_ci95
 from stellaris_jax.reproduce import training
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, less, more, read_claims, write_claims
@@ -17,6 +19,7 @@ from stellaris_jax.reproduce.history import History, Series, final, read_csv, wi
 from stellaris_jax.reproduce.store import learned
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant, jobs, runs
+from stellaris_jax.scaling.scheduler import SHIPPED, Scheduler
 from stellaris_jax.schema import ConfigError
 
 SEEDS = range(3, 5)
@@ -125,9 +128,41 @@ def test_what_was_learned_is_not_trained_again(root: Path, tmp_path: Path) -> No
     # What computes the same is the same; what was trained with other settings is not taken for what is asked for.
     differs = Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2", "system=minionsrl"))
     assert Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2")).digest == CENTRAL.digest != differs.digest
+    alike = ("checkpoint.interval=3", "env.timeout=9")
+    assert Variant(CENTRAL.name, (*CENTRAL.overrides, *alike)).digest == CENTRAL.digest
     other = Variant(CENTRAL.name, (*CENTRAL.overrides, "algorithm.clip=0.1"))
     with pytest.raises(ConfigError, match="has toy/central with other settings: remove its lines to train it anew"):
         learned([other], SEEDS, tmp_path / "nothing", store)
+
+
+def test_a_digest_knows_the_files_that_are_read(tmp_path: Path) -> None:
+    """Another scheduler in the same file is another variant."""
+    path = tmp_path / "scheduler.npz"
+    shipped = Scheduler.load(SHIPPED)
+    settings = ("scaling=minionsrl", "scaling.target=9", "scaling.budget=1", f"scaling.scheduler={path}")
+    shipped.save(path)
+    before = Variant("toy/minionsrl", (*TASK, *settings)).digest
+    Scheduler(shipped.kernels, [bias + 1 for bias in shipped.biases]).save(path)
+    assert Variant("toy/minionsrl", (*TASK, *settings)).digest != before
+
+
+def test_what_the_package_changed_is_in_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Variant("toy/shared", (*TASK, "network.shared=true"))
+    before, plain = shared.digest, CENTRAL.digest
+    monkeypatch.setattr(training, "revisions", lambda config: [])
+    assert Variant("toy/shared", shared.overrides).digest != before
+    assert Variant(CENTRAL.name, CENTRAL.overrides).digest == plain
+
+
+def test_defaults_are_those_that_results_were_trained_with() -> None:
+    """Digests leave defaults out, so a changed one would pass old results for new: see `training.revisions`.
+
+    Settings that are new do not concern what has been learned without them.
+    """
+    path = Path(__file__).parent / "defaults.json"
+    kept, now = json.loads(path.read_text()), json.loads(json.dumps(training.relevant(Config())))
+    changed = {key: (value, now.get(key)) for key, value in kept.items() if now.get(key) != value}
+    assert not changed, f"enter what these do in training.revisions, then in {path.name}: {changed}"
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:

@@ -108,11 +108,13 @@ class ActorCritic:
         _, self._unravel = ravel_pytree((zeros, self._tail))
 
     def _init_tree(self, key: jax.Array) -> dict[str, Any]:
-        actor_key, critic_key = jax.random.split(key)
         tree: dict[str, Any] = {}
         features = jnp.zeros((1, *self.observation_shape))
-        if self._body is not None:
-            features, variables = self._body.init_with_output(jax.random.fold_in(key, 0), features)
+        if self._body is None:
+            actor_key, critic_key = jax.random.split(key)
+        else:
+            actor_key, critic_key, body_key = jax.random.split(key, 3)
+            features, variables = self._body.init_with_output(body_key, features)
             tree["body"] = variables["params"]
         tree["actor"] = self._actor.init(actor_key, features)["params"]
         tree["critic"] = self._critic.init(critic_key, features)["params"]
