@@ -139,13 +139,17 @@ class Actors:
         self.under_way = True
 
     def receive(self) -> Received:
-        """The fragment asked for. What an actor died of is raised here, within a second.
+        """The fragment asked for. What an actor died of is raised here, within a second, and ends all environments.
 
         Raises:
           EnvStalled: an environment does not answer.
           ActorError: the thread is gone and left no exception.
         """
-        received: Received = self._watch.result()
+        try:
+            received: Received = self._watch.result()
+        except BaseException:
+            self.close()
+            raise
         self.under_way = False
         return received
 
