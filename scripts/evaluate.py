@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from typing import TYPE_CHECKING
 
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, RunError
 
 if TYPE_CHECKING:
     from stellaris_jax.trainer import Trainer
@@ -31,10 +32,10 @@ def main() -> None:
     parser.add_argument("--video-episodes", type=int, default=1, metavar="N", help="episodes in the film (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     arguments = parser.parse_args()
-    if arguments.video_episodes < 1:
-        parser.error(f"--video-episodes={arguments.video_episodes} must be at least 1")
+    for option in ("episodes", "video_episodes"):
+        if getattr(arguments, option) < 1:
+            parser.error(f"--{option.replace('_', '-')}={getattr(arguments, option)} must be at least 1")
 
-    from stellaris_jax.checkpoint import CheckpointError
     from stellaris_jax.report.video import checked
     from stellaris_jax.run import open_run
 
@@ -45,17 +46,21 @@ def main() -> None:
         if arguments.greedy or arguments.sample:
             trainer.config.evaluation.greedy = arguments.greedy
         (evaluate if arguments.video is None else film)(trainer, arguments)
-    except (ConfigError, CheckpointError) as error:
+    except (ConfigError, RunError) as error:
         sys.exit(f"error: {error}")
 
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Print what episodes of all trained seeds return."""
+    from stellaris_jax.telemetry.jsonl import plain
+
     result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
     mean, ci95 = result.mean_ci95()
+    if not math.isfinite(mean):
+        raise RunError(f"the return of round {trainer.round} of {arguments.run_dir} is {mean}, which is no result.")
     if arguments.json:
         figures = {"round": trainer.round, "episodes": int(result.returns.size), "return_mean": mean}
-        print(json.dumps({**figures, "return_ci95": ci95, "length_mean": float(result.lengths.mean())}))
+        print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
         return
     over = "seeds" if len(trainer.seeds) > 1 else "episodes"
     print(f"{trainer.config.env.name}, round {trainer.round}: {result.returns.size} episodes")

@@ -44,6 +44,8 @@ def main() -> None:
             path = plot_runs(runs, arguments.out or Path("comparison.png"), title="Comparison of runs")
     except ConfigError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"{error.filename or arguments.out}: {error.strerror}")
     print(path)
 
 

@@ -14,11 +14,12 @@ share the work.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
 
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, RunError
 
 MODULES = {"stellaris": "stellaris_figures", "nitro": "nitro", "minionsrl": "minionsrl"}
 
@@ -37,6 +38,7 @@ def main() -> None:
     paper = import_module(f"stellaris_jax.reproduce.{MODULES[arguments.paper]}")
     from stellaris_jax.reproduce.study import Study, reproduce
     from stellaris_jax.run import Interrupted
+    from stellaris_jax.signals import Abandoned
 
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
     if unknown:
@@ -52,10 +54,13 @@ def main() -> None:
     )
     try:
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
-    except ConfigError as error:
+    except (ConfigError, RunError) as error:
         sys.exit(str(error))
     except Interrupted as stop:
         sys.exit(128 + stop.signum)
+    except Abandoned as stop:
+        sys.stdout.flush()
+        os._exit(128 + stop.signum)  # an orderly end would wait for what is still being computed
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from stellaris_jax.compose import GROUPS, PRIMARY, choices, compose_config, load_config, load_sweep, shipped_configs
 from stellaris_jax.config import Config, knobs, sections
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, RunError
 
 WIDTH = 120
 USAGE = """\
@@ -42,7 +42,8 @@ def main(task: Callable[[Config], Any], argv: Sequence[str] | None = None) -> No
       argv: the arguments; those of the process by default.
 
     A ConfigError ends the process with exit code 2 and one line on stderr, before anything has run if it can be known
-    by then. The report of a sweep is written when its last point is done, and also when it is cut short.
+    by then; a RunError with exit code 1 and one line, in a sweep once its other points are done. The report of a sweep
+    is written when its last point is done, and also when it is cut short.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -62,6 +63,9 @@ def main(task: Callable[[Config], Any], argv: Sequence[str] | None = None) -> No
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def help_text(config: Config, config_dir: str | Path | None = None) -> str:
@@ -109,6 +113,7 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
     sweep = load_sweep(overrides, config_dir)
     for point in sweep.points:
         load_config(point, config_dir)
+    failed: list[str] = []
 
     def run_point(_: DictConfig) -> Any:
         job = HydraConfig.get()
@@ -117,6 +122,9 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
         print(f"point {job.job.num + 1} of {len(sweep.points)}: {' '.join(job.overrides.task)}", flush=True)
         try:
             return task(config)
+        except RunError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed.append(str(job.job.num))
         except ConfigError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
@@ -132,3 +140,5 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
             from stellaris_jax.report.sweep import report
 
             report(sweep.directory)
+    if failed:
+        raise RunError(f"{len(failed)} of {len(sweep.points)} points have no result: {', '.join(failed)}.")

@@ -8,6 +8,7 @@ without a file (`SuiteSource`), and what Hydra still has to refuse is retold as 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -75,8 +76,8 @@ def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None 
                 raise ConfigError(
                     f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
                 )
-        directory = next((str(o.value()) for o in reversed(parsed) if o.key_or_group == "resume"), "")
-        return _resumed(directory, parsed) if directory else _typed(hydra.compose(parsed))
+        resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
+        return _resumed(resumed[-1], parsed) if resumed else _typed(hydra.compose(parsed))
 
 
 class Sweep(NamedTuple):
@@ -308,12 +309,17 @@ def _typed(node: DictConfig) -> Config:
 
 def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     """The stored configuration of a run, with those overrides that may change."""
+    if not directory:
+        raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
     path = Path(directory) / "config.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
-    node = OmegaConf.structured(from_yaml(path))
+    stored = from_yaml(path)
+    node = OmegaConf.structured(stored)
     for override in overrides:
         key = override.key_or_group
+        if key == "resume":  # a name, whatever is in it
+            continue
         if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
             raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
         try:
@@ -321,7 +327,12 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
         except OmegaConfBaseException as error:
             raise _retold(error) from None
     config = _typed(node)
-    config.run.dir = directory
+    config.run.dir = config.resume = directory
+    if stored.algorithm.anneal and config.rounds != stored.rounds:
+        raise ConfigError(
+            f"total_steps={config.total_steps} is not possible: algorithm.anneal=true lowers the learning rate of "
+            f"{directory} to zero at total_steps={stored.total_steps}, and that schedule is kept."
+        )
     return config
 
 

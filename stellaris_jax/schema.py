@@ -13,6 +13,10 @@ class ConfigError(ValueError):
     """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted."""
 
 
+class RunError(RuntimeError):
+    """A run that could not go on, or ended without a result; the message is one sentence."""
+
+
 def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "") -> Any:
     """A config field with its help text. Mutable defaults (dict, list) are copied per instance.
 

@@ -75,9 +75,10 @@ class Trainer:
 
     Args:
       config: see `stellaris_jax.config`; it is validated first, so mistakes cost no compilation.
+      stopping: set by whoever wants the run to stop: nobody waits long for an environment then.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, stopping: threading.Event | None = None):
         validate(config)
         self.config = config
         algorithm, system = config.algorithm, config.system
@@ -107,7 +108,7 @@ class Trainer:
         self.width = width_of(config)
         self.scalings = [scaling_of(config) for _ in self.seeds]
         self.probe = make_probe(self.network, config, self.scalings[0].probe)
-        self.stopping = threading.Event()  # set by whoever wants the run to stop: nobody waits long for an environment
+        self.stopping = stopping or threading.Event()
         self.host: HostSource | None = None
         if isinstance(self.env, HostEnv):
             actors = Actors(self.env, self.network, config, self.seeds, self.stopping)
@@ -178,15 +179,24 @@ class Trainer:
     def _learning_rate_factor(self, round_: int) -> float:
         return 1.0 - round_ / self.total_rounds if self.config.algorithm.anneal else 1.0
 
-    def compile(self) -> float:
-        """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
+    @property
+    def compiled(self) -> bool:
+        """Whether the engine is compiled for the next chunk, which is planned if it was not."""
+        return self._next().width in self.engine.widths
+
+    def _next(self) -> _Chunk:
         if self._planned is None:
             self._planned = self.plan(self.round, self._chunk_size(self.round))
-        if self._planned.width in self.engine.widths:
+        return self._planned
+
+    def compile(self) -> float:
+        """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
+        if self.compiled:
             return 0.0
+        chunk = self._next()
         first = not self.engine.widths
         example = None if self.host is None else self.host.actors.example()
-        seconds = self.engine.compile(self.state, self._planned.plan, example, self._planned.width)
+        seconds = self.engine.compile(self.state, chunk.plan, example, chunk.width)
         if first and self.probe is not None:
             begin = time.perf_counter()
             nothing = jnp.zeros(len(self.seeds), jnp.int32)
@@ -197,10 +207,13 @@ class Trainer:
 
     @property
     def about_chunk(self) -> str:
-        """What the planned chunk is compiled for, in words, where that may change from round to round."""
-        if self._planned is None or len(self.width.buckets) == 1 or self.host is not None:
-            return ""
-        return f"rounds of up to {self._planned.width // self.width.envs} actors "
+        """The next chunk in words: its rounds, and how many actors they are compiled for, where that may change."""
+        chunk = self._next()
+        first, last = self.round + 1, self.round + len(chunk.rounds)
+        rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+        if len(self.width.buckets) == 1 or self.host is not None:
+            return rounds
+        return f"{rounds} (up to {chunk.width // self.width.envs} actors)"
 
     def step(self) -> list[Record]:
         """Train one chunk of rounds; one record per round (see `stellaris_jax.telemetry`)."""
@@ -208,8 +221,7 @@ class Trainer:
             return []
         begin = time.perf_counter()
         begin += self.compile()
-        chunk, self._planned = self._planned, None
-        assert chunk is not None
+        chunk, self._planned = self._next(), None
         size = len(chunk.rounds)
         received = self._receive(chunk) if self.host is not None else None
         fragment = None if received is None else received.fragment
@@ -372,12 +384,12 @@ class Trainer:
             "counters": asdict(self.counters),
         }
 
-    def save(self, checkpoints: Checkpoints, eval_return: float | None = None) -> None:
+    def save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint of the current round, in the background."""
         host = self.host_state()
         if self.host is not None:
             host["host"] = self.host.state(checkpoints.actions)
-        checkpoints.save(self.round, Saved(self.state, self.host and self.host.arrays()), host, eval_return)
+        checkpoints.save(self.round, Saved(self.state, self.host and self.host.arrays()), host)
 
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print, train: bool = True) -> int:
         """Continue from the newest intact checkpoint; returns its round.
@@ -424,6 +436,7 @@ class Trainer:
             "rounds": self.round,
             "total_steps": self.config.total_steps,
             "ended_early": self.finished and self.round < self.total_rounds,
+            "annealed": self.config.algorithm.anneal,
             "wall_seconds": counters.wall_seconds + compile_seconds,
             "train_seconds": seconds,
             "detection_seconds": counters.detection_seconds,

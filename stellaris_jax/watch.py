@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stellaris_jax.schema import RunError
+
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
 """How long a step may still take once the run is to stop."""
@@ -22,7 +24,7 @@ class ActorError(RuntimeError):
     """The thread is gone without having said why."""
 
 
-class EnvStalled(RuntimeError):
+class EnvStalled(RunError):
     """A host environment does not answer; the message names it."""
 
 

@@ -41,6 +41,7 @@ class Display:
         self.started = time.monotonic()
         self.latest: dict[str, Any] = {}
         self.evaluations: list[dict[str, Any]] = []
+        self.work = ("", self.started)
         self._first_arrival: tuple[float, int] | None = None
         self._last_arrival = (self.started, 0)
 
@@ -51,10 +52,16 @@ class Display:
             self.latest = {**self.latest, **known, "gate": record.get("gate")}
         self._last_arrival = (time.monotonic(), records[-1]["round"])
         self._first_arrival = self._first_arrival or self._last_arrival
+        self.work = ("", self.started)
 
     def evaluation(self, record: dict[str, Any]) -> None:
         """Takes note of an evaluation."""
         self.evaluations.append(record)
+        self.work = ("", self.started)
+
+    def working(self, text: str) -> None:
+        """Shows what is under way, before it is begun, where it may take minutes without a record."""
+        self.work = (text, time.monotonic())
 
     def note(self, text: str) -> None:
         """Shows a message once."""
@@ -103,6 +110,10 @@ class LineDisplay(Display):
             f"simulated {duration(record.get('simulated_seconds'))}  {dollars(record.get('cost_usd'))}"
         )
 
+    def working(self, text: str) -> None:
+        super().working(text)
+        self.note(text)
+
 
 class LiveDisplay(Display):
     """A panel that redraws itself in place, at most REFRESH_PER_SECOND times a second, from a thread of its own."""
@@ -118,12 +129,16 @@ class LiveDisplay(Display):
 
     def panel(self) -> RenderableType:
         """The panel as it stands now."""
-        body = Group(self._bar(), self._values()) if self.latest else self._starting()
+        parts: list[RenderableType] = [self._bar(), self._values()] if self.latest else []
+        if self.work[0] or not parts:
+            parts.append(self._working())
+        body = Group(*parts)
         title = Text(self.title, style="bold")
         return Panel(body, title=title, title_align="left", width=min(WIDTH, self.console.width))
 
-    def _starting(self) -> RenderableType:
-        self._spinner.update(text=f"compiling the first rounds  {duration(time.monotonic() - self.started)}")
+    def _working(self) -> RenderableType:
+        text, since = self.work
+        self._spinner.update(text=Text(f"{text or 'starting'}  {duration(time.monotonic() - since)}"))
         return self._spinner
 
     def _bar(self) -> Table:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stellaris_jax.telemetry.commands import evaluate_command, resume_command
 from stellaris_jax.telemetry.format import compact, count, dollars, duration, interval, number, percent
 
 
@@ -43,11 +44,9 @@ def print_summary(console: Console, summary: dict[str, Any], run_dir: Path) -> N
     for name, value in summary_rows(summary):
         table.add_row(name, Text(value))
     console.print(table)
-    place = shlex.quote(str(run_dir))
-    further = f"total_steps={2 * int(summary['total_steps'])}" if summary.get("total_steps") else "total_steps=..."
-    for name, text in (
-        ("run", place),
-        ("evaluate", f"python scripts/evaluate.py {place}"),
-        *([] if summary.get("ended_early") else [("go on", f"python scripts/train.py resume={place} {further}")]),
-    ):
+    commands = [("run", shlex.quote(str(run_dir))), ("evaluate", evaluate_command(run_dir))]
+    # A learning rate that has been lowered to zero would be raised again by going on.
+    if summary.get("total_steps") and not (summary.get("ended_early") or summary.get("annealed")):
+        commands.append(("go on", resume_command(run_dir, f"total_steps={2 * int(summary['total_steps'])}")))
+    for name, text in commands:
         console.print(Text(f"{name:<9}", style="cyan") + Text(text, style="default"), soft_wrap=True)
