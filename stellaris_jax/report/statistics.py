@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
+FEWEST = 5
+"""Fewest seeds an interval is shown of: of two, Student's t makes it thirteen times as wide as they lie apart."""
 Curve = tuple[np.ndarray, np.ndarray]
 """One seed's curve: x, not decreasing, and y, both [points]."""
 
@@ -56,9 +58,23 @@ def on_common_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarr
     return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
 
 
-def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Grid, mean and half-width of the 95 % interval over curves, each [points]."""
+def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Grid, mean, and lower and upper end of the 95 % interval over curves, each [points]; see `within_data`.
+
+    The ends are NaN of fewer than FEWEST curves.
+    """
     grid, values = on_common_grid(curves)
     intervals = [mean_ci95(column) for column in values.T]
     mean, half_width = np.array(intervals, dtype=float).reshape(-1, 2).T
-    return grid, mean, half_width
+    return grid, mean, *within_data(mean, half_width, values)
+
+
+def within_data(mean: np.ndarray, half_width: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends [points] of intervals over `values` [seeds, points], none beyond what the seeds have there.
+
+    Student's interval is symmetric, whatever can be reached: of four returns of 500 and one of 300 it goes beyond 500.
+    NaN for fewer than FEWEST seeds.
+    """
+    if len(values) < FEWEST:
+        return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+    return np.fmax(mean - half_width, values.min(axis=0)), np.fmin(mean + half_width, values.max(axis=0))
