@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -73,7 +73,8 @@ def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
     panels = figure.subplots(1, len(AXES), sharey=True)
     handles = []
     for index, (label, group) in enumerate(runs.items()):
-        style = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
+        line = LINES[index // len(COLOURS) % len(LINES)]
+        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": line}
         for axes, axis in zip(panels, AXES, strict=True):
             curves = [curve for run in group for curve in seed_curves(run, axis)]
             draw_band(axes, curves, style)
@@ -238,20 +239,12 @@ def titled(title: str, height: float) -> Figure:
 
 def about_spread(seeds: Iterable[int], many: str = "bands", few: str = "thin lines") -> str:
     """What a figure shows beside means over so many `seeds`: intervals as `many`, or, of too few, each as `few`."""
-    intervals, each = set(), set()
-    for count in seeds:
-        (intervals if count >= FEWEST else each).add(count)
-    parts = []
-    if intervals:
-        within = ", within their range" if many == "bands" else ""
-        parts.append(f"{many}: 95 % intervals over {_either(intervals)} seeds{within}")
-    if each - {0, 1}:
-        parts.append(f"{few}: the {_either(each - {0, 1})} seeds of a mean")
-    return "; ".join(parts)
-
-
-def _either(numbers: Collection[int]) -> str:
-    return " or ".join(map(str, sorted(numbers)))
+    counts = sorted(set(seeds))
+    enough = " or ".join(str(count) for count in counts if count >= FEWEST)
+    too_few = " or ".join(str(count) for count in counts if 1 < count < FEWEST)
+    within = ", within their range" if many == "bands" else ""
+    parts = [f"{many}: 95 % intervals over {enough} seeds{within}"] if enough else []
+    return "; ".join([*parts, f"{few}: the {too_few} seeds of a mean"] if too_few else parts)
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], columns: int, note: str = "") -> None:

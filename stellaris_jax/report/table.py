@@ -30,8 +30,7 @@ def print_table(console: Console, title: str, rows: Sequence[Mapping[str, str]],
         return
     table = Table(title=Text(title), box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold underline")
     for heading, width in _widths(rows, console.width).items():
-        side = "left" if heading in names else "right"
-        table.add_column(Text(heading), overflow="fold", justify=side, width=width)
+        table.add_column(Text(heading), overflow="fold", width=width, justify="left" if heading in names else "right")
     for row in rows:
         table.add_row(*map(Text, row.values()))
     console.print(table)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, cycle
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.lines import Line2D
@@ -31,6 +31,8 @@ from stellaris_jax.report.statistics import FEWEST, mean_ci95
 from stellaris_jax.reproduce.history import History
 from stellaris_jax.telemetry.format import compact, dollars
 
+PAPER: dict[str, Any] = {"color": BLACK, "marker": "o", "markerfacecolor": "white", "linestyle": ":"}
+"""How the paper's points are drawn."""
 AXES = {"env_steps": "env steps", "seconds": "simulated seconds", "cost_usd": "dollars"}
 TUNED = ", tuned"
 """What the name of a series ends in if its learning rate was tuned."""
@@ -56,8 +58,7 @@ Marks = Mapping[str, Sequence[Mark]]
 def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     """A row per panel: return against env steps, simulated seconds and dollars; the paper's points as open circles."""
     names = list(dict.fromkeys(_name(history) for history in chain(*panels.values())))
-    colours = dict(zip(names, cycle(COLOURS), strict=False))
-    lines = dict(zip(names, cycle(LINES), strict=False))  # what coincides is still seen
+    styles = looks(names)
     figure = titled(title, 0.5 + 2.4 * len(panels))
     rows = figure.subplots(len(panels), len(AXES), sharey="row", squeeze=False)
     for row, (panel, histories) in zip(rows, panels.items(), strict=True):
@@ -66,11 +67,10 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
                 members = [history for history in histories if _name(history) == name]
                 if members:
                     drawn = [(getattr(history, axis), history.returns) for history in members]
-                    draw_band(axes, drawn, {"color": colours[name], "linestyle": lines[name]})
+                    draw_band(axes, drawn, styles[name])
             for mark in marks.get(panel, ()):
                 if mark.axis == axis:
-                    style = {"color": colours[mark.series], "linestyle": ":", "linewidth": 1}
-                    axes.plot(mark.x, mark.y, marker="o", markerfacecolor="white", **style)
+                    axes.plot(mark.x, mark.y, linewidth=1, **PAPER | {"color": styles[mark.series]["color"]})
             begin_at_zero(axes)
             axes.set_xlabel(label, fontsize=TEXT)
             axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -78,13 +78,18 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _, written=written: written(value)))
             tidy(axes)
         row[0].set_ylabel(f"{panel}\nreturn", fontsize=TEXT)
-    handles = [Line2D([], [], color=colours[name], linestyle=lines[name], label=name) for name in names]
+    handles = [Line2D([], [], label=name, **styles[name]) for name in names]
     if any(marks.values()):
-        look = {"color": BLACK, "marker": "o", "markerfacecolor": "white", "linestyle": ":"}
-        handles.append(Line2D([], [], **look, label="paper"))
+        handles.append(Line2D([], [], label="paper", **PAPER))
     counts = Counter((panel, history.series) for panel, members in panels.items() for history in members)
     legend_below(figure, handles, columns=5, note=about_spread(counts.values()))
     save(figure, path)
+
+
+def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How the curve of each name is drawn: its colour, and its dashes, so that what coincides is still seen."""
+    pairs = zip(cycle(COLOURS), cycle(LINES), strict=False)
+    return {name: {"color": colour, "linestyle": line} for name, (colour, line) in zip(names, pairs, strict=False)}
 
 
 def _name(history: History) -> str:
@@ -97,19 +102,18 @@ def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Pa
     figure = titled(title, 3.0)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     names = list(dict.fromkeys(chain(*panels.values())))
-    looks = zip(names, cycle(COLOURS), cycle(LINES), strict=False)
-    style = {name: {"color": colour, "linestyle": line} for name, colour, line in looks}
+    styles = looks(names)
     for axes, (panel, rules) in zip(grid, panels.items(), strict=True):
         for name, seeds in rules.items():
             drawn = [(np.arange(1, len(actors) + 1, dtype=float), np.array(actors, float)) for actors in seeds]
-            draw_band(axes, drawn, style[name])
+            draw_band(axes, drawn, styles[name])
         axes.set_title(panel, fontsize=TEXT)
         axes.set_xlabel("round", fontsize=TEXT)
         axes.set_ylim(bottom=0)
         tidy(axes)
     grid[0].set_ylabel("actors", fontsize=TEXT)
     note = about_spread(len(seeds) for rules in panels.values() for seeds in rules.values())
-    legend_below(figure, [Line2D([], [], label=name, **style[name]) for name in names], columns=6, note=note)
+    legend_below(figure, [Line2D([], [], label=name, **styles[name]) for name in names], columns=6, note=note)
     save(figure, path)
 
 
