@@ -156,6 +156,7 @@ class Accounts:
             "num_envs": config.env.num_envs,
             "actors": self.reserved,
             "envs_per_actor": width_of(config).envs if is_scaled(config) else None,
+            "actor_billing": config.system.actor_billing,
             "env_steps": self.env_steps(usages),
             "updates": mean([u.updates for u in usages]),
             "gradients": gradients / len(usages),

@@ -10,7 +10,8 @@ from stellaris_jax.aggregator import MODES, staleness_weighted
 from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config
 from stellaris_jax.records import Accounts
-from stellaris_jax.timeline import Round, Timeline
+from stellaris_jax.telemetry.summary import summary_rows
+from stellaris_jax.timeline import Round, Timeline, Usage
 
 SMALL = ("env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2", "algorithm.minibatches=8")
 
@@ -61,3 +62,17 @@ def test_escapes_are_counted_beside_the_groups_they_are_of() -> None:
     open_ = load_config([*SMALL, "system=async"])
     record = Accounts(open_).timeline(simulated(open_, 1), 1.0, computed=16)
     assert record["gate_groups"] is record["gate_escapes"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ((), "128 (platform.actors), sharing 8 environments, as whole VMs"),
+        (("system.actor_billing=serverless",), "128 (platform.actors), sharing 8 environments, as functions"),
+        (("scaling=fixed", "scaling.actors=4", "scaling.maximum=4"), "at most 4, 2 environments each, as whole VMs"),
+    ],
+)
+def test_the_summary_says_whom_the_bill_is_for(settings: tuple[str, ...], shown: str) -> None:
+    config = load_config([*SMALL, *settings])
+    summary = Accounts(config).summary(None, [Usage(seconds=1.0)], computed=0)
+    assert dict(summary_rows(summary))["billed actors"] == shown
