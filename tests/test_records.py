@@ -67,9 +67,9 @@ def test_escapes_are_counted_beside_the_groups_they_are_of() -> None:
 @pytest.mark.parametrize(
     ("settings", "shown"),
     [
-        ((), "128 (platform.actors), sharing 8 environments, as whole VMs"),
-        (("system.actor_billing=serverless",), "128 (platform.actors), sharing 8 environments, as functions"),
-        (("scaling=fixed", "scaling.actors=4", "scaling.maximum=4"), "at most 4, 2 environments each, as whole VMs"),
+        ((), "128 (platform.actors) for 8 environments, as VMs"),
+        (("system.actor_billing=serverless",), "128 (platform.actors) for 8 environments, as functions"),
+        (("scaling=fixed", "scaling.actors=4", "scaling.maximum=4"), "at most 4, 2 environments each, as VMs"),
     ],
 )
 def test_the_summary_says_whom_the_bill_is_for(settings: tuple[str, ...], shown: str) -> None:

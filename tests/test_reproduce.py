@@ -27,7 +27,7 @@ from stellaris_jax.reproduce.claims import (
     write_claims,
 )
 from stellaris_jax.reproduce.history import History, Series, alike, final, read_csv, until, within, write_csv
-from stellaris_jax.reproduce.store import learned
+from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.schema import ConfigError
@@ -61,6 +61,14 @@ def test_time_and_money_are_those_of_the_run(root: Path, tmp_path: Path) -> None
     assert histories[0].final_return == histories[0].returns[-1]  # a fifth of five evaluations is the last
     assert [one.final_return for one in found] == [history.final_return for history in histories]
     np.testing.assert_allclose(found[0].kl, [record["kl"] for record in run.rounds[1::2]], rtol=1e-5)
+
+
+def test_what_is_evaluated_before_the_first_round_has_cost_nothing() -> None:
+    found = [Learned(CENTRAL.name, 0, rounds, (1.0,) * len(rounds), (0.0,) * len(rounds)) for rounds in ((0, 5), (5,))]
+    with_start, without = Series("central", "toy", CENTRAL).histories(found)
+    for axis in ("env_steps", "seconds", "cost_usd", "learner_usd", "common_usd"):
+        assert getattr(with_start, axis).tolist() == [0.0, *getattr(without, axis)]
+    assert within([with_start], "seconds", 0.0) == [1.0]
 
 
 def test_scaled_runs_are_accounted_for_by_their_actors(tmp_path: Path) -> None:

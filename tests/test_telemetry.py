@@ -314,7 +314,7 @@ def test_final_table(tmp_path: Path) -> None:
         "occupancy": "95 %",
         "simulated time": "1:02:03",
         "cost": "$12.30",
-        "billed actors": "128 (platform.actors), sharing 16 environments, as whole VMs",
+        "billed actors": "128 (platform.actors) for 16 environments, as VMs",
         "non-finite gradients": "0",
     }
     assert f"python scripts/evaluate.py '{tmp_path}/a run'" in shown

@@ -23,7 +23,7 @@ from stellaris_jax.reproduce import store
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.scaling import width_of
-from stellaris_jax.timeline import Round, Timeline
+from stellaris_jax.timeline import Round, Timeline, Usage
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Series:
 
 def _accounts(config: Config, one: Learned) -> tuple[np.ndarray, ...]:
     """Env steps, simulated seconds, dollars, dollars for learners, and common dollars, of the run up to each point."""
-    accounts, usages = Accounts(config), [record.usage for record in rounds_of(config, one)]
+    accounts, usages = Accounts(config), [Usage(), *(record.usage for record in rounds_of(config, one))]
     rows = []
-    for usage in (usages[round_ - 1] for round_ in one.rounds):
+    for usage in (usages[round_] for round_ in one.rounds):
         own, common = (rule(config.system, config.prices, usage, accounts.reserved) for rule in (bill, common_bill))
         rows.append((accounts.env_steps([usage]), usage.seconds, own.total, _learners(own), common.total))
     return tuple(np.array(rows, float).T)

@@ -49,9 +49,9 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def _actors(summary: dict[str, Any]) -> str:
     """Whom the bill is for: unless they are scaled, all actors of the platform share what environments there are."""
     actors, each = count(summary.get("actors")), summary.get("envs_per_actor")
-    paid = "as functions" if summary.get("actor_billing") == "serverless" else "as whole VMs"
+    paid = "as functions" if summary.get("actor_billing") == "serverless" else "as VMs"
     if each is None:
-        return f"{actors} (platform.actors), sharing {count(summary.get('num_envs'))} environments, {paid}"
+        return f"{actors} (platform.actors) for {count(summary.get('num_envs'))} environments, {paid}"
     return f"at most {actors}, {count(each)} environment{'s' * (each > 1)} each, {paid}"
 
 
