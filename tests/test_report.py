@@ -24,6 +24,8 @@ from stellaris_jax.report.sweep import report
 from stellaris_jax.schema import ConfigError
 
 ROOT = Path(__file__).parents[1]
+
+
 def sweep_config(place: Path, rule: str, seed: int, decay: float) -> dict[str, Any]:
     return {
         "system": {"name": rule, "rule": rule, "decay": decay},
