@@ -52,6 +52,7 @@ def main() -> None:
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Print what episodes of all trained seeds return."""
+    from stellaris_jax.telemetry.format import basis, over_seeds, significant
     from stellaris_jax.telemetry.jsonl import plain
 
     result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
@@ -62,11 +63,12 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
         figures = {"round": trainer.round, "episodes": int(result.returns.size), "return_mean": mean}
         print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
         return
-    over = "seeds" if len(trainer.seeds) > 1 else "episodes"
-    print(f"{trainer.config.env.name}, round {trainer.round}: {result.returns.size} episodes")
-    print(f"return {mean:.2f} ± {ci95:.2f} (95 % over {over}), length {result.lengths.mean():.1f}")
+    of = basis(len(trainer.seeds), result.returns.size)
+    print(f"{trainer.config.env.name}, round {trainer.round}")
+    print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}; length {result.lengths.mean():.1f}")
     if len(trainer.seeds) > 1:
-        print("per seed: " + ", ".join(f"{s}: {r:.2f}" for s, r in zip(trainer.seeds, result.per_seed, strict=True)))
+        each = zip(trainer.seeds, result.per_seed, strict=True)
+        print("per seed: " + ", ".join(f"{seed}: {significant(value)}" for seed, value in each))
 
 
 def film(trainer: Trainer, arguments: argparse.Namespace) -> None:

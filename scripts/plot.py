@@ -12,11 +12,13 @@ import sys
 from pathlib import Path
 
 from stellaris_jax.compose import load_config
-from stellaris_jax.report.curves import plot_run, plot_runs
+from stellaris_jax.report.curves import FORMATS, checked, plot_run, plot_runs
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.report.sweep import report
 from stellaris_jax.schema import ConfigError
+
+OUT = f"{', '.join(FORMATS)}; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
 
 
 def main() -> None:
@@ -24,7 +26,7 @@ def main() -> None:
     parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
     parser.add_argument("--timeline", type=int, metavar="ROUNDS", help="draw who computes what in the first rounds")
     parser.add_argument("--sweep", type=Path, metavar="DIR", help="report on the runs of a sweep again")
-    parser.add_argument("--out", type=Path, help="file; default RUN_DIR/curve.png for one run, else comparison.png")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
     arguments = parser.parse_args()
     if arguments.sweep is not None:
         report(arguments.sweep)
@@ -33,6 +35,8 @@ def main() -> None:
     if not run_dirs and arguments.timeline is None:
         parser.error("name a run directory")
     try:
+        if arguments.out is not None:
+            checked(arguments.out)
         if arguments.timeline is not None:
             out = arguments.out or Path("timeline.png")
             path = plot_timeline(load_config(arguments.subjects), arguments.timeline, out)

@@ -100,16 +100,19 @@ class ActorCritic:
         above = ("mlp", (), *inner[2:]) if config.shared else inner
         self._actor = MLP(*above, outputs, start.kernel(start.actor))
         self._critic = MLP(*above, 1, start.kernel(start.critic))
-        self.observation_shape = observation_space.shape
+        self.observation_space, self.action_space, self.config = observation_space, action_space, config
         template = jax.eval_shape(self._init_tree, jax.random.key(0))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), template)
         self.size: int = sum(leaf.size for leaf in jax.tree.leaves(zeros))
         self._tail = jnp.zeros(-self.size % ALIGNMENT)
         _, self._unravel = ravel_pytree((zeros, self._tail))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorCritic, (self.observation_space, self.action_space, self.config)  # initialisers cannot be pickled
+
     def _init_tree(self, key: jax.Array) -> dict[str, Any]:
         tree: dict[str, Any] = {}
-        features = jnp.zeros((1, *self.observation_shape))
+        features = jnp.zeros((1, *self.observation_space.shape))
         if self._body is None:
             actor_key, critic_key = jax.random.split(key)
         else:
