@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.jsonl import plain
 from stellaris_jax.trainer import Trainer
+from stellaris_jax.validation import validate
 
 PACKAGES = (
     "jax",
@@ -61,7 +62,7 @@ def train(config: Config) -> dict[str, Any]:
       ConfigError: before anything is compiled, if the run cannot start.
       Interrupted: after SIGINT or SIGTERM, with everything saved.
     """
-    use_devices(config)
+    validate(config)
     if config.engine.compile_cache:
         enable_compile_cache()
     run_dir = Path(config.resume) if config.resume else new_run_dir(config)
@@ -162,20 +163,6 @@ def new_run_dir(config: Config) -> Path:
         n += 1
         path = stem.with_name(f"{stem.name}-{n}")
     return path
-
-
-def use_devices(config: Config) -> None:
-    """Check that the devices asked for exist; on a CPU, make that many before the backend starts."""
-    wanted = config.engine.devices
-    if wanted > 1 and os.environ.get("JAX_PLATFORMS", "") == "cpu":
-        # Refused once the backend has started; what it has is checked below.
-        with suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", wanted)
-    if wanted > jax.device_count():
-        raise ConfigError(
-            f"engine.devices={wanted} but JAX sees {jax.device_count()} {jax.default_backend()} device(s); lower it, "
-            f"or emulate devices on the CPU with JAX_PLATFORMS=cpu."
-        )
 
 
 def enable_compile_cache() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
+from stellaris_jax.compose import read_yaml
 from stellaris_jax.report.statistics import Curve
 from stellaris_jax.telemetry.jsonl import read_records
 
@@ -50,7 +50,7 @@ def read_run(path: Path) -> Run:
     records = list(read_records(metrics)) if metrics.exists() else []
     return Run(
         path=path,
-        config=flatten(OmegaConf.to_container(OmegaConf.load(config))) if config.exists() else {},
+        config=flatten(read_yaml(config)) if config.exists() else {},
         summary=json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None,
         rounds=[record for record in records if record["kind"] == "round"],
         evaluations=[record for record in records if record["kind"] == "evaluation"],
