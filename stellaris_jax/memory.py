@@ -14,6 +14,8 @@ from stellaris_jax.schema import ConfigError
 GIB = 2**30
 NAMED = 0.1
 """What takes less than this share of the whole is not named in the sentence."""
+BOUND = 64
+"""Bytes of the lower and the upper bound of one number of an observation: floats of Python, in tuples."""
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Where Linux says what a container may use."""
 

@@ -32,6 +32,8 @@ def group(kind: type, help: str, **defaults: Any) -> Any:
     return field(default_factory=lambda: kind(**defaults), metadata={"help": help})
 
 
+LAST_SEED = 2**32 - 1
+"""Larger seeds would be smaller ones once more: JAX and NumPy take 32 bits of them."""
 FLOAT32_MAX = 3.4e38
 DEEPEST, LONGEST = 20, 120
 """How deep data may be nested, and how long a value is shown."""

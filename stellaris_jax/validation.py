@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from stellaris_jax.config import Config, DelayConfig, knobs
+from stellaris_jax.scaling.scheduler import Scheduler
 from stellaris_jax.scaling.width import CONSTANT, is_scaled, width_of
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import LAST_SEED, ConfigError
 
-SEEDS = 2**32
-"""Seeds from here on would be those below it once more: JAX and NumPy take 32 bits of them."""
 MOST_LAYERS = 64
 MOST_SAMPLES = 2**30
 """Samples of a round: with two fragments at a time, their indices have 31 bits."""
@@ -19,7 +18,10 @@ MOST_PLANNED = 10**10
 
 
 def validate(config: Config) -> None:
-    """Raise ConfigError for the first value or combination of values that cannot run."""
+    """Raise ConfigError for the first value or combination of values that cannot run here.
+
+    That takes JAX to be started, with as many devices as are asked for.
+    """
     for key, entry in knobs().items():
         entry.check(attrgetter(key)(config))
     _require(_combinations(config))
@@ -42,8 +44,8 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
     """Conditions between keys, each with the sentence to say where it does not hold."""
     last = c.seed + c.num_seeds - 1
     yield (
-        last < SEEDS,
-        f"The last seed, seed + num_seeds - 1 = {last}, must be at most {SEEDS - 1}.",
+        last <= LAST_SEED,
+        f"The last seed, seed + num_seeds - 1 = {last}, must be at most {LAST_SEED}.",
     )
     yield (
         len(c.network.hidden) <= MOST_LAYERS,
@@ -137,6 +139,8 @@ def _scaling(c: Config) -> Iterator[tuple[bool, str]]:
                 scaling.rule != rule or value > 0.0,
                 f"scaling.{key}={value} must be greater than 0 under scaling.rule={rule}, which goes by shares of it.",
             )
+    if scaling.rule == "minionsrl" and scaling.scheduler:
+        Scheduler.load(scaling.scheduler)
     if not is_scaled(c):
         return
     width = width_of(c)

@@ -42,7 +42,12 @@ class Telemetry:
         self._console = console or Console()
         self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round)
         self._events = EventLog(self._run_dir, resume_round, self._metrics.last_env_steps)
-        self._display = make_display(self._console, title, total_rounds, progress)
+        try:
+            self._display = make_display(self._console, title, total_rounds, progress)
+        except BaseException:  # the output may be closed
+            self._events.close()
+            self._metrics.close()
+            raise
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
         """Reports training rounds, oldest first."""
