@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -101,11 +102,15 @@ class ActorCritic:
         self._actor = MLP(*above, outputs, start.kernel(start.actor))
         self._critic = MLP(*above, 1, start.kernel(start.critic))
         self.observation_space, self.action_space, self.config = observation_space, action_space, config
-        template = jax.eval_shape(self._init_tree, jax.random.key(0))
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), template)
-        self.size: int = sum(leaf.size for leaf in jax.tree.leaves(zeros))
+        self._template = jax.eval_shape(self._init_tree, jax.random.key(0))
+        self.size: int = sum(leaf.size for leaf in jax.tree.leaves(self._template))
         self._tail = jnp.zeros(-self.size % ALIGNMENT)
-        _, self._unravel = ravel_pytree((zeros, self._tail))
+
+    @cached_property
+    def _unravel(self) -> Callable[[jax.Array], Any]:
+        # When first used: a network may turn out to be too large to be made.
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._template)
+        return ravel_pytree((zeros, self._tail))[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorCritic, (self.observation_space, self.action_space, self.config)  # initialisers cannot be pickled

@@ -31,6 +31,8 @@ REFRESH_PER_SECOND = 2
 LINE_EVERY_SECONDS = 10.0
 SPARKLINE_LENGTH = 24
 WIDTH = 100
+NARROW = 80
+"""Columns below which the values of a line follow one another, instead of standing in columns."""
 
 
 class Display:
@@ -193,6 +195,10 @@ class LiveDisplay(Display):
             rows.append(("counted", *texts, *[""] * (3 - len(texts))))
         table = Table.grid(padding=(0, 3))
         table.add_column(style="cyan", no_wrap=True)
+        if self.console.width < NARROW:
+            for name, *values in rows:
+                table.add_row(name, "  ".join(filter(None, values)))
+            return table
         for _ in range(3):
             table.add_column(no_wrap=True)
         for row in rows:
