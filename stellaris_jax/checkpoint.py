@@ -110,7 +110,7 @@ class Checkpoints:
         # Orbax finds what it has to merge in this format by a pattern, in which a directory may look like another one.
         merged = not re.search(r"[][*?]", str(self.directory))
         handlers = {"state": ocp.StandardCheckpointHandler(use_ocdbt=merged), "host": ocp.JsonCheckpointHandler()}
-        logging.getLogger("absl").addFilter(_is_news)
+        logging.getLogger("absl").addFilter(_is_not_orbax)
         self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
         self.actions = ActionLog(self.directory.with_name("actions.bin"))
 
@@ -219,6 +219,6 @@ def _reason(error: Exception) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Of what Orbax logs, neither tracebacks, whose errors are raised as well, nor that there was nothing to merge."""
-    return "orbax" not in record.pathname or not (record.exc_info or "Skipping merge" in str(record.msg))
+def _is_not_orbax(record: logging.LogRecord) -> bool:
+    """Whether a log has something new to say: Orbax logs, with tracebacks, what it raises as well."""
+    return "orbax" not in record.pathname
