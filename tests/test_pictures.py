@@ -70,6 +70,15 @@ def test_seeds_that_share_no_range_are_shown_at_least(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_shows_how_many_groups_of_each_round_escaped(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", rounds=4, evaluations=2))
+    assert len(run_figure(run).axes) == 5, "runs of earlier versions have not counted groups"
+    for record, escapes, groups in zip(run.rounds, (0, 0, 5, 14), (20, 30, 40, 50), strict=True):
+        record |= {"gate_escapes": escapes, "gate_groups": groups}
+    share = run_figure(run).axes[-1].lines[0]
+    assert share.get_ydata().tolist() == [0, 0, 50, 90]
+
+
 LABELS = {
     "forty": [f"system_number_{i}_with_a_name_of_forty_chars" for i in range(8)],
     "sentences": [f"decay=0.9{i}, " + "learning_rate=0.001, num_envs=64, " * 6 for i in range(8)],

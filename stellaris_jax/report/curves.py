@@ -162,9 +162,9 @@ def _draw_gate(axes: Axes, run: Run) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     handles = axes.get_legend_handles_labels()[0]
     escaped, groups = (np.diff(_column(run.rounds, key), prepend=0) for key in ("gate_escapes", "gate_groups"))
-    if np.isfinite(escaped).any():
+    percent = 100 * np.divide(escaped, groups, out=np.full_like(groups, np.nan), where=groups > 0)
+    if np.isfinite(percent).any():
         share = axes.twinx()
-        percent = 100 * np.divide(escaped, groups, out=np.full_like(groups, np.nan), where=groups > 0)
         handles += share.plot(rounds, percent, color="0.45", linewidth=0.8, label="groups that escaped (right)")
         share.set_ylim(0, 105)
         share.set_ylabel("groups (%)", fontsize=TEXT)

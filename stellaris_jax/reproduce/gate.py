@@ -59,7 +59,7 @@ class Escapes:
             (self.late_escapes, self.late_groups),
             (self.late_escaped_gradients, self.late_gradients),
         )
-        return {name: part / whole for name, (part, whole) in zip(SHARES, pairs, strict=True)}
+        return {name: part / whole if whole else 0.0 for name, (part, whole) in zip(SHARES, pairs, strict=True)}
 
 
 NAMES = tuple(field.name for field in fields(Escapes))
