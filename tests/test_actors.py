@@ -27,6 +27,7 @@ from stellaris_jax.networks.distributions import Categorical
 from stellaris_jax.networks.normalizer import RunningStatistics
 from stellaris_jax.rollout import Normalizers, Trajectory, episode_totals, prepare
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 T, N = 16, 6
 register("test/clockwork", Clockwork)
 

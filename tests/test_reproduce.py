@@ -19,6 +19,7 @@ from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.schema import ConfigError
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 SEEDS = range(3, 5)
 
 
@@ -52,7 +53,8 @@ def test_time_and_money_are_those_of_the_run(root: Path, tmp_path: Path) -> None
 
 def test_scaled_runs_are_accounted_for_by_their_actors(tmp_path: Path) -> None:
     """Env steps, time and money of a run whose rounds differ in width, also when read back from the file."""
-    scaled = Variant("toy/nitro", (*TASK, "system=minionsrl", "scaling=nitro", "scaling.maximum=4"))
+    nitro = ("system=minionsrl", "scaling=nitro", "scaling.maximum=4", "scaling.minimum=2", "scaling.lanczos=4")
+    scaled = Variant("toy/nitro", (*TASK, *nitro))
     store = tmp_path / "learned.csv"
     (run,) = runs(jobs(scaled, SEEDS), tmp_path)
     for _ in range(2):
