@@ -26,7 +26,8 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="scheduler to go on from (fine-tuning)")
     one, none = program.at_least(1), program.at_least(0)
     parser.add_argument("--episodes", type=one, default=100, metavar="N", help="jobs to learn from (default 100)")
-    parser.add_argument("--compare", type=none, default=16, metavar="N", help="jobs to compare on (default 16)")
+    about = "jobs to compare on (default 16; 0: none)"
+    parser.add_argument("--compare", type=none, default=16, metavar="N", help=about)
     parser.add_argument("--seed", type=program.seed, default=0, metavar="S", help="first seed (default 0)")
     arguments = parser.parse_args()
     # Imported late, so that --help answers at once.

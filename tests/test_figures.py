@@ -7,16 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from studies import CENTRAL, TASK, Imagined
+from studies import CENTRAL, Imagined
 
 from stellaris_jax.billing import bill
 from stellaris_jax.compose import load_config
+from stellaris_jax.envs.job import JobEnv
 from stellaris_jax.reproduce import minionsrl, nitro, pictures, stellaris, stellaris_figures, stellaris_systems
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED
 from stellaris_jax.reproduce.stellaris_figures import FIGURES
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
-from stellaris_jax.scaling import width_of
+from stellaris_jax.scaling import Scheduler, width_of
+from stellaris_jax.scaling.scheduler import SHIPPED
+from stellaris_jax.scheduling import Choice, Outcome
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline import Round, Timeline, Usage
 
@@ -67,12 +71,27 @@ def test_the_evaluation_of_minionsrl_is_of_valid_configurations() -> None:
 
 
 def test_schedulers_are_trained_and_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = [*TASK, "scaling.target=1000", "scaling.budget=1", "delays=constant", "algorithm.minibatches=4"]
-    for name, value in {"_job": lambda _: job, "EPISODES": 2, "FINE_TUNING": 1, "COMPARED": 2}.items():
+    """What trains and runs them is in test_scheduler.py; here it is made up."""
+    trained: list[tuple[int, bool]] = []
+
+    def train_scheduler(job: list[str], episodes: int, seed: int = 0, start: Scheduler | None = None) -> Any:
+        trained.append((episodes, start is not None))
+        return Scheduler.load(SHIPPED), None
+
+    def run_jobs(env: JobEnv, choose: Choice, jobs: int, seed: int) -> Outcome:
+        actors = choose(np.zeros((jobs, 8)), np.random.default_rng(seed))
+        assert actors.shape == (jobs,)
+        return Outcome(*5 * [-1.0 * actors])
+
+    minionsrl._warm.cache_clear()
+    for name, value in {"train_scheduler": train_scheduler, "run_jobs": run_jobs, "COMPARED": 2}.items():
         monkeypatch.setattr(minionsrl, name, value)
     study = Study(tmp_path / "runs", tmp_path / "results", seeds=1)
     study.results.mkdir()
     claims = minionsrl.schedulers(study)
+    # Each job is compiled before its first training is timed.
+    pretrained, tuned = (minionsrl.EPISODES, False), (minionsrl.FINE_TUNING, True)
+    assert trained == [(1, False), pretrained, (1, False), tuned, pretrained]
     monkeypatch.setattr(minionsrl, "train_scheduler", None)
     monkeypatch.setattr(minionsrl, "run_jobs", None)
     assert minionsrl.schedulers(study) == claims and len(claims) == 13
@@ -80,6 +99,7 @@ def test_schedulers_are_trained_and_compared_once(tmp_path: Path, monkeypatch: p
     kinds = {(row["of"], row["what"]) for row in rows}
     assert len(kinds) == len(rows) == 3 + 4 + 3 + 3
     assert all(float(row["value"]) > 0 for row in rows if row["of"] == "seconds")
+    assert {row["what"]: float(row["value"]) for row in rows if row["of"] != "seconds"}["all actors"] == -16
 
 
 @pytest.fixture

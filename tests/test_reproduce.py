@@ -35,6 +35,7 @@ from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.scaling.scheduler import SHIPPED, Scheduler
 from stellaris_jax.schema import ConfigError
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 SEEDS = range(3, 5)
 
 
@@ -76,7 +77,8 @@ def test_what_is_evaluated_before_the_first_round_has_cost_nothing() -> None:
 
 def test_scaled_runs_are_accounted_for_by_their_actors(tmp_path: Path) -> None:
     """Env steps, time and money of a run whose rounds differ in width, also when read back from the file."""
-    scaled = Variant("toy/nitro", (*TASK, "system=minionsrl", "scaling=nitro", "scaling.maximum=4"))
+    nitro = ("system=minionsrl", "scaling=nitro", "scaling.maximum=4", "scaling.minimum=2", "scaling.lanczos=4")
+    scaled = Variant("toy/nitro", (*TASK, *nitro))
     store = tmp_path / "learned.csv"
     (run,) = runs(jobs(scaled, SEEDS), tmp_path)
     for _ in range(2):

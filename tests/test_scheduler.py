@@ -18,7 +18,7 @@ from stellaris_jax import ConfigError, Trainer, load_config, train
 from stellaris_jax.billing import bill
 from stellaris_jax.config import ScalingConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
-from stellaris_jax.envs.base import Array, Box, Discrete
+from stellaris_jax.envs.base import Array, Box, Discrete, TimeStep
 from stellaris_jax.envs.job import JobEnv
 from stellaris_jax.envs.registry import make, register
 from stellaris_jax.policy import Policy
@@ -64,9 +64,9 @@ def test_time_and_money_are_the_timeline_s(env: JobEnv) -> None:
     """With constant delays, of rounds of different widths."""
     plan = [1, 4, 2, 3, 4]
     keys = jax.random.split(jax.random.key(0), 1)
-    state, obs = env.reset(keys)
+    state, obs = jax.jit(env.reset)(keys)
     step = jax.jit(env.step)
-    starts = env.starts(jax.random.key(1))
+    starts = jax.jit(env.starts)(jax.random.key(1))
     timeline, before = Timeline.of(env.config, 0), 0.0
     np.testing.assert_array_equal(obs, [[0, 0, 0, 0, 0, 0, 0, 1]])
     for k, actors in enumerate(plan[:-1], 1):
@@ -92,12 +92,21 @@ def test_time_and_money_are_the_timeline_s(env: JobEnv) -> None:
 def test_a_job_ends_at_its_target_and_when_its_budget_is_spent() -> None:
     """To come beyond the target with too many dollars is no gain."""
     keys = jax.random.split(jax.random.key(0), 2)
-    both = ["scaling.target=1", "scaling.budget=1e-9", "delays.actor.seconds=0.001", "delays.learner.seconds=0.001"]
-    for overrides, penalty in ((["scaling.target=1"], 0.0), (["scaling.budget=1e-9"], -1000.0), (both, 0.0)):
-        long = ["algorithm.rollout_length=64", "total_steps=2560"]  # some episodes end in the first round
-        found = make("job/training", {"job": [*JOB, *long, *overrides]})
-        state, _ = found.reset(keys)
-        _, time_step = jax.jit(found.step)(keys, state, jnp.array([3, 3]), found.starts(keys[0]))
+    quick = ["delays.actor.seconds=0.001", "delays.learner.seconds=0.001"]
+    long = ["algorithm.rollout_length=64", "total_steps=2560"]  # some episodes end in the first round
+    found = make("job/training", {"job": [*JOB, *long, *quick]})
+    assert isinstance(found, JobEnv)
+    scales = found.scales
+
+    @jax.jit
+    def first_round(target: jax.Array, budget: jax.Array) -> TimeStep:
+        """Jobs that differ in these two alone, compiled once."""
+        found.scales = scales._replace(target=target, budget=budget)
+        starts = state, _ = found.reset(keys)
+        return found.step(keys, state, jnp.array([3, 3]), starts)[1]
+
+    for target, budget, penalty in ((1.0, 1.0, 0.0), (1000.0, 1e-9, -1000.0), (1.0, 1e-9, 0.0)):
+        time_step = first_round(target, budget)
         assert np.all(time_step.terminated)
         assert np.all(np.abs(time_step.reward - penalty) < 100)
         assert np.all(time_step.reward <= 0)
