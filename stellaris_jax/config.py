@@ -27,7 +27,7 @@ class EnvConfig:
         True, "host environments step on threads while learners train on the fragment before; false takes turns"
     )
     frame_stack: int = knob(
-        0, "observe this many last frames, joined along the last axis; 0: as the suite has it", within="[0, inf)"
+        0, "observe this many last frames, joined along the last axis; 0: as the suite has it", within="[0, 1000]"
     )
     sticky_actions: float = knob(0.0, "probability that the last action is done again instead", within="[0, 1)")
     life_loss: bool = knob(False, "a lost life ends an episode in training; evaluations play whole games (Atari)")
