@@ -50,7 +50,10 @@ PRIMARY = "train"
 MOST_POINTS = 10_000
 """Points of a sweep."""
 
-UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
+LONGEST_LINE = 100_000
+"""Characters of an override; Hydra reads a million in minutes."""
+
+UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
 """What reading a file that is no YAML, or no configuration, raises."""
 
 
@@ -226,11 +229,15 @@ class _Composer:
         if isinstance(overrides, str) or not all(isinstance(line, str) for line in overrides):
             raise ConfigError(f"Overrides are a list of texts, as in ['seed=3'], not {shown(overrides)}.")
         for line in overrides:
+            if len(line) > LONGEST_LINE:
+                raise ConfigError(f"{shown(line)} is too long an override; write it into a file of --config-dir.")
             try:
                 (override,) = parser.parse_overrides([line])
                 self._check(override)
                 parsed += parser.parse_overrides([_normal(override, line)])
-            except (HydraException, RecursionError):
+            except ConfigError:
+                raise
+            except (HydraException, RecursionError, ValueError):  # the last for integers of thousands of digits
                 advice = "write key=value" if "=" not in line else "quote the value, as in key='a, b'"
                 raise ConfigError(f"{shown(line)} is not an override; {advice}.") from None
         return parsed
@@ -398,7 +405,8 @@ def _retold(error: Exception, own: Path | None = None) -> ConfigError:
             read_yaml(file)
     except ConfigError as found:
         return found
-    return ConfigError(_one_line(cause or error))
+    where = re.search(r"full_key: ([\w.]+)", str(error))
+    return ConfigError(f"{where[1]}: {_one_line(error)}" if where else _one_line(cause or error))
 
 
 def _one_line(error: BaseException) -> str:

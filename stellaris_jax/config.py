@@ -30,7 +30,7 @@ class EnvConfig:
         600.0, "seconds a host environment may take for a step or a reset before the run gives up", within="(0, inf)"
     )
     frame_stack: int = knob(
-        0, "observe this many last frames, joined along the last axis; 0: as the suite has it", within="[0, inf)"
+        0, "observe this many last frames, joined along the last axis; 0: as the suite has it", within="[0, 1000]"
     )
     sticky_actions: float = knob(0.0, "probability that the last action is done again instead", within="[0, 1)")
     life_loss: bool = knob(False, "a lost life ends an episode in training; evaluations play whole games (Atari)")

@@ -11,7 +11,14 @@ from stellaris_jax.near_miss import did_you_mean
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted."""
+    """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted.
+
+    It is one line, whatever a value or the reason given by a library has in it.
+    """
+
+    def __init__(self, sentence: str):
+        characters = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in str(sentence))
+        super().__init__("".join(characters))
 
 
 class RunError(RuntimeError):
