@@ -24,16 +24,9 @@ def main() -> None:
     parser.add_argument("job", nargs="*", help="overrides of the job's configuration")
     parser.add_argument("--out", type=Path, required=True, help="file to write the scheduler to")
     parser.add_argument("--start", type=Path, help="scheduler to go on from (fine-tuning)")
-<<<<<<< HEAD
-    one, none = program.at_least(1), program.at_least(0)
-    parser.add_argument("--episodes", type=one, default=100, metavar="N", help="jobs to learn from (default 100)")
-    about = "jobs to compare on (default 16; 0: none)"
-    parser.add_argument("--compare", type=none, default=16, metavar="N", help=about)
-=======
     some, any_ = program.at_least(1), program.at_least(0)
     parser.add_argument("--episodes", type=some, default=100, metavar="N", help="jobs to learn from (default 100)")
     parser.add_argument("--compare", type=any_, default=16, metavar="N", help="jobs to compare on (default 16; 0: no)")
->>>>>>> input
     parser.add_argument("--seed", type=program.seed, default=0, metavar="S", help="first seed (default 0)")
     arguments = parser.parse_args()
     # Imported late, so that --help answers at once.
