@@ -98,7 +98,7 @@ def help_text(config: Config, config_dir: str | Path | None = None) -> str:
         section = entry.key.rpartition(".")[0]
         if section != heading:
             heading = section
-            lines += ["", *textwrap.wrap(f"{section.upper() or 'TOP LEVEL'}: {headings[section]}", width)]
+            lines += ["", *_wrapped(f"{section.upper() or 'TOP LEVEL'}: {headings[section]}", width)]
         about = f"{entry.help}; {entry.accepted}" if entry.accepted else entry.help
         lines += _row(f"{entry.key:<30} {_shown(attrgetter(entry.key)(config))}", about, 46, width)
     return "\n".join([*lines, "", "EXAMPLES", EXAMPLES])
@@ -108,12 +108,16 @@ def _row(head: str, about: str, indent: int, width: int) -> list[str]:
     """What a line is about, and wrapped text in a column to its right; below it where there is no room for that."""
     below = width < NARROW
     indent = 6 if below else indent
-    wrapped = [" " * indent + line for line in textwrap.wrap(about, max(width - indent, 16))]
+    wrapped = [" " * indent + line for line in _wrapped(about, width - indent)]
     if below:
         head = re.sub(" +", " ", head)
     if below or len(head) + 3 > indent:
         return [f"  {head}", *wrapped]
     return [f"  {head} ".ljust(indent) + wrapped[0].lstrip(), *wrapped[1:]]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(width, 24), break_on_hyphens=False)
 
 
 def _shown(value: Any) -> str:

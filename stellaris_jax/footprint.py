@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import jax
 
 from stellaris_jax.config import Config
-from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
 from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.memory import Part, check_fits
 from stellaris_jax.networks import ActorCritic
@@ -51,7 +52,7 @@ def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: Acto
 
 def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
     host, space = isinstance(env, HostEnv), env.observation_space
-    state = [] if isinstance(env, HostEnv) else jax.tree.leaves(jax.eval_shape(env.reset, _key()))
+    state = [] if isinstance(env, HostEnv) else jax.tree.leaves(jax.eval_shape(partial(_state, env)))
     return Sizes(
         observation=space.size * (1 if space.dtype == "uint8" else WORD),
         state=sum(leaf.size * leaf.dtype.itemsize for leaf in state),
@@ -63,9 +64,9 @@ def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
     )
 
 
-def _key() -> jax.Array:
-    """One environment's key."""
-    return jax.random.split(jax.random.key(0), 1)
+def _state(env: VecEnv) -> EnvState:
+    """The state of one environment."""
+    return env.reset(jax.random.split(jax.random.key(0), 1))[0]
 
 
 def parts(config: Config, sizes: Sizes) -> Iterator[Part]:

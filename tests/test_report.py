@@ -188,7 +188,7 @@ def test_plot_script(tmp_path: Path) -> None:
     assert plot(*places, "--out", tmp_path / "both.png").returncode == 0
     assert_picture(tmp_path / "both.png", width=1200)
     refused = plot(tmp_path / "nothing")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
 
 

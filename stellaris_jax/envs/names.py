@@ -54,7 +54,7 @@ def positive_int(key: str, value: Any) -> int:
 
 
 def like(key: str, value: Any, default: Any) -> Any:
-    """`value` if it is of the kind of `default`, where that is a flag, text, a range or a number, else `ConfigError`."""
+    """`value` if it is of the kind of `default`, a flag, text, range or number; else `ConfigError`."""
     if isinstance(default, bool):
         valid, kind = isinstance(value, bool), "true or false"
     elif isinstance(default, str):

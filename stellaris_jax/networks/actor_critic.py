@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from stellaris_jax.config import NetworkConfig
@@ -102,9 +103,9 @@ class ActorCritic:
         self._actor = MLP(*above, outputs, start.kernel(start.actor))
         self._critic = MLP(*above, 1, start.kernel(start.critic))
         self.observation_space, self.action_space, self.config = observation_space, action_space, config
-        self._template = jax.eval_shape(self._init_tree, jax.random.key(0))
+        self._template = jax.eval_shape(lambda: self._init_tree(jax.random.key(0)))
         self.size: int = sum(leaf.size for leaf in jax.tree.leaves(self._template))
-        self._tail = jnp.zeros(-self.size % ALIGNMENT)
+        self._tail = np.zeros(-self.size % ALIGNMENT, np.float32)
 
     @cached_property
     def _unravel(self) -> Callable[[jax.Array], Any]:
