@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import yaml
+from commands import call
 from matplotlib.patches import Rectangle
 
 from stellaris_jax.report.curves import comparison_figure, plot_run, plot_runs, run_figure
@@ -232,9 +233,9 @@ def test_plot_script(tmp_path: Path) -> None:
 
     assert plot(places[0]).stdout.strip() == str(places[0] / "curve.png")
     assert_picture(places[0] / "curve.png", width=1200)
-    assert plot(*places, "--out", tmp_path / "both.png").returncode == 0
+    assert call("plot.py", *places, "--out", tmp_path / "both.png").returncode == 0
     assert_picture(tmp_path / "both.png", width=1200)
-    refused = plot(tmp_path / "nothing")
+    refused = call("plot.py", tmp_path / "nothing")
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1
 
