@@ -13,21 +13,23 @@ share the work.
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
 
+from stellaris_jax import program
 from stellaris_jax.schema import ConfigError
 
 MODULES = {"stellaris": "stellaris_figures", "nitro": "nitro", "minionsrl": "minionsrl"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program.Parser(__doc__)
     parser.add_argument("paper", choices=list(MODULES))
     parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")
-    parser.add_argument("--seeds", type=int, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
+    count = program.at_least(1)
+    parser.add_argument("--seeds", type=count, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
     parser.add_argument("--envs", nargs="+", metavar="ENV", help="environments, such as hopper; default the paper's")
     parser.add_argument("--untuned", action="store_true", help="at the paper's learning rates only")
     parser.add_argument("--runs", type=Path, help="directory of the trained runs; default runs/<paper>")
@@ -37,12 +39,11 @@ def main() -> None:
     paper = import_module(f"stellaris_jax.reproduce.{MODULES[arguments.paper]}")
     from stellaris_jax.reproduce.study import Study, reproduce
     from stellaris_jax.run import Interrupted
+    from stellaris_jax.signals import Abandoned
 
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
     if unknown:
-        sys.exit(f"--envs {unknown[0]} is not one of {', '.join(paper.ENVS)}.")
-    if arguments.seeds is not None and arguments.seeds < 1:
-        sys.exit(f"--seeds must be at least 1, not {arguments.seeds}.")
+        raise ConfigError(f"--envs {unknown[0]} is not one of {', '.join(paper.ENVS)}.")
     study = Study(
         runs=arguments.runs or Path("runs") / arguments.paper,
         results=arguments.results or Path("results") / arguments.paper,
@@ -52,11 +53,12 @@ def main() -> None:
     )
     try:
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
-    except ConfigError as error:
-        sys.exit(str(error))
     except Interrupted as stop:
         sys.exit(128 + stop.signum)
+    except Abandoned as stop:
+        sys.stdout.flush()
+        os._exit(128 + stop.signum)  # an orderly end would wait for what is still being computed
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from threading import Event
 
 import jax
 import numpy as np
@@ -321,14 +322,16 @@ def host(*overrides: str) -> Config:
 def test_host_actors_that_are_not_asked_stand_still(overlap: str) -> None:
     settings_ = host("scaling=nitro", f"env.overlap={overlap}")
     env = Clockwork()
-    actors = Actors(env, ActorCritic(env.observation_space, env.action_space, settings_.network), settings_, [0, 1])
+    network = ActorCritic(env.observation_space, env.action_space, settings_.network)
+    actors = Actors(env, network, settings_, [0, 1], Event())
     example = actors.example()
     statistics = Normalizers(normalizer.init((4,)), normalizer.init(()))
     fresh = jax.tree.map(lambda x: np.stack([np.asarray(x)] * 2), statistics)
     behaviour = Behaviour([0, 0], np.zeros_like(example.params), fresh)
     taken = np.zeros((2, 8), int)
     orders = [[3, 8], [8, 0], [1, 5]]
-    actors.begin(0, behaviour, orders[0])
+    actors.open(0)
+    actors.request(behaviour, orders[0])
     for k, envs in enumerate(orders):
         trajectory = actors.receive().fragment.trajectory
         for s, n in enumerate(envs):

@@ -270,7 +270,7 @@ def test_files_that_are_no_schedulers(tmp_path: Path) -> None:
     broken.write_bytes(b"no archive")
     other = tmp_path / "other.npz"
     np.savez(other, k0=np.zeros((3, 2)), b0=np.zeros(2))
-    for path, part in ((tmp_path / "none.npz", "does not exist"), (broken, "not a scheduler"), (other, "3 features")):
+    for path, part in ((tmp_path / "none.npz", "does not exist"), (broken, "not a scheduler"), (other, "for 8 inputs")):
         with pytest.raises(ConfigError, match=part) as caught:
             Trainer(config("scaling=minionsrl", f"scaling.scheduler={path}"))
         assert str(path) in str(caught.value)

@@ -248,4 +248,4 @@ def test_script_evaluates_and_films_a_run(tmp_path: Path) -> None:
     assert episodes == [f"return {length:.2f}, length {length}" for length in lengths] and len(lengths) == 2
 
     result = call("evaluate.py", run_dir, "--video", tmp_path / "film.avi")
-    assert result.returncode == 1 and result.stderr == f"error: --video={tmp_path}/film.avi must end in .mp4 or .gif.\n"
+    assert result.returncode == 2 and result.stderr == f"error: --video={tmp_path}/film.avi must end in .mp4 or .gif.\n"
