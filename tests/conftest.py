@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ import pytest
 if TYPE_CHECKING:
     from stellaris_jax.config import Config
 
-NOT_COMPILED = ("seed", "total_steps", "delays", "evaluation", "checkpoint", "run", "resume")
-"""Parts of a configuration that no program of a trainer depends on, but for how an evaluation acts."""
+NOT_COMPILED = ("seed", "total_steps", "delays", "prices", "system", "evaluation", "checkpoint", "run", "resume")
+COMPILED = ("system.aggregation", "system.truncation", "system.rho", "evaluation.greedy")
+"""Parts of a configuration that no program of a trainer depends on, and what of them one does. The rest of a system is
+in its plans and their shape."""
 
 
 def pytest_configure() -> None:
@@ -37,12 +40,12 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="module")
 def shared_programs() -> Iterator[None]:
-    """Trainers of a module whose configurations differ in `NOT_COMPILED` alone share what they compile."""
+    """Trainers of a module share what they compile, as far as their configurations allow it."""
     from stellaris_jax import trainer
 
     def key(config: Config) -> str:
         static = {name: value for name, value in asdict(config).items() if name not in NOT_COMPILED}
-        return json.dumps([static, config.evaluation.greedy], sort_keys=True)
+        return json.dumps([static, [attrgetter(name)(config) for name in COMPILED]], sort_keys=True)
 
     def remembered(make: Callable[..., Any], place: int) -> Callable[..., Any]:
         made: dict[Any, Any] = {}

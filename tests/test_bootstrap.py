@@ -65,8 +65,8 @@ def roll_host(env: HostEnv, network: ActorCritic, params: jax.Array, config: Env
 @pytest.mark.filterwarnings("ignore:Brax System")
 @pytest.mark.parametrize(
     "case",
-    # MJX compiles for a minute; its last observations are in test_mjx.py, the adapters' common reset in the others.
-    [pytest.param(case, marks=pytest.mark.slow) if case == "mjx" else case for case in CASES],
+    # Physics compiles for long; its last observations are in test_mjx.py and test_envs.py, the reset is the others'.
+    [pytest.param(case, marks=pytest.mark.slow) if case in ("mjx", "brax") else case for case in CASES],
 )
 def test_bootstrap(case: str) -> None:
     env = from_config(CASES[case])

@@ -254,6 +254,7 @@ def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
     assert (items["actor_idle"] == 0.0) == (name in ("minionsrl", "nitro"))
 
 
+@pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize("name", choices("system"))
 def test_every_system_trains(name: str) -> None:
     small = ["env=diagnostic/observation_action_reward", "env.num_envs=16", "algorithm.rollout_length=8"]

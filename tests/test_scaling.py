@@ -129,7 +129,8 @@ def test_a_full_round_is_cut_as_without_scaling() -> None:
 # Rounds --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "impact"])
+# PPO's masks are also in test_devices_change_nothing_in_narrow_rounds.
+@pytest.mark.parametrize("algorithm", [pytest.param("ppo", marks=pytest.mark.slow), "impact"])
 def test_a_wider_program_changes_nothing(algorithm: str) -> None:
     """Rounds of 3 actors run compiled for exactly 3 and for 8, five of them masked."""
     settings = config("scaling.actors=3", f"algorithm={algorithm}", "algorithm.minibatches=4", "algorithm.epochs=2")

@@ -68,6 +68,7 @@ def test_time_and_money_are_the_timeline_s(env: JobEnv) -> None:
     step = jax.jit(env.step)
     starts = jax.jit(env.starts)(jax.random.key(1))
     timeline, before = Timeline.of(env.config, 0), 0.0
+    updates, learned = 0, np.asarray(state.engine.params[0])
     np.testing.assert_array_equal(obs, [[0, 0, 0, 0, 0, 0, 0, 1]])
     for k, actors in enumerate(plan[:-1], 1):
         state, time_step = step(jax.random.split(jax.random.key(k), 1), state, jnp.array([actors - 1]), starts)
@@ -77,6 +78,10 @@ def test_time_and_money_are_the_timeline_s(env: JobEnv) -> None:
         assert float(env.cost(jax.tree.map(lambda x: x[0], state))) == pytest.approx(cost, rel=1e-5)
         assert float(time_step.reward[0]) == pytest.approx(-0.1 * (usage.seconds - before), rel=1e-4)
         before = usage.seconds
+        updates, params = updates + 2 * actors, np.asarray(state.engine.params[0])
+        assert int(state.engine.version[0]) == usage.updates == updates
+        assert np.isfinite(params).all() and np.abs(params - learned).max() > 1e-3
+        learned = params
         assert float(time_step.obs[0, 0]) == pytest.approx(k / 5)
         assert float(time_step.obs[0, 7]) == pytest.approx(1 - cost, rel=1e-5)
         assert not time_step.terminated[0]
@@ -124,8 +129,12 @@ def test_every_sample_is_in_one_minibatch_of_an_epoch(env: JobEnv) -> None:
             assert np.all(epoch[: int(count)] >= 0) and np.all(epoch[int(count) :] < 0)
 
 
+@pytest.mark.slow
 def test_a_job_learns_as_its_trainer_does() -> None:
-    """Rounds of the environment against rounds of a trainer: the same job, other random numbers."""
+    """Rounds of the environment against rounds of a trainer: the same job, other random numbers.
+
+    That every gradient of a round is learned from is also in the first test.
+    """
     job = ["env=gymnax/cartpole", "delays=constant", "scaling.target=1000", "total_steps=40_960"]
     found = make("job/training", {"job": job})
     outcome = run_jobs(found, constant(16), 6, seed=0)
