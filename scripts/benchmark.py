@@ -12,45 +12,57 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+
+from stellaris_jax import program
+from stellaris_jax.report.table import print_table, wide_console
+from stellaris_jax.schema import ConfigError
+from stellaris_jax.telemetry.format import significant
+
+PEER_MODULES = {"rejax": "rejax, gymnax", "cleanrl": "torch, gym, envpool"}
+"""What the Python of a peer must have, of what is not in the standard library."""
 
 
 def main() -> None:
     from stellaris_jax import benchmark, benchmark_envs
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program.Parser(__doc__)
+    count = program.at_least(1)
     commands = parser.add_subparsers(dest="command", required=True)
     through = commands.add_parser("throughput", help="training steps/s beside a peer")
     through.add_argument("--jobs", nargs="+", choices=list(benchmark.JOBS), default=list(benchmark.JOBS))
     through.add_argument("--systems", nargs="+", choices=list(benchmark.SYSTEMS), default=["central", "stellaris"])
-    through.add_argument("--repeats", type=int, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
+    through.add_argument("--repeats", type=count, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
     for peer in sorted({*benchmark.PEERS.values()}):
         through.add_argument(f"--{peer}", metavar="PYTHON", help=f"Python of a virtual environment for {peer}")
     engine = commands.add_parser("engine", help="the cost of asynchrony per gradient")
-    engine.add_argument("--rounds", type=int, default=16, help="rounds per chunk (default 16)")
-    engine.add_argument("--repeats", type=int, default=15, help="chunks of each system (default 15)")
+    engine.add_argument("--rounds", type=count, default=16, help="rounds per chunk (default 16)")
+    engine.add_argument("--repeats", type=count, default=15, help="chunks of each system (default 15)")
     engine.add_argument("overrides", nargs="*", help="config overrides, e.g. engine.lanes=8")
     one = commands.add_parser("measure", help="one run of one job, as a JSON line (used by throughput)")
     one.add_argument("job", choices=list(benchmark.JOBS))
     one.add_argument("system", choices=list(benchmark.SYSTEMS))
-    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--seed", type=program.seed, default=0)
     envs = commands.add_parser("envs", help="env steps/s of every adapter")
     envs.add_argument("--envs", nargs="+", choices=list(benchmark_envs.ENVS), default=list(benchmark_envs.ENVS))
-    envs.add_argument("--repeats", type=int, default=7, help="fragments or chunks of each kind (default 7)")
+    envs.add_argument("--repeats", type=count, default=7, help="fragments or chunks of each kind (default 7)")
     for command in (through, engine, envs):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     own = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     own.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
-    own.add_argument("--repeats", type=int, default=32, help="timings of each part (default 32)")
+    own.add_argument("--repeats", type=count, default=32, help="timings of each part (default 32)")
     own.add_argument("overrides", nargs="*", help="the job, e.g. env=brax/hopper")
     arguments = parser.parse_args()
 
-    console = Console()
+    console = wide_console()
     result: Any
+    if getattr(arguments, "json", None) is not None:
+        check_file(arguments.json)
     if arguments.command == "measure":
         print(json.dumps(benchmark.measure(arguments.job, arguments.system, arguments.seed)))
         return
@@ -60,6 +72,8 @@ def main() -> None:
         return
     if arguments.command == "throughput":
         pythons = {peer: python for peer in benchmark.PEERS.values() if (python := getattr(arguments, peer))}
+        for peer, python in pythons.items():
+            check_peer(peer, python)
         result = benchmark.throughput(arguments.jobs, arguments.systems, arguments.repeats, pythons, console.print)
         show_throughput(console, result, benchmark.PEERS)
     elif arguments.command == "envs":
@@ -70,8 +84,27 @@ def main() -> None:
         console.print_json(json.dumps(result))
     if arguments.json:
         document = {"benchmark": arguments.command, **benchmark.context(), "result": result}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def check_file(path: Path) -> None:
+    """Make the directory of a file that is to be written. Raises ConfigError where there cannot be such a file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fits = not path.is_dir()
+    except OSError:
+        fits = False
+    if not fits:
+        raise ConfigError(f"--json={path} cannot be a file.")
+
+
+def check_peer(peer: str, python: str) -> None:
+    """Raise ConfigError unless `python` runs and has what a peer needs: found out before an hour has gone by."""
+    module = PEER_MODULES[peer]
+    if shutil.which(python) is None:
+        raise ConfigError(f"--{peer}={python} is not a program.")
+    if subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode != 0:
+        raise ConfigError(f"--{peer}={python} is not a Python that has {module}; scripts/peers/{peer}_ppo.py says how.")
 
 
 def write_delays(console: Console, arguments: argparse.Namespace) -> None:
@@ -80,7 +113,7 @@ def write_delays(console: Console, arguments: argparse.Namespace) -> None:
     from stellaris_jax.compose import load_config
 
     if arguments.out.exists():
-        raise SystemExit(f"error: --out={arguments.out} exists; name another file.")
+        raise ConfigError(f"--out={arguments.out} exists; name another file.")
     table = calibrate(load_config(arguments.overrides), arguments.repeats)
     command = f"python scripts/benchmark.py calibrate {' '.join(arguments.overrides)} --out {arguments.out}"
     write(table, arguments.out, f"Seconds on {benchmark.context()['device']}, by\n{command}")
@@ -89,39 +122,40 @@ def write_delays(console: Console, arguments: argparse.Namespace) -> None:
     console.print(f"Written to {arguments.out}; use it with delays={arguments.out.stem}.")
 
 
-def show_throughput(console: Console, rows: list[dict[str, Any]], peers: dict[str, str]) -> None:
-    table = Table(title="training throughput (medians; compilation and evaluation excluded)")
-    for column in ("job", "what", "steps/s", "ratio to peer", "return", "compile s", "peak MB"):
-        table.add_column(column, justify="left" if column in ("job", "what") else "right")
-    for row in rows:
-        ratio = row.get(f"ratio_to_{peers[row['job']]}")
-        table.add_row(
-            row["job"],
-            row["what"],
-            f"{row['steps_per_second']:,.0f}",
-            "" if ratio is None else f"{ratio:.2f}",
-            f"{row['return_mean']:.1f}",
-            f"{row['compile_seconds']:.1f}",
-            f"{row['peak_memory_mb']:.0f}",
+def show_throughput(console: Console, results: list[dict[str, Any]], peers: dict[str, str]) -> None:
+    rows = []
+    for result in results:
+        ratio = result.get(f"ratio_to_{peers[result['job']]}")
+        rows.append(
+            {
+                "job": result["job"],
+                "what": result["what"],
+                "steps/s": f"{result['steps_per_second']:,.0f}",
+                "ratio to peer": "" if ratio is None else f"{ratio:.2f}",
+                "return": significant(result["return_mean"]),
+                "compile s": f"{result['compile_seconds']:.1f}",
+                "peak MB": f"{result['peak_memory_mb']:.0f}",
+            }
         )
-    console.print(table)
+    title = "training throughput (medians; compilation and evaluation excluded)"
+    print_table(console, title, rows, names=("job", "what"))
 
 
-def show_envs(console: Console, rows: list[dict[str, Any]]) -> None:
-    table = Table(title="env steps/s (medians)")
-    kinds = ("suite", "adapter", "policy", "training", "training, no overlap")
-    for column in ("environment", *kinds, "adapter to suite", "compile s"):
-        table.add_column(column, justify="left" if column == "environment" else "right")
-    for row in rows:
-        speeds = [row["steps_per_second"].get(kind) for kind in kinds]
-        table.add_row(
-            f"{row['env']} x {row['num_envs']}",
-            *("" if speed is None else f"{speed:,.0f}" for speed in speeds),
-            f"{row['adapter_to_suite']:.2f}",
-            f"{row['compile_seconds']['training']:.1f}",
+def show_envs(console: Console, results: list[dict[str, Any]]) -> None:
+    rows = []
+    for result in results:
+        speeds = result["steps_per_second"]
+        kinds = ("suite", "adapter", "policy", "training", "training, no overlap")
+        rows.append(
+            {
+                "environment": f"{result['env']} x {result['num_envs']}",
+                **{kind: f"{speeds[kind]:,.0f}" if kind in speeds else "" for kind in kinds},
+                "adapter to suite": f"{result['adapter_to_suite']:.2f}",
+                "compile s": f"{result['compile_seconds']['training']:.1f}",
+            }
         )
-    console.print(table)
+    print_table(console, "env steps/s (medians)", rows, names=("environment",))
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

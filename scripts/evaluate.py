@@ -11,49 +11,48 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from typing import TYPE_CHECKING
 
-from stellaris_jax.schema import ConfigError, RunError
+from stellaris_jax import program
+from stellaris_jax.schema import RunError
 
 if TYPE_CHECKING:
     from stellaris_jax.trainer import Trainer
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program.Parser(__doc__)
+    count = program.at_least(1)
     parser.add_argument("run_dir", help="directory of the run")
-    parser.add_argument("--episodes", type=int, default=128, help="episodes per trained seed (default 128)")
-    parser.add_argument("--seed", type=int, default=0, help="picks other episodes (default 0)")
+    parser.add_argument("--episodes", type=count, default=128, help="episodes per trained seed (default 128)")
+    parser.add_argument("--seed", type=program.seed, default=0, help="picks other episodes (default 0)")
     actions = parser.add_mutually_exclusive_group()
     actions.add_argument("--greedy", action="store_true", help="take the most likely actions")
     actions.add_argument("--sample", action="store_true", help="sample actions from the policy")
     parser.add_argument("--video", metavar="FILE", help="film the first trained seed instead, as .mp4 or (short) .gif")
-    parser.add_argument("--video-episodes", type=int, default=1, metavar="N", help="episodes in the film (default 1)")
+    parser.add_argument("--video-episodes", type=count, default=1, metavar="N", help="episodes in the film (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     arguments = parser.parse_args()
-    for option in ("episodes", "video_episodes"):
-        if getattr(arguments, option) < 1:
-            parser.error(f"--{option.replace('_', '-')}={getattr(arguments, option)} must be at least 1")
 
     from stellaris_jax.report.video import checked
     from stellaris_jax.run import open_run
 
-    try:
-        if arguments.video is not None:
-            checked(arguments.video)
-        trainer = open_run(arguments.run_dir)
-        if arguments.greedy or arguments.sample:
-            trainer.config.evaluation.greedy = arguments.greedy
-        (evaluate if arguments.video is None else film)(trainer, arguments)
-    except (ConfigError, RunError) as error:
-        sys.exit(f"error: {error}")
+    if arguments.video is not None:
+        checked(arguments.video)
+    trainer = open_run(arguments.run_dir)
+    if arguments.greedy or arguments.sample:
+        trainer.config.evaluation.greedy = arguments.greedy
+    (evaluate if arguments.video is None else film)(trainer, arguments)
 
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Print what episodes of all trained seeds return."""
+    from stellaris_jax.footprint import check_run
+    from stellaris_jax.telemetry.format import basis, over_seeds, significant
     from stellaris_jax.telemetry.jsonl import plain
 
+    trainer.config.evaluation.episodes = arguments.episodes
+    check_run(trainer.config, trainer.env, trainer.network)
     result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
     mean, ci95 = result.mean_ci95()
     if not math.isfinite(mean):
@@ -62,11 +61,12 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
         figures = {"round": trainer.round, "episodes": int(result.returns.size), "return_mean": mean}
         print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
         return
-    over = "seeds" if len(trainer.seeds) > 1 else "episodes"
-    print(f"{trainer.config.env.name}, round {trainer.round}: {result.returns.size} episodes")
-    print(f"return {mean:.2f} ± {ci95:.2f} (95 % over {over}), length {result.lengths.mean():.1f}")
+    of = basis(len(trainer.seeds), result.returns.size)
+    print(f"{trainer.config.env.name}, round {trainer.round}")
+    print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}; length {result.lengths.mean():.1f}")
     if len(trainer.seeds) > 1:
-        print("per seed: " + ", ".join(f"{s}: {r:.2f}" for s, r in zip(trainer.seeds, result.per_seed, strict=True)))
+        each = zip(trainer.seeds, result.per_seed, strict=True)
+        print("per seed: " + ", ".join(f"{seed}: {significant(value)}" for seed, value in each))
 
 
 def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
@@ -85,4 +85,4 @@ def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

@@ -13,22 +13,23 @@ share the work.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from importlib import import_module
 from pathlib import Path
 
-from stellaris_jax.schema import ConfigError, RunError
+from stellaris_jax import program
+from stellaris_jax.schema import ConfigError
 
 MODULES = {"stellaris": "stellaris_figures", "nitro": "nitro", "minionsrl": "minionsrl"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program.Parser(__doc__)
     parser.add_argument("paper", choices=list(MODULES))
     parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")
-    parser.add_argument("--seeds", type=int, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
+    count = program.at_least(1)
+    parser.add_argument("--seeds", type=count, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
     parser.add_argument("--envs", nargs="+", metavar="ENV", help="environments, such as hopper; default the paper's")
     parser.add_argument("--untuned", action="store_true", help="at the paper's learning rates only")
     parser.add_argument("--runs", type=Path, help="directory of the trained runs; default runs/<paper>")
@@ -42,9 +43,7 @@ def main() -> None:
 
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
     if unknown:
-        sys.exit(f"--envs {unknown[0]} is not one of {', '.join(paper.ENVS)}.")
-    if arguments.seeds is not None and arguments.seeds < 1:
-        sys.exit(f"--seeds must be at least 1, not {arguments.seeds}.")
+        raise ConfigError(f"--envs {unknown[0]} is not one of {', '.join(paper.ENVS)}.")
     study = Study(
         runs=arguments.runs or Path("runs") / arguments.paper,
         results=arguments.results or Path("results") / arguments.paper,
@@ -54,8 +53,6 @@ def main() -> None:
     )
     try:
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
-    except (ConfigError, RunError) as error:
-        sys.exit(str(error))
     except Interrupted as stop:
         sys.exit(128 + stop.signum)
     except Abandoned as stop:
@@ -64,4 +61,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

@@ -12,38 +12,36 @@ scaling.budget are the return it should reach and the dollars it may cost.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from pathlib import Path
 
+from stellaris_jax import program
 from stellaris_jax.schema import ConfigError
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = program.Parser(__doc__)
     parser.add_argument("job", nargs="*", help="overrides of the job's configuration")
     parser.add_argument("--out", type=Path, required=True, help="file to write the scheduler to")
     parser.add_argument("--start", type=Path, help="scheduler to go on from (fine-tuning)")
-    parser.add_argument("--episodes", type=int, default=100, metavar="N", help="jobs to learn from (default 100)")
-    parser.add_argument("--compare", type=int, default=16, metavar="N", help="jobs to compare on (default 16; 0: none)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="first seed (default 0)")
+    some, any_ = program.at_least(1), program.at_least(0)
+    parser.add_argument("--episodes", type=some, default=100, metavar="N", help="jobs to learn from (default 100)")
+    parser.add_argument("--compare", type=any_, default=16, metavar="N", help="jobs to compare on (default 16; 0: no)")
+    parser.add_argument("--seed", type=program.seed, default=0, metavar="S", help="first seed (default 0)")
     arguments = parser.parse_args()
     # Imported late, so that --help answers at once.
     from stellaris_jax.run import enable_compile_cache
     from stellaris_jax.scaling.scheduler import Scheduler
     from stellaris_jax.scheduling import constant, random, run_jobs, scheduled, train_scheduler
+    from stellaris_jax.telemetry.format import significant
 
     enable_compile_cache()
-    try:
-        if arguments.out.exists():
-            raise ConfigError(f"--out {arguments.out} exists; name another file.")
-        start = Scheduler.load(arguments.start) if arguments.start else None
-        begin = time.perf_counter()
-        scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)
-        scheduler.save(arguments.out)
-    except ConfigError as error:
-        sys.exit(f"error: {error}")
+    if arguments.out.exists():
+        raise ConfigError(f"--out {arguments.out} exists; name another file.")
+    start = Scheduler.load(arguments.start) if arguments.start else None
+    begin = time.perf_counter()
+    scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)
+    scheduler.save(arguments.out)
     print(f"trained in {time.perf_counter() - begin:.0f} s: {arguments.out}")
     if not arguments.compare:
         return
@@ -51,14 +49,14 @@ def main() -> None:
     rivals = {f"{n} actors": constant(n) for n in sorted({1, most // 4, most // 2, most} - {0})}
     print(f"{'':14}{'seconds':>12}{'dollars':>12}{'rounds':>12}{'return':>12}{'reached':>12}{'objective':>14}")
     for name, choose in {"scheduler": scheduled(scheduler), "random": random(most), **rivals}.items():
-        outcome = run_jobs(env, choose, arguments.compare, seed=10_000 + arguments.seed)
+        outcome = run_jobs(env, choose, arguments.compare, seed=(10_000 + arguments.seed) % 2**32)
         means = [figure.mean() for figure in outcome]
         reached = (outcome.reward >= env.scales.target).mean()
         print(
-            f"{name:14}{means[0]:12.0f}{means[1]:12.4f}{means[2]:12.1f}{means[3]:12.1f}{reached:12.0%}{means[4]:14.1f}",
+            f"{name:14}{means[0]:12.0f}{means[1]:12.4f}{means[2]:12.1f}{significant(means[3]):>12}{reached:12.0%}{means[4]:14.1f}",
             flush=True,
         )
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

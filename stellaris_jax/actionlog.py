@@ -1,8 +1,8 @@
 """The actions that host environments were given, in one file that only grows.
 
-Such environments cannot be saved, but each is a function of its seed and of its actions: a resumed run gives it the same
-ones again. A checkpoint holds a mark in the file; what lies behind the mark belongs to a later checkpoint, or to one
-that was never finished.
+Such environments cannot be saved, but each is a function of its seed and of its actions: a resumed run gives it the
+same ones again. A checkpoint holds a mark in the file; what lies behind the mark belongs to a later checkpoint, or to
+one that was never finished.
 """
 
 from __future__ import annotations

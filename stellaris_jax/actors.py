@@ -2,14 +2,15 @@
 
 A thread collects fragments: with overlap the next one while the learners train on the last one, with the environments
 split in two, one half stepping in the suite's own threads while the policy runs on the other. One fragment is on its
-way at a time, and the policy it is rolled with is the newest one when it is asked for: so the data is one round old, and
-a run repeats itself to the bit in spite of the threads.
+way at a time, and the policy it is rolled with is the newest one when it is asked for: so the data is one round old,
+and a run repeats itself to the bit in spite of the threads.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -138,13 +139,17 @@ class Actors:
         self.under_way = True
 
     def receive(self) -> Received:
-        """The fragment asked for. What an actor died of is raised here, within a second.
+        """The fragment asked for. What an actor died of is raised here, within a second, and ends all environments.
 
         Raises:
           EnvStalled: an environment does not answer.
           ActorError: the thread is gone and left no exception.
         """
-        received: Received = self._watch.result()
+        try:
+            received: Received = self._watch.result()
+        except BaseException:
+            self.close()
+            raise
         self.under_way = False
         return received
 
@@ -167,21 +172,21 @@ class Actors:
             action = action.astype(np.min_scalar_type(self.env.action_space.n - 1))
         return [rows[:, :n] for rows, n in zip(action, envs, strict=True)]
 
-    def replay(self, fragments: Iterable[list[np.ndarray]]) -> None:
+    def replay(self, fragments: Iterable[Sequence[np.ndarray]]) -> None:
         """Step the environments, just opened, through the actions of fragments, each as `actions` gave them."""
         for actions in fragments:
-            self._watch.call(lambda actions=actions: self._again(actions))
+            self._watch.call(partial(self._again, actions))
             self._round += 1
 
-    def _again(self, actions: list[np.ndarray]) -> None:
+    def _again(self, actions: Sequence[np.ndarray]) -> None:
         dtype = _action_dtype(self.env)
         for groups, rows in zip(self._groups, actions, strict=True):
             parts = [rows] if len(groups) == 1 else np.split(rows, [len(groups[0].obs)], axis=1)
             for group, part in zip(groups, parts, strict=True):
                 group.envs = part.shape[1]
-            for step in zip(*parts, strict=True) if rows.shape[1] > 0 else ():
-                for group, action in zip(groups, step, strict=True):
-                    group.pool.send(bounded(action.astype(dtype), self.env.action_space))
+            for t in range(len(rows) if rows.shape[1] > 0 else 0):
+                for group, part in zip(groups, parts, strict=True):
+                    group.pool.send(bounded(part[t].astype(dtype), self.env.action_space))
                 for group in groups:
                     group.receive()
                 self._watch.beat()
@@ -240,7 +245,7 @@ class _Recorder:
     def __init__(self, length: int, env: HostEnv, parameters: int, size: int):
         observation = env.observation_space
         self.obs = np.zeros((length, size, *observation.shape), observation.dtype)
-        self.action = np.zeros((length, size, *env.action_space.shape), _action_dtype(env))
+        self.action: np.ndarray = np.zeros((length, size, *env.action_space.shape), _action_dtype(env))
         self.parameters = np.zeros((length, size, parameters), np.float32)
         self.reward = np.zeros((length, size), np.float32)
         self.terminated, self.truncated, self.valid = (np.zeros((length, size), bool) for _ in range(3))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
+import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -14,17 +15,33 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from stellaris_jax.compose import GROUPS, PRIMARY, choices, compose_config, load_config, load_sweep, shipped_configs
+from stellaris_jax import program
+from stellaris_jax.compose import (
+    GROUPS,
+    PRIMARY,
+    checked,
+    choices,
+    compose_config,
+    load_config,
+    load_sweep,
+    shipped_configs,
+)
 from stellaris_jax.config import Config, knobs, sections
 from stellaris_jax.schema import ConfigError, RunError
 
 WIDTH = 120
-USAGE = """\
-python scripts/train.py [group=choice] [key=value] ...        one run
-python scripts/train.py -m [sweep=choice] [key=a,b,c] ...     a sweep: one run per combination
-  -h, --help           this text; with overrides, the values they lead to
-  -m, --multirun       sweep over every key with several values
-  --config-dir DIR     a directory laid out like configs/, with further choices"""
+"""Columns of the help, at most, and where it does not go to a terminal."""
+NARROW = 80
+"""Columns below which what a line is about stands under it."""
+COMMANDS = {
+    "python scripts/train.py [group=choice] [key=value] ...": "one run",
+    "python scripts/train.py -m [sweep=choice] [key=a,b,c] ...": "a sweep: one run per combination",
+}
+OPTIONS = {
+    "-h, --help": "this text; with overrides, the values they lead to",
+    "-m, --multirun": "sweep over every key with several values",
+    "--config-dir DIR": "a directory laid out like configs/, with further choices",
+}
 EXAMPLES = """\
 python scripts/train.py env=gymnax/acrobot num_seeds=8
 python scripts/train.py env=brax/hopper system=allreduce algorithm.learning_rate=3e-4
@@ -41,39 +58,39 @@ def main(task: Callable[[Config], Any], argv: Sequence[str] | None = None) -> No
         directory unless the command line sets it.
       argv: the arguments; those of the process by default.
 
-    A ConfigError ends the process with exit code 2 and one line on stderr, before anything has run if it can be known
-    by then; a RunError with exit code 1 and one line, in a sweep once its other points are done. The report of a sweep
-    is written when its last point is done, and also when it is cut short.
+    It ends as `stellaris_jax.program.run` says; a ConfigError before anything has run, if it can be known by then. In a
+    sweep a RunError is told once its other points are done. The report of a sweep is written when its last point is
+    done, and also when it is cut short.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    program.run(lambda: _main(task, sys.argv[1:] if argv is None else argv))
+
+
+def _main(task: Callable[[Config], Any], argv: Sequence[str]) -> None:
+    parser = program.Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--config-dir")
-    args, overrides = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
-    try:
-        for flag in overrides:
-            if flag.startswith("-"):
-                raise ConfigError(f"{flag} is not an option; settings are written key=value, and --help lists them.")
-        if args.help:
-            print(help_text(compose_config(overrides, args.config_dir), args.config_dir))
-        elif args.multirun:
-            _sweep(task, overrides, args.config_dir)
-        else:
-            _single(task, overrides, args.config_dir)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    args, overrides = parser.parse_known_args(argv)
+    for flag in overrides:
+        if flag.startswith("-"):
+            raise ConfigError(f"{flag} is not an option; settings are written key=value, and --help lists them.")
+    if args.help:
+        print(help_text(compose_config(overrides, args.config_dir), args.config_dir))
+    elif args.multirun:
+        _sweep(task, overrides, args.config_dir)
+    else:
+        _single(task, overrides, args.config_dir)
 
 
 def help_text(config: Config, config_dir: str | Path | None = None) -> str:
     """Every group with its choices and every key with its value in `config`, its meaning and what it accepts."""
-    lines = [USAGE, "", "GROUPS (files below configs/)"]
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+    lines = [line for head, about in COMMANDS.items() for line in _row(head, about, 62, width)]
+    lines += [line for head, about in OPTIONS.items() for line in _row(head, about, 23, width)]
+    lines += ["", "GROUPS (files below configs/)"]
     for group in GROUPS:
         others = "; or any other environment of a suite, as in env=brax/ant" if group == "env" else ""
-        lines += _row(f"{group:<10}", ", ".join(choices(group, config_dir)) + others, indent=13)
+        lines += _row(group, ", ".join(choices(group, config_dir)) + others, 13, width)
     headings = {"": "the run as a whole", **sections()}
     entries = sorted(knobs().values(), key=lambda entry: list(headings).index(entry.key.rpartition(".")[0]))
     heading = None
@@ -81,18 +98,26 @@ def help_text(config: Config, config_dir: str | Path | None = None) -> str:
         section = entry.key.rpartition(".")[0]
         if section != heading:
             heading = section
-            lines += ["", f"{section.upper() or 'TOP LEVEL'}: {headings[section]}"]
+            lines += ["", *_wrapped(f"{section.upper() or 'TOP LEVEL'}: {headings[section]}", width)]
         about = f"{entry.help}; {entry.accepted}" if entry.accepted else entry.help
-        lines += _row(f"{entry.key:<30} {_shown(attrgetter(entry.key)(config)):<12}", about, indent=46)
+        lines += _row(f"{entry.key:<30} {_shown(attrgetter(entry.key)(config))}", about, 46, width)
     return "\n".join([*lines, "", "EXAMPLES", EXAMPLES])
 
 
-def _row(head: str, about: str, indent: int) -> list[str]:
-    """What a line is about, and wrapped text in a column to its right; below it where the head is too long."""
-    wrapped = [" " * indent + line for line in textwrap.wrap(about, WIDTH - indent)]
-    if len(head) + 3 > indent:
+def _row(head: str, about: str, indent: int, width: int) -> list[str]:
+    """What a line is about, and wrapped text in a column to its right; below it where there is no room for that."""
+    below = width < NARROW
+    indent = 6 if below else indent
+    wrapped = [" " * indent + line for line in _wrapped(about, width - indent)]
+    if below:
+        head = re.sub(" +", " ", head)
+    if below or len(head) + 3 > indent:
         return [f"  {head}", *wrapped]
     return [f"  {head} ".ljust(indent) + wrapped[0].lstrip(), *wrapped[1:]]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(width, 24), break_on_hyphens=False)
 
 
 def _shown(value: Any) -> str:
@@ -111,23 +136,29 @@ def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str
 def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
     """Check every point, then let Hydra launch them one after the other, and report."""
     sweep = load_sweep(overrides, config_dir)
-    for point in sweep.points:
-        load_config(point, config_dir)
+    points = [compose_config(point, config_dir) for point in sweep.points]
+    # All points run in this process, and JAX starts but once.
+    from stellaris_jax.backend import emulate
+
+    emulate(max(config.engine.devices for config in points))
+    for config in points:
+        checked(config)
     failed: list[str] = []
 
     def run_point(_: DictConfig) -> Any:
         job = HydraConfig.get()
         config = load_config(job.overrides.task, config_dir)
         config.run.dir = config.run.dir or str(Path(job.sweep.dir) / job.sweep.subdir)
-        print(f"point {job.job.num + 1} of {len(sweep.points)}: {' '.join(job.overrides.task)}", flush=True)
-        try:
-            return task(config)
-        except RunError as error:
-            print(f"error: {error}", file=sys.stderr)
-            failed.append(str(job.job.num))
-        except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr)
-            sys.exit(2)
+
+        def run_task() -> None:
+            print(f"point {job.job.num + 1} of {len(sweep.points)}: {' '.join(job.overrides.task)}", flush=True)
+            try:
+                task(config)
+            except RunError as error:
+                print(f"error: {error}", file=sys.stderr)
+                failed.append(str(job.job.num))
+
+        program.run(run_task)  # Hydra would turn what ends a program into a traceback, and go on
 
     app = hydra.main(config_path=str(shipped_configs()), config_name=PRIMARY, version_base="1.3")(run_point)
     arguments = sys.argv

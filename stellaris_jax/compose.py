@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, get_origin
+from typing import Any, NamedTuple, get_origin
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -30,7 +30,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from stellaris_jax.config import Config, knobs, sections, unknown_key
 from stellaris_jax.near_miss import did_you_mean
-from stellaris_jax.schema import KINDS, ConfigError, Knob
+from stellaris_jax.schema import KINDS, ConfigError, Knob, check_text, shown
 from stellaris_jax.validation import validate
 
 GROUPS = (
@@ -47,6 +47,15 @@ RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run
 
 PRIMARY = "train"
 
+MOST_POINTS = 10_000
+"""Points of a sweep."""
+
+LONGEST_LINE = 100_000
+"""Characters of an override; Hydra reads a million in minutes."""
+
+UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
+"""What reading a file that is no YAML, or no configuration, raises."""
+
 
 def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
     """Compose and validate a configuration.
@@ -58,7 +67,11 @@ def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = N
     With `resume=RUN_DIR` the configuration is the stored one of that run, with the overrides that may change.
     Raises ConfigError, whose message is one sentence, for anything that cannot run.
     """
-    config = compose_config(overrides, config_dir)
+    return checked(compose_config(overrides, config_dir))
+
+
+def checked(config: Config) -> Config:
+    """The configuration, if it can run, with the full name of its environment. Raises ConfigError."""
     validate(config)
     # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
     from stellaris_jax.envs.registry import resolve
@@ -101,7 +114,9 @@ def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -
         node = hydra.compose(chosen, hydra=True).hydra
         params = {key: value for key, value in (node.sweeper.params or {}).items() if key not in keys}
         merged = hydra.parse([f"{key}={value}" for key, value in params.items()]) + given
-        points = itertools.product(*(_values(o) for o in merged))
+        points = list(itertools.islice(itertools.product(*(_values(o) for o in merged)), MOST_POINTS + 1))
+        if len(points) > MOST_POINTS:
+            raise ConfigError(f"This sweep has more than {MOST_POINTS} points; sweep over fewer values.")
         return Sweep(hydra.search + [_line(o) for o in merged], [list(point) for point in points], Path(node.sweep.dir))
 
 
@@ -117,16 +132,42 @@ def to_yaml(config: Config) -> str:
 
 
 def from_yaml(path: str | Path) -> Config:
-    """Read what `to_yaml` wrote. Keys the file lacks have their defaults. Raises ConfigError."""
+    """Read what `to_yaml` wrote. Keys the file lacks have their defaults. Raises ConfigError.
+
+    A file is read as it stands: what refers to something else, such as `${oc.env:HOME}`, is refused, not looked up.
+    """
+    node = read_yaml(path)
+    if not node:
+        raise ConfigError(f"{path} cannot be read as a configuration: there are no keys in it.")
     try:
-        node = OmegaConf.load(path)
-        if not isinstance(node, DictConfig) or not node:
-            raise ConfigError("there are no keys in it.")
-        return _typed(node)
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
+        for key, text in _texts(node):
+            check_text(key, text)
+        return _typed(OmegaConf.create(node))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def read_yaml(path: str | Path) -> dict[Any, Any]:
+    """The mapping in a YAML file, as it stands there. Raises ConfigError."""
+    try:
+        node = OmegaConf.to_container(OmegaConf.load(path))
+    except UNREADABLE as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
+    if not isinstance(node, dict):
+        raise ConfigError(f"{path} cannot be read as a configuration: it is a list.")
+    return node
+
+
+def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a tree, with its dotted key."""
+    if isinstance(node, str):
+        yield key, node
+    elif isinstance(node, dict):
+        for name, value in node.items():
+            yield from _texts(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _texts(value, key)
 
 
 def shipped_configs() -> Path:
@@ -176,22 +217,29 @@ def _plain(task: str) -> str:
 class _Composer:
     """Hydra, initialised on the config directories: parses and checks overrides, and composes."""
 
-    def __init__(self, search: list[str]):
-        self.search = search
+    def __init__(self, own: Path | None):
+        self.own = own
+        self.search = [f"hydra.searchpath=['file://{own.resolve()}','suites://']"] if own else []
         self.loader = GlobalHydra.instance().config_loader()
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """The overrides, checked against the schema and the files, in a form that Hydra accepts."""
         parser = OverridesParser.create(self.loader)
         parsed = []
+        if isinstance(overrides, str) or not all(isinstance(line, str) for line in overrides):
+            raise ConfigError(f"Overrides are a list of texts, as in ['seed=3'], not {shown(overrides)}.")
         for line in overrides:
+            if len(line) > LONGEST_LINE:
+                raise ConfigError(f"{shown(line)} is too long an override; write it into a file of --config-dir.")
             try:
                 (override,) = parser.parse_overrides([line])
                 self._check(override)
                 parsed += parser.parse_overrides([_normal(override, line)])
-            except HydraException:
+            except ConfigError:
+                raise
+            except (HydraException, RecursionError, ValueError):  # the last for integers of thousands of digits
                 advice = "write key=value" if "=" not in line else "quote the value, as in key='a, b'"
-                raise ConfigError(f"{line!r} is not an override; {advice}.") from None
+                raise ConfigError(f"{shown(line)} is not an override; {advice}.") from None
         return parsed
 
     def _check(self, override: Override) -> None:
@@ -207,8 +255,7 @@ class _Composer:
                 self._check_choice(key, choice.removeprefix(f"{key}="))
         elif key in sections():
             if not isinstance(override.value(), dict):
-                members = ", ".join(name for name in knobs() if name.startswith(f"{key}."))
-                raise ConfigError(f"{key} is a group of keys, not a value; set one of {members}.")
+                raise _no_value(key)
         elif _knob_of(key) is None:
             raise unknown_key(key)
 
@@ -234,8 +281,8 @@ class _Composer:
         """The composed tree; with `hydra`, Hydra's own settings are in it."""
         try:
             return compose(PRIMARY, self.search + [_line(o) for o in overrides], return_hydra_config=hydra)
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-            raise _retold(error) from None
+        except (HydraException, *UNREADABLE) as error:
+            raise _retold(error, self.own) from None
 
 
 @contextmanager
@@ -243,16 +290,14 @@ def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
     """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
     ConfigStore.instance().store(name="schema", node=Config)
     Plugins.instance().register(SuiteSource)
-    search = []
-    if config_dir:
-        if not Path(config_dir).is_dir():
-            raise ConfigError(f"The config directory {config_dir} does not exist.")
-        search = [f"hydra.searchpath=['file://{Path(config_dir).resolve()}','suites://']"]
+    own = Path(config_dir) if config_dir else None
+    if own and not own.is_dir():
+        raise ConfigError(f"The config directory {config_dir} does not exist.")
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(shipped_configs()), version_base="1.3"):
-            yield _Composer(search)
+            yield _Composer(own)
     finally:
         if outer is not None:
             GlobalHydra.instance().initialize(outer)
@@ -299,6 +344,9 @@ def _values(override: Override) -> list[str]:
 
 def _typed(node: DictConfig) -> Config:
     """The dataclasses of a composed or loaded tree."""
+    for key in sections():
+        if not isinstance(OmegaConf.select(node, key, default=DictConfig({})), DictConfig):
+            raise _no_value(key)
     try:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), node))
     except OmegaConfBaseException as error:
@@ -336,8 +384,14 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     return config
 
 
-def _retold(error: Exception) -> ConfigError:
-    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns."""
+def _no_value(section: str) -> ConfigError:
+    """The error for a group of keys that has been given a value."""
+    members = ", ".join(name for name in knobs() if name.startswith(f"{section}."))
+    return ConfigError(f"{section} is a group of keys, not a value; set one of {members}.")
+
+
+def _retold(error: Exception, own: Path | None = None) -> ConfigError:
+    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, or else about a file below `own`."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__ or cause.__context__
@@ -345,10 +399,18 @@ def _retold(error: Exception) -> ConfigError:
     if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and key:
         return unknown_key(key)
     if isinstance(cause, ValidationError) and key in knobs():
-        return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {cause.value!r}.")
-    return ConfigError(_one_line(cause or error))
+        return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {shown(cause.value)}.")
+    try:
+        for file in sorted(own.rglob("*.yaml")) if own else []:
+            read_yaml(file)
+    except ConfigError as found:
+        return found
+    where = re.search(r"full_key: ([\w.]+)", str(error))
+    return ConfigError(f"{where[1]}: {_one_line(error)}" if where else _one_line(cause or error))
 
 
 def _one_line(error: BaseException) -> str:
     """The message without the details OmegaConf adds on lines of their own."""
+    if isinstance(error, RecursionError):
+        return "it holds itself, or is nested too deeply."
     return " ".join(re.sub(r"\n\s+\w+: .*|\n\s*\w+=.*", "", str(error)).split()).rstrip(".") + "."

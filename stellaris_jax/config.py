@@ -8,7 +8,6 @@ Every field carries a help text with its unit and, where it has one, the symbol 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any
@@ -31,7 +30,7 @@ class EnvConfig:
         600.0, "seconds a host environment may take for a step or a reset before the run gives up", within="(0, inf)"
     )
     frame_stack: int = knob(
-        0, "observe this many last frames, joined along the last axis; 0: as the suite has it", within="[0, inf)"
+        0, "observe this many last frames, joined along the last axis; 0: as the suite has it", within="[0, 1000]"
     )
     sticky_actions: float = knob(0.0, "probability that the last action is done again instead", within="[0, 1)")
     life_loss: bool = knob(False, "a lost life ends an episode in training; evaluations play whole games (Atari)")
@@ -219,8 +218,8 @@ class DelayConfig:
     seconds: float = knob(
         1.0, "the constant; the median of lognormal; the minimum of pareto, in seconds", within="[0, inf)"
     )
-    sigma: float = knob(0.5, "deviation of log-seconds of lognormal", within="[0, inf)")
-    alpha: float = knob(2.0, "tail index of pareto; smaller means heavier stragglers", within="(0, inf)")
+    sigma: float = knob(0.5, "deviation of log-seconds of lognormal", within="[0, 20]")
+    alpha: float = knob(2.0, "tail index of pareto; smaller means heavier stragglers", within="[0.1, inf)")
     table: list[float] = knob([], "measured durations in seconds, used in order and over again", within="(0, inf)")
 
     @property
@@ -239,7 +238,7 @@ class DelaysConfig:
         DelayConfig, "scaling=nitro: from the end of a round to the next one's number of actors", seconds=0.4
     )
     failure: float = knob(
-        0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 1)"
+        0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 0.99]"
     )
 
 
@@ -278,7 +277,7 @@ class EngineConfig:
 @dataclass
 class EvaluationConfig:
     episodes: int = knob(128, "episodes per evaluation and seed; 0 turns evaluation off", within="[0, inf)")
-    points: int = knob(10, "evaluations spread evenly over the run, the last at its end", within="[0, inf)")
+    points: int = knob(10, "evaluations spread evenly over the run, the last at its end", within="[0, 1e6]")
     greedy: bool = knob(True, "act by the mode of the policy instead of sampling")
 
 
@@ -325,7 +324,12 @@ class Config:
     @property
     def rounds(self) -> int:
         """Rounds of the run."""
-        return math.ceil(self.total_steps / (self.env.num_envs * self.algorithm.rollout_length))
+        return -(-self.total_steps // (self.env.num_envs * self.algorithm.rollout_length))
+
+    @property
+    def chunk_rounds(self) -> int:
+        """Rounds of a chunk: `engine.chunk_rounds`, or all of a run that is shorter."""
+        return min(self.engine.chunk_rounds, self.rounds)
 
 
 @cache

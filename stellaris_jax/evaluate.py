@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -82,13 +83,25 @@ def play(
 
 
 class HostEvaluator:
-    """Evaluates one seed after the other on host environments."""
+    """Evaluates one seed after the other on host environments.
+
+    Args:
+      env, network, config: of the run.
+      episodes: per seed.
+      stopping: watch the environments, on a thread of their own (see `stellaris_jax.watch`). Without it the calling
+        thread steps them: what draws pictures works only in the thread that made it.
+    """
 
     def __init__(
-        self, env: HostEnv, network: ActorCritic, config: Config, episodes: int, stopping: threading.Event
+        self,
+        env: HostEnv,
+        network: ActorCritic,
+        config: Config,
+        episodes: int,
+        stopping: threading.Event | None = None,
     ):
         self.env, self.episodes = env, episodes
-        self._watch = Watch("evaluation", env.name, config.env.timeout, stopping)
+        self._watch = None if stopping is None else Watch("evaluation", env.name, config.env.timeout, stopping)
 
         def step(
             tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
@@ -107,7 +120,8 @@ class HostEvaluator:
         for i, seed in enumerate(seeds):
             mine = jax.tree.map(lambda x, i=i: x[i], normalizers)
             key = evaluation_key(seed, stream)
-            rows.append(self._watch.call(lambda i=i, mine=mine, key=key: self._play(params[i], mine, key)))
+            play = partial(self._play, params[i], mine, key)
+            rows.append(play() if self._watch is None else self._watch.call(play))
         returns, lengths = zip(*rows, strict=True)
         return Evaluation(np.stack(returns), np.stack(lengths))
 
@@ -118,7 +132,8 @@ class HostEvaluator:
         returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
         t = 0
         while playing.any():
-            self._watch.beat()
+            if self._watch is not None:
+                self._watch.beat()
             action = np.asarray(self._act(tree, normalizers, obs, key, np.uint32(t)))
             pool.send(bounded(action, self.env.action_space))
             step = pool.recv()
@@ -132,7 +147,8 @@ class HostEvaluator:
 
     def close(self) -> None:
         """End the thread."""
-        self._watch.close()
+        if self._watch is not None:
+            self._watch.close()
 
 
 def evaluation_key(seed: int, stream: int) -> jax.Array:

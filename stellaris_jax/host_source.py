@@ -66,7 +66,7 @@ class HostSource:
 
     def learned(self, received: Received, envs: list[int], rounds: int) -> None:
         """Told of a fragment that has become part of training, the last one of `rounds` in the run."""
-        self._stand = received.fragment.trajectory.last_obs
+        self._stand = np.asarray(received.fragment.trajectory.last_obs)
         if self._actions is not None:
             self._actions += self.actors.actions(received, envs)
             if (rounds - self._first) * self.steps_per_round > self.config.checkpoint.replay:
@@ -120,7 +120,8 @@ class HostSource:
         """
         begin, seeds = time.perf_counter(), len(self.actors.seeds)
         if state["mark"] is None:
-            raise ActionLogError(f"they began more than checkpoint.replay={self.config.checkpoint.replay} env steps ago")
+            limit = self.config.checkpoint.replay
+            raise ActionLogError(f"they began more than checkpoint.replay={limit} env steps ago")
         self.open(state["first"])
         arrays = log.read(state["mark"])
         self.actors.replay(zip(*[arrays] * seeds, strict=True))

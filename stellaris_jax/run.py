@@ -33,6 +33,7 @@ from stellaris_jax.telemetry.commands import resume_command
 from stellaris_jax.telemetry.jsonl import complain, plain, read_records
 from stellaris_jax.telemetry.progress import Display, make_display
 from stellaris_jax.trainer import Trainer
+from stellaris_jax.validation import validate
 from stellaris_jax.watch import EnvStalled
 
 PACKAGES = (
@@ -70,7 +71,7 @@ def train(config: Config) -> dict[str, Any]:
       RunError: if the run cannot go on; or if it is over, but nothing was learned, or what it returns, takes or costs
         is not finite: then `summary.json` says so too, under "failure".
     """
-    use_devices(config)
+    validate(config)
     if config.engine.compile_cache:
         enable_compile_cache()
     title = f"{config.system.name} · {config.algorithm.name} · {config.env.name}"
@@ -309,18 +310,6 @@ def open_run(run_dir: str | Path) -> Trainer:
     return trainer
 
 
-def use_devices(config: Config) -> None:
-    """Check that the devices asked for exist; on a CPU, make that many before the backend starts."""
-    wanted = config.engine.devices
-    if wanted > 1 and os.environ.get("JAX_PLATFORMS", "") == "cpu":
-        # Refused once the backend has started; what it has is checked below.
-        with suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", wanted)
-    if wanted > jax.device_count():
-        raise ConfigError(
-            f"engine.devices={wanted} but JAX sees {jax.device_count()} {jax.default_backend()} device(s); lower it, "
-            f"or emulate devices on the CPU with JAX_PLATFORMS=cpu."
-        )
 
 
 def enable_compile_cache() -> None:

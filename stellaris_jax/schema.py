@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
@@ -10,7 +11,14 @@ from stellaris_jax.near_miss import did_you_mean
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted."""
+    """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted.
+
+    It is one line, whatever a value or the reason given by a library has in it.
+    """
+
+    def __init__(self, sentence: str):
+        characters = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in str(sentence))
+        super().__init__("".join(characters))
 
 
 class RunError(RuntimeError):
@@ -34,6 +42,12 @@ def group(kind: type, help: str, **defaults: Any) -> Any:
     """A nested group of config fields; `defaults` are of some of its members."""
     return field(default_factory=lambda: kind(**defaults), metadata={"help": help})
 
+
+LAST_SEED = 2**32 - 1
+"""Larger seeds would be smaller ones once more: JAX and NumPy take 32 bits of them."""
+FLOAT32_MAX = 3.4e38
+DEEPEST, LONGEST = 20, 120
+"""How deep data may be nested, and how long a value is shown."""
 
 KINDS = {
     int: "an integer",
@@ -59,12 +73,14 @@ class Knob:
     def check(self, value: Any) -> None:
         """Raise ConfigError unless `value` has the right type and is one of the values accepted."""
         if not _is_kind(value, self.kind):
-            raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {value!r}.")
+            raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {shown(value)}.")
+        check_data(self.key, value)
         if self.choices and value not in self.choices:
-            raise ConfigError(f"{self.key} must be {self.accepted}, not {value!r}{did_you_mean(value, self.choices)}")
+            meant = did_you_mean(value, self.choices)
+            raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(value)}{meant}")
         for number in (value if isinstance(value, list) else [value]) if self.within else []:
             if not _is_within(number, self.within):
-                raise ConfigError(f"{self.key} must be {self.accepted}, not {number!r}.")
+                raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}.")
 
     @property
     def accepted(self) -> str:
@@ -75,6 +91,50 @@ class Knob:
         if high == "inf":
             return f"at least {low}" if self.within[0] == "[" else f"greater than {low}"
         return f"in {self.within}" if self.within else ""
+
+
+def check_data(key: str, value: Any, depth: int = 0) -> None:
+    """Raise ConfigError for data that could not be stored as YAML and computed with, named by its `key`.
+
+    Numbers must be finite, in float32 and in 64 bits.
+    """
+    if isinstance(value, int):  # truth values among them
+        if not -(2**63) <= value < 2**63:
+            raise ConfigError(f"{key} must fit into 64 bits, unlike {shown(value)}.")
+    elif isinstance(value, float):
+        if not abs(value) <= FLOAT32_MAX:
+            raise ConfigError(f"{key} must be finite and at most {FLOAT32_MAX:.1e}, not {shown(value)}.")
+    elif isinstance(value, str):
+        check_text(key, value)
+    elif isinstance(value, dict) and depth < DEEPEST:
+        for name, element in value.items():
+            if not isinstance(name, str):
+                raise ConfigError(f"{key} must have texts for keys, not {shown(name)}.")
+            check_text(key, name)
+            check_data(f"{key}.{name}", element, depth + 1)
+    elif isinstance(value, (list, tuple)) and depth < DEEPEST:
+        for element in value:
+            check_data(key, element, depth + 1)
+    elif value is not None:
+        deep = f" nested up to {DEEPEST} deep" if depth >= DEEPEST else ""
+        raise ConfigError(f"{key} must be made of numbers, texts, lists and mappings{deep}, not {shown(value)}.")
+
+
+def check_text(key: str, text: str) -> None:
+    """Raise ConfigError for text with control characters, or that OmegaConf takes for a reference to something else."""
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise ConfigError(f"{key} must be text without control characters, not {shown(text)}.")
+    if "${" in text or text == "???":
+        raise ConfigError(f"{key} must be a value, not a reference to one as {shown(text)} is.")
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: on one line, and not too long a one."""
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # an integer of thousands of digits; a list that holds itself
+        text = f"a very large {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def _is_kind(value: Any, kind: Any) -> bool:

@@ -23,6 +23,7 @@ from stellaris_jax.engine import Engine, RoundMetrics
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.evaluate import Evaluation, Evaluator, HostEvaluator
+from stellaris_jax.footprint import check_run
 from stellaris_jax.host_source import Ahead, HostSource
 from stellaris_jax.learner import cut_of
 from stellaris_jax.losses import ALGORITHMS
@@ -85,6 +86,7 @@ class Trainer:
         self.env = from_config(config.env)
         host = isinstance(self.env, HostEnv)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
+        check_run(config, self.env, self.network)
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
         self.accounts = Accounts(config)
         self.steps_per_round = self.accounts.steps_per_round
@@ -93,7 +95,7 @@ class Trainer:
         self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
         truncates, anchored = system.truncation != "none", ALGORITHMS[algorithm.name].target_network
         self.shape = PlanShape(
-            rounds=1 if host or is_adaptive(config) else config.engine.chunk_rounds,
+            rounds=1 if host or is_adaptive(config) else config.chunk_rounds,
             seeds=config.num_seeds,
             wave_size=config.engine.lanes * config.engine.devices,
             peers=min(system.learners, system.versions) - 1 if truncates else 0,

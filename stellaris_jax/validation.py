@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from stellaris_jax.config import Config, DelayConfig, knobs
+from stellaris_jax.scaling.scheduler import Scheduler
 from stellaris_jax.scaling.width import CONSTANT, is_scaled, width_of
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import LAST_SEED, ConfigError
+
+MOST_LAYERS = 64
+MOST_SAMPLES = 2**30
+"""Samples of a round: with two fragments at a time, their indices have 31 bits."""
+MOST_PLANNED = 10**10
+"""Steps of planning a round: about gradients times learners times learners; hours."""
 
 
 def validate(config: Config) -> None:
-    """Raise ConfigError for the first value or combination of values that cannot run."""
+    """Raise ConfigError for the first value or combination of values that cannot run here.
+
+    That takes JAX to be started, with as many devices as are asked for.
+    """
     for key, entry in knobs().items():
         entry.check(attrgetter(key)(config))
-    for conditions in (_combinations, _scaling):
-        for holds, sentence in conditions(config):
-            if not holds:
-                raise ConfigError(sentence)
+    _require(_combinations(config))
+    # Late, because they start JAX, which every other mistake should not have to wait for.
+    from stellaris_jax.backend import use_devices
+    from stellaris_jax.footprint import check_run
+
+    use_devices(config.engine.devices)
+    check_run(config)
+    _require(_scaling(config))
+
+
+def _require(conditions: Iterable[tuple[bool, str]]) -> None:
+    for holds, sentence in conditions:
+        if not holds:
+            raise ConfigError(sentence)
 
 
 def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
     """Conditions between keys, each with the sentence to say where it does not hold."""
+    last = c.seed + c.num_seeds - 1
+    yield (
+        last <= LAST_SEED,
+        f"The last seed, seed + num_seeds - 1 = {last}, must be at most {LAST_SEED}.",
+    )
+    yield (
+        len(c.network.hidden) <= MOST_LAYERS,
+        f"network.hidden has {len(c.network.hidden)} layers, and at most {MOST_LAYERS} are possible.",
+    )
     samples = c.env.num_envs * c.algorithm.rollout_length
+    yield (
+        samples <= MOST_SAMPLES,
+        f"env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length} are more than the "
+        f"{MOST_SAMPLES} samples that a round can have.",
+    )
     yield (
         not (c.env.clip_reward and c.env.normalize_reward),
         "env.clip_reward and env.normalize_reward both scale rewards; only one of them can be true.",
@@ -55,6 +89,13 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"system.learners={learners} must be at most the {gradients} minibatches there are at a time "
         f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}"
         f"{' of two fragments' if fragments == 2 else ''}).",
+    )
+    steps = gradients * learners**2
+    yield (
+        steps <= MOST_PLANNED,
+        f"system.learners={learners} and the {gradients} minibatches there are at a time "
+        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}) are too many "
+        f"for their rounds to be planned: {steps:.1e} steps, of {MOST_PLANNED:.0e} that are possible.",
     )
     yield (
         c.system.rule != "central" or learners == 1,
@@ -98,6 +139,8 @@ def _scaling(c: Config) -> Iterator[tuple[bool, str]]:
                 scaling.rule != rule or value > 0.0,
                 f"scaling.{key}={value} must be greater than 0 under scaling.rule={rule}, which goes by shares of it.",
             )
+    if scaling.rule == "minionsrl" and scaling.scheduler:
+        Scheduler.load(scaling.scheduler)
     if not is_scaled(c):
         return
     width = width_of(c)

@@ -40,11 +40,11 @@ class Watch:
 
     def __init__(self, name: str, env: str, timeout: float, stopping: threading.Event):
         self.name, self.env, self.timeout, self.stopping = name, env, timeout, stopping
-        self._thread: threading.Thread | None = None
+        self._stalled = False
         self._renew()
 
     def _renew(self) -> None:
-        self._thread = None
+        self._thread: threading.Thread | None = None
         self._beat = time.monotonic()
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
@@ -93,6 +93,7 @@ class Watch:
         silent = time.monotonic() - self._beat
         limit = min(self.timeout, GRACE_SECONDS) if self.stopping.is_set() else self.timeout
         if silent > limit:
+            self._stalled = True
             self._renew()
             raise EnvStalled(
                 f"{self.env} has not answered for {silent:.0f} s (env.timeout={self.timeout:g}); the run cannot go on."
@@ -104,20 +105,20 @@ class Watch:
         return self.result()
 
     def close(self) -> bool:
-        """Let the thread end after what it is at. False if it does not get there and is left to itself."""
+        """Let the thread end after what it is at. False if it, or one before it, was left to itself instead."""
         thread = self._thread
-        if thread is None:
-            return True
-        self._calls.put(None)
-        while thread.is_alive():
-            thread.join(POLL_SECONDS)
+        if thread is not None:
+            self._calls.put(None)
             try:
-                if thread.is_alive():
-                    self._check()
+                while thread.is_alive():
+                    thread.join(POLL_SECONDS)
+                    if thread.is_alive():
+                        self._check()
             except EnvStalled:
-                return False
+                pass  # who closes does not want to know
+        ended, self._stalled = not self._stalled, False
         self._renew()
-        return True
+        return ended
 
 
 def leak(anything: Any) -> None:

@@ -26,8 +26,9 @@ from stellaris_jax.networks import ActorCritic, normalizer
 from stellaris_jax.networks.distributions import Categorical
 from stellaris_jax.networks.normalizer import RunningStatistics
 from stellaris_jax.rollout import Normalizers, Trajectory, episode_totals, prepare
-from stellaris_jax.watch import ActorError, EnvStalled
+from stellaris_jax.watch import ActorError
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 T, N = 16, 6
 LONG = ["algorithm.rollout_length=2", f"total_steps={6 * 2 * N}"]
 """Six rounds of fragments that are shorter than any episode of the clockwork."""

@@ -83,6 +83,27 @@ def test_evaluations_checkpoints_and_restarts_leave_no_trace(env: str, overlap: 
         assert {one[key] == other[key] for key in ("train_return", "episodes", "actor_staleness", "kl")} == {True}
 
 
+@pytest.mark.parametrize("overlap", ["true", "false"])
+def test_a_run_that_had_ended_goes_on_as_a_longer_one(overlap: str, tmp_path: Path) -> None:
+    common = [*LONG, f"env.overlap={overlap}", "algorithm.anneal=false"]
+    longer = config(*common)
+    whole = Trainer(longer)
+    whole.run()
+    shorter = Trainer(config(*common, f"total_steps={3 * 2 * 6}"))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    shorter.run()
+    assert shorter.finished and shorter.round == 3
+    shorter.save(checkpoints)
+    checkpoints.wait()
+    trainer = Trainer(longer)
+    trainer.restore(checkpoints)
+    trainer.run()
+    assert_identical(whole, trainer)
+    for each in (whole, shorter, trainer):
+        each.close()
+    checkpoints.close()
+
+
 def saved(tmp_path: Path, *overrides: str) -> Checkpoints:
     """A run of the clockwork that was left after four of its six rounds."""
     trainer = Trainer(config(*LONG, *overrides))
@@ -203,10 +224,21 @@ def sleeper() -> object:
 
 @pytest.mark.usefixtures("sleeper")
 @pytest.mark.parametrize("overlap", ["true", "false"])
-def test_an_environment_that_blocks_ends_the_run(overlap: str) -> None:
-    trainer = Trainer(config("env.name=test/sleeper", "env.timeout=0.5", f"env.overlap={overlap}"))
+def test_an_environment_that_blocks_ends_the_run(overlap: str, tmp_path: Path) -> None:
+    slow = ["env.timeout=0.5", "env.kwargs.answers=40"]  # into the third round
+    trainer = Trainer(config("env.name=test/sleeper", *slow, f"env.overlap={overlap}"))
     with pytest.raises(EnvStalled, match=r"test/sleeper has not answered .*env\.timeout=0\.5"):
         trainer.run()
+    # The rounds before are whole, and can be saved; what hangs is left to itself.
+    assert trainer.host is not None and not trainer.host.actors.opened
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    trainer.save(checkpoints)
+    checkpoints.wait()
+    other = Trainer(config("env.name=test/sleeper", "env.kwargs.answers=1000", f"env.overlap={overlap}"))
+    assert other.restore(checkpoints) == trainer.round
+    other.run()
+    other.close()
+    checkpoints.close()
     trainer.close()
 
 
@@ -244,7 +276,7 @@ def test_the_default_timeout_is_generous() -> None:
     assert load_config(["env=gymnax/cartpole"]).env.timeout >= 300
 
 
-# What is reported of the data's age ------------------------------------------------------------------------------------
+# What is reported of the data's age -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("actors", ["barrier", "pipelined"])
@@ -252,8 +284,8 @@ def test_the_default_timeout_is_generous() -> None:
 def test_staleness_of_actors_counts_from_the_version_that_acted(
     overlap: str, actors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The versions reported lie between the engine's own when the fragment was asked for and the newest one when, on the
-    timeline, it was complete."""
+    """The versions reported lie between the engine's own when the fragment was asked for and the newest one when, on
+    the timeline, it was complete."""
     trainer = Trainer(config("system=async", f"env.overlap={overlap}", f"system.actors={actors}"))
     assert trainer.host is not None
     acted: list[np.ndarray] = []

@@ -187,12 +187,11 @@ def test_a_run_goes_on_by_the_command_it_printed(tmp_path: Path, capsys: pytest.
     config = tiny(steps(2))
     config.run.dir = name
     train(config)
-    (tmp_path / name).rename(tmp_path / f"{name} ${{z}}")
     _, command = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("go on")).split("  ", 1)
-    words = shlex.split(command.replace("é", "é ${z}"))
+    words = shlex.split(command)
     assert words[:2] == ["python", "scripts/train.py"]
     assert train(load_config(words[2:]))["rounds"] == 4
-    assert open_run(f"{name} ${{z}}").round == 4
+    assert open_run(name).round == 4
 
 
 # Resuming ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,16 @@ from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
 
 from stellaris_jax.telemetry import Telemetry
-from stellaris_jax.telemetry.format import compact, dollars, duration, interval, sparkline
+from stellaris_jax.telemetry.format import (
+    basis,
+    compact,
+    dollars,
+    duration,
+    interval,
+    over_seeds,
+    significant,
+    sparkline,
+)
 from stellaris_jax.telemetry.jsonl import read_records
 from stellaris_jax.telemetry.progress import make_display
 from stellaris_jax.telemetry.summary import print_summary
@@ -34,6 +43,7 @@ def round_record(number: int, **changes: Any) -> dict[str, Any]:
         "staleness_counts": [12, 3, 0, 1],
         "gate": 2.31,
         "gate_escapes": 4,
+        "gate_groups": 32,
         "group_size": 2.1,
         "learning_rate": 9e-4,
         "simulated_seconds": 4000.0,
@@ -201,10 +211,11 @@ def test_lines_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert lines[0] == "stellaris [CartPole]"
     assert [line.split()[1] for line in lines if line.startswith("round")] == ["1/40", "11/40"]
     assert lines[2] == (
-        "round 11/40  22,528 steps  283k steps/s  return 112.0  staleness 3.1 (max 8)  gate 2.31 (4 escapes)  "
+        "round 11/40  22,528 steps  283k steps/s  return 112  staleness 3.1 (max 8)  gate 2.31 "
+        " escaped 4 of 32 groups  "
         "simulated 1:06:40  $0.21  ETA 0:00:29"
     )
-    assert lines[3] == "evaluation at 40,960 steps: return 312.4 ± 20.1  simulated 1:06:40  $0.21"
+    assert lines[3] == "evaluation at 40,960 steps: return 312 (300 to 325)  simulated 1:06:40  $0.21"
     assert lines[4:] == ["checkpoint saved at round 20"]
 
 
@@ -232,15 +243,15 @@ def test_live_panel_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for shown in (
         "round 2/40",
         "ETA 0:0",
-        "train 112.0",
-        "eval 312.4 ± 20.1",
+        "train 112 ",
+        "eval 312 (300 to 325)",
         "▁█",
         "283k env steps/s",
         "4,096 env steps",
         "mean 3.10",
         "max 8",
         "β 2.31",
-        "escapes 4",
+        "escaped 4 of 32 groups",
         "time 1:06:40",
         "cost $0.21",
         "failed 3",
@@ -276,6 +287,9 @@ def test_final_table(tmp_path: Path) -> None:
         "staleness_mean": 2.5,
         "staleness_max": 9,
         "gate_escapes": 3,
+        "gate_groups": 1960,
+        "actors": 128,
+        "num_envs": 16,
         "occupancy": 0.954,
         "simulated_seconds": 3723.4,
         "cost_usd": 12.3,
@@ -287,17 +301,18 @@ def test_final_table(tmp_path: Path) -> None:
     assert "stellaris · gymnax/CartPole-v1 · 2 seeds" in shown
     values = {row[1].strip(): row[2].strip() for line in shown.splitlines() if len(row := line.split("│")) == 4}
     assert values == {
-        "eval return": "498.2  (128 episodes)",
+        "eval return": "498, 2 seeds, 128 episodes",
         "env steps": "501,760",
         "wall time": "61.2 s",
         "compile time": "12.0 s",
         "speed": "8.19k env steps/s",
         "updates": "1,960",
         "staleness": "mean 2.50  max 9",
-        "gate escapes": "3",
+        "gate escapes": "3 of 1,960 groups (0 %)",
         "occupancy": "95 %",
         "simulated time": "1:02:03",
         "cost": "$12.30",
+        "billed actors": "128 (platform.actors) for 16 environments, as VMs",
         "non-finite gradients": "0",
     }
     assert f"python scripts/evaluate.py '{tmp_path}/a run'" in shown
@@ -318,7 +333,19 @@ def test_final_table(tmp_path: Path) -> None:
         (compact(999.4), "999"),
         (compact(1_500_000), "1.5M"),
         (interval(None, None), "-"),
-        (interval(1.0, None), "1.0"),
+        (interval(1.0, None), "1.00"),
+        (interval(0.958, 0.0123), "0.958 ± 0.012"),
+        (interval(-78.71, 4.8), "-78.7 ± 4.8"),
+        (interval(2778.3, 616.0), "2,778 ± 616"),
+        (interval(500.0, 0.0), "500 ± 0"),
+        (interval(99.96, math.nan), "100"),
+        (significant(0.00000958), "9.58e-06"),
+        (over_seeds(435.2, 467.7, [398.4, 472.0]), "435 (398 to 472)"),
+        (over_seeds(435.2, 12.34, [420.0, 430.0, 440.0, 450.0, 436.0]), "435 ± 12"),
+        (over_seeds(0.958, 0.02, [0.958]), "0.958 ± 0.020"),
+        (basis(1, 128), "95 % over 128 episodes"),
+        (basis(2, 256), "2 seeds, 256 episodes"),
+        (basis(5, 640), "95 % over 5 seeds, 640 episodes"),
         (sparkline([1.0, 1.0]), "▁▁"),
         (sparkline([0.0, 7.0, 3.0]), "▁█▄"),
     ],

@@ -63,6 +63,8 @@ def main() -> None:
     parser.add_argument("job", choices=["atari_spaceinvaders"])
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if not 0 <= arguments.seed < 2**32:
+        parser.error(f"--seed={arguments.seed} must be from 0 to {2**32 - 1}")
     file = Path(sys.executable).parent.parent / "ppo_atari_envpool.py"
     make = envpool.make
 

@@ -175,4 +175,6 @@ if __name__ == "__main__":
     parser.add_argument("job", choices=sorted(JOBS))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if not 0 <= arguments.seed < 2**32:
+        parser.error(f"--seed={arguments.seed} must be from 0 to {2**32 - 1}")
     print(json.dumps(run(arguments.job, arguments.seed)))

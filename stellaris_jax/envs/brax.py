@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, EnvState
 from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
-from stellaris_jax.envs.names import check_options, positive_int, suggest
+from stellaris_jax.envs.names import check_options, like, positive_int, suggest
 from stellaris_jax.schema import ConfigError
 
 BACKENDS = ("generalized", "mjx", "positional", "spring")
@@ -50,7 +50,10 @@ class BraxEnv(AutoResetEnv):
         self.max_episode_steps = positive_int("episode_length", episode_length)
         self.start_pool = positive_int("start_pool", start_pool)
         library = _library()
-        check_options(self.name, kwargs, ["episode_length", "start_pool", *_arguments(library, name)])
+        known = _arguments(library, name)
+        check_options(self.name, kwargs, ["episode_length", "start_pool", *known])
+        for key, value in kwargs.items():
+            like(key, value, known[key])
         if kwargs.get("backend", BACKENDS[0]) not in BACKENDS:
             backend = kwargs["backend"]
             raise ConfigError(f"env.kwargs.backend={backend} is not a brax backend: {suggest(str(backend), BACKENDS)}")
@@ -94,8 +97,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _arguments(library: ModuleType, name: str) -> list[str]:
-    """What the class of environment `name` accepts, with what it hands on to brax's PipelineEnv."""
+def _arguments(library: ModuleType, name: str) -> dict[str, Any]:
+    """What the class of environment `name` accepts, with what it hands on to brax's PipelineEnv, and the defaults."""
     own = inspect.signature(library._envs[name].__init__).parameters
     shared = inspect.signature(library.PipelineEnv.__init__).parameters
-    return [key for key in {**own, **shared} if key not in ("self", "sys", "kwargs")]
+    return {key: p.default for key, p in {**shared, **own}.items() if key not in ("self", "sys", "kwargs")}

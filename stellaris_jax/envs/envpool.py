@@ -6,9 +6,15 @@ are float64, it corrupts the heap of a 32-bit JAX process.
 
 from __future__ import annotations
 
+import math
+import os
+import pickle
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import envpool
@@ -16,7 +22,8 @@ import numpy as np
 
 from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, HostStep, Preprocessing, Space
 from stellaris_jax.envs.names import check_options
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.memory import BOUND, Part, check_fits
+from stellaris_jax.schema import ConfigError, shown
 
 REFUSED: dict[str, str] = {}
 
@@ -38,6 +45,8 @@ TIMESTEP = {
     **dict.fromkeys(("Humanoid", "HumanoidStandup"), 0.003),
     "InvertedPendulum": 0.02,
 }
+
+TRIAL_SECONDS = 60
 
 
 def available() -> list[str]:
@@ -71,9 +80,9 @@ class EnvpoolEnv:
                 raise ConfigError(f"env.{key}={preprocessing.asked[key]} is not possible: {self.name} is not Atari.")
         check_options(self.name, kwargs, sorted(set(known) - set(MANAGED)))
         for key, value in kwargs.items():
-            kind = type(known[key])
-            if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
-                raise ConfigError(f"env.kwargs.{key}={value!r} must be of type {kind.__name__}, as is {known[key]!r}.")
+            _check_option(key, value, known[key])
+        if kwargs:
+            _try(name, pickle.dumps(kwargs))
         self.options = kwargs | {NATIVE[key]: value for key, value in preprocessing.asked.items()}
         with _quiet():
             spec = envpool.make_spec(name, **self.options)
@@ -93,6 +102,7 @@ class EnvpoolEnv:
         shape = getattr(space, "shape", None)
         if type(space).__name__ != "Box" or not shape or len(shape) not in (1, 3):
             raise ConfigError(f"env.name={self.name} cannot be trained on: it observes neither a vector nor an image.")
+        check_fits([Part("an observation", 0, BOUND * math.prod(shape), (f"env.kwargs={self._kwargs}",))])
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (space.low, space.high))
         if self._images:
             low, high = np.moveaxis(low, 0, -1), np.moveaxis(high, 0, -1)
@@ -114,6 +124,8 @@ class EnvpoolEnv:
     def open(self, num_envs: int, seed: int, evaluation: bool = False, **extra: Any) -> EnvpoolPool:
         """A pool of environments at the start of an episode; `extra` goes to envpool (`render_mode`, ...)."""
         options = dict(self.options)
+        if "num_threads" in options:
+            options["num_threads"] = min(options["num_threads"], num_envs)  # more would have nothing to do
         if evaluation:
             options |= {key: value for key, value in TRAINING_ONLY.items() if key in options}
         with _quiet():
@@ -146,6 +158,56 @@ class EnvpoolPool:
 
     def close(self) -> None:
         self.batch.close()
+
+
+def _check_option(key: str, value: Any, default: Any) -> None:
+    """Raise ConfigError for a value unlike the default: of another type, or an integer that counts less than nothing.
+
+    Those that are 1 or more by default count what there must be (`frame_skip`), and 0 may stand for a choice of
+    envpool's own (`num_threads`).
+    """
+    kind = type(default)
+    truth = isinstance(value, bool) and kind is not bool
+    if truth or not (isinstance(value, kind) or (kind is float and isinstance(value, int))):
+        raise ConfigError(f"env.kwargs.{key}={shown(value)} must be of type {kind.__name__}, as is {default!r}.")
+    if kind is int and not min(default, 1) <= value < 2**31:
+        raise ConfigError(f"env.kwargs.{key}={value} must be at least {min(default, 1)}, and below 2**31.")
+
+
+@cache
+def _try(task: str, options: bytes) -> None:
+    """Raise ConfigError for pickled options that envpool does not take.
+
+    Some end the process without a word that could be caught, so they are tried in another one.
+    """
+    command = [sys.executable, "-c", "from stellaris_jax.envs.envpool import _trial; _trial()"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
+    try:
+        done = subprocess.run(
+            command, input=pickle.dumps((task, options)), capture_output=True, env=environ, timeout=TRIAL_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"its first steps take more than {TRIAL_SECONDS} s"
+    else:
+        if done.returncode == 0:
+            return
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["without a word"]
+        reason = f"envpool ends ({lines[-1].strip()[:200]})"
+    raise ConfigError(f"env.kwargs={shown(pickle.loads(options))} cannot be used with envpool/{task}: {reason}.")
+
+
+def _trial() -> None:
+    """The other process: the first steps of the task and options that are told on its standard input."""
+    task, options = pickle.load(sys.stdin.buffer)
+    try:
+        pool = envpool.make(task, env_type="gymnasium", num_envs=1, seed=0, **pickle.loads(options))
+        pool.async_reset()
+        pool.recv()
+        for _ in range(2):
+            pool.send(np.asarray([pool.action_space.sample()]), np.zeros(1, np.int32))
+            pool.recv()
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__)
 
 
 @contextmanager

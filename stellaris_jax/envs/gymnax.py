@@ -14,8 +14,8 @@ from gymnax.environments import spaces
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, Space
 from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, Renderer, board
-from stellaris_jax.envs.names import check_options, positive_int
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.envs.names import INTEGERS, check_options, positive_int
+from stellaris_jax.schema import ConfigError, shown
 
 REFUSED = {
     "FrozenLake-misc": "it observes a state number and policies here read real vectors",
@@ -97,10 +97,12 @@ def _like(default: Any, key: str, value: Any) -> Any:
         array = jnp.asarray(value, default.dtype)
         if array.shape == default.shape:
             return array
-        raise ConfigError(f"env.kwargs.{key}={value!r} must have the shape {default.shape}.")
+        raise ConfigError(f"env.kwargs.{key}={shown(value)} must have the shape {default.shape}.")
     kind = type(default)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise ConfigError(f"env.kwargs.{key}={value!r} must be of type {kind.__name__}.")
+        raise ConfigError(f"env.kwargs.{key}={shown(value)} must be of type {kind.__name__}.")
+    if kind is int and abs(value) >= INTEGERS:
+        raise ConfigError(f"env.kwargs.{key}={value} must be an integer of less than 32 bits.")
     return value

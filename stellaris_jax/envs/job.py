@@ -19,11 +19,12 @@ from stellaris_jax.engine import Engine
 from stellaris_jax.engine_state import EngineState
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, HostEnv
+from stellaris_jax.envs.names import like
 from stellaris_jax.learner import cut_of
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.scaling.scheduler import FEATURES, LIMIT, Scales, features
 from stellaris_jax.scaling.width import width_of
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, shown
 from stellaris_jax.timeline import PlanShape, Usage
 
 REFUSED: dict[str, str] = {}
@@ -41,7 +42,9 @@ def make(name: str, job: list[str] | None = None, beta: float = 0.1, **unknown: 
     """
     if unknown:
         raise ConfigError(f"env.kwargs.{next(iter(unknown))} is not an argument of job/{name}; accepted: job, beta.")
-    return JobEnv(list(job or []), beta)
+    if not isinstance(job, list | None) or not all(isinstance(override, str) for override in job or ()):
+        raise ConfigError(f"env.kwargs.job={shown(job)} must be a list of overrides.")
+    return JobEnv(job or [], like("beta", beta, 0.1))
 
 
 class JobState(NamedTuple):

@@ -36,7 +36,7 @@ import contextlib
 import importlib.resources
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -47,8 +47,7 @@ import jax.numpy as jnp
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box
 from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
-from stellaris_jax.envs.names import check_options, positive_int
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.envs.names import check_options, like, positive_int
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ class MjxEnv(AutoResetEnv):
         self._task = task = TASKS[name]
         own = ["episode_length", "start_pool", "iterations", "ls_iterations", "frame_skip"]
         check_options(self.name, kwargs, [*own, *task.options])
-        given = {key: _checked(key, value, task.options[key]) for key, value in kwargs.items()}
+        given = {key: like(key, value, task.options[key]) for key, value in kwargs.items()}
         self._options = {**task.options, **given}
         self._frame_skip = task.frame_skip if frame_skip is None else positive_int("frame_skip", frame_skip)
 
@@ -318,24 +317,6 @@ class MjxEnv(AutoResetEnv):
 
 def _uniform(key: Array, shape: tuple[int, ...]) -> Array:
     return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
-
-
-def _checked(key: str, value: Any, default: Any) -> Any:
-    """`value` if it is of the kind of `default` (a flag, a range or a number), else ConfigError."""
-    if isinstance(default, bool):
-        valid, kind = isinstance(value, bool), "true or false"
-    elif isinstance(default, tuple):
-        pair = isinstance(value, Sequence) and len(value) == 2 and all(map(_is_number, value))
-        valid, kind = pair and value[0] < value[1], "two numbers, the lower first"
-    else:
-        valid, kind = _is_number(value), "a number"
-    if not valid:
-        raise ConfigError(f"env.kwargs.{key}={value!r} must be {kind}.")
-    return value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _library() -> ModuleType:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, shown
 
 LISTED = 100
+INTEGERS = 2**31
+"""Integers that JAX holds are below this."""
 _VERSION = re.compile(r"-v(\d+)$")
 
 
@@ -45,10 +47,34 @@ def check_options(env: str, options: Mapping[str, Any], accepted: Collection[str
 
 
 def positive_int(key: str, value: Any) -> int:
-    """`value` if it is an integer of at least 1, else `ConfigError`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"env.kwargs.{key}={value!r} must be an integer of at least 1.")
+    """`value` if it is an integer of at least 1 that JAX can hold, else `ConfigError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < INTEGERS:
+        raise ConfigError(f"env.kwargs.{key}={shown(value)} must be an integer of at least 1, and below 2**31.")
     return value
+
+
+def like(key: str, value: Any, default: Any) -> Any:
+    """`value` if it is of the kind of `default`, a flag, text, range or number; else `ConfigError`."""
+    if isinstance(default, bool):
+        valid, kind = isinstance(value, bool), "true or false"
+    elif isinstance(default, str):
+        valid, kind = isinstance(value, str), "text"
+    elif isinstance(default, tuple):
+        pair = isinstance(value, Sequence) and len(value) == 2 and all(map(_is_number, value))
+        valid, kind = pair and value[0] < value[1], "two numbers, the lower first"
+    elif isinstance(default, int | float):
+        valid, kind = _is_number(value), "a number, an integer of less than 32 bits"
+    else:
+        return value
+    if not valid:
+        raise ConfigError(f"env.kwargs.{key}={shown(value)} must be {kind}.")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) < INTEGERS
+    )
 
 
 def _plain(name: str) -> str:

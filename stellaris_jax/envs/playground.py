@@ -80,6 +80,8 @@ class PlaygroundEnv(AutoResetEnv):
                 f"env.name={self.name} cannot be made: its models could not be downloaded ({error}); the tasks of the "
                 "DM control suite, such as CartpoleBalance, need no download."
             ) from error
+        if self._env.n_substeps < 1:
+            raise ConfigError(f"env.kwargs.ctrl_dt={config.ctrl_dt} must be at least sim_dt, {config.sim_dt}.")
 
         # Left out of the state: buffers of MJX that with warp serve all environments at once, and so have no axis
         # for them, and arrays of no size, which checkpoints cannot hold.

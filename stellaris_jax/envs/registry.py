@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from stellaris_jax.config import EnvConfig
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.names import match, suggest
 from stellaris_jax.envs.wrappers import preprocess
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, shown
 
 # Each suite with what it needs beyond this package.
 SUITES = {
@@ -77,9 +78,17 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
     """
     canonical = resolve(name)
     suite, env = canonical.split("/", 1)
-    if canonical in _registered:
-        return preprocess(_registered[canonical](**kwargs), preprocessing)
-    return preprocess(_load(suite, name).make(env, **kwargs), preprocessing)
+    factory = _registered.get(canonical) or partial(_load(suite, name).make, env)
+    try:
+        made = factory(**kwargs)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a suite makes of arguments that it cannot take
+        if not kwargs:
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ConfigError(f"env.kwargs={shown(dict(kwargs))} cannot be used with {canonical} ({reason}).") from error
+    return preprocess(made, preprocessing)
 
 
 def from_config(config: EnvConfig) -> VecEnv | HostEnv:

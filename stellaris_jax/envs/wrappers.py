@@ -11,6 +11,7 @@ import numpy as np
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, EnvState, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.drawing import Renderer
+from stellaris_jax.memory import BOUND, Part, check_fits
 from stellaris_jax.schema import ConfigError
 
 
@@ -21,6 +22,8 @@ def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEn
     """
     if not options.asked:
         return env
+    frames = options.frame_stack * env.observation_space.size
+    check_fits([Part("an observation", 0, BOUND * frames, (f"env.frame_stack={options.frame_stack}",))])
     if hasattr(env, "preprocessed"):
         changed: VecEnv | HostEnv = env.preprocessed(options)
         return changed

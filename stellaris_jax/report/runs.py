@@ -54,15 +54,18 @@ def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
     """
     metrics = path / "metrics.jsonl"
     records = read_records(metrics, note) if metrics.exists() else []
-    config = _mapping(path / "config.yaml", lambda text: OmegaConf.to_container(OmegaConf.create(text)), note)
     summary = _mapping(path / "summary.json", json.loads, note)
     return Run(
         path=path,
-        config=flatten(config),
+        config=flatten(_mapping(path / "config.yaml", _yaml, note)),
         summary=None if not summary or summary.get("failure") else summary,
         rounds=[record for record in records if record["kind"] == "round"],
         evaluations=[record for record in records if record["kind"] == "evaluation"],
     )
+
+
+def _yaml(text: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.create(text))
 
 
 def _mapping(path: Path, parse: Callable[[str], Any], note: Callable[[str], None]) -> dict[str, Any]:

@@ -125,14 +125,26 @@ class Scheduler(NamedTuple):
             with np.load(path) as arrays:
                 count = len(arrays.files) // 2
                 found = cls([arrays[f"k{i}"] for i in range(count)], [arrays[f"b{i}"] for i in range(count)])
-            if found.kernels[0].shape[0] != FEATURES:
-                raise ValueError(f"{found.kernels[0].shape[0]} features")
+            found._check()
         except FileNotFoundError as error:
             sentence = f"scaling.scheduler={path} does not exist; scripts/train_scheduler.py makes one."
             raise ConfigError(sentence) from error
-        except (ValueError, KeyError, IndexError, OSError, EOFError) as error:
-            raise ConfigError(f"scaling.scheduler={path} is not a scheduler ({error}).") from error
+        except Exception as error:  # whatever a damaged file makes NumPy, zipfile and zlib raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(f"scaling.scheduler={path} is not a scheduler ({reason}).") from error
         return found
+
+    def _check(self) -> None:
+        """Raise ValueError unless the layers fit together, from `FEATURES` on, and all numbers are finite."""
+        inputs = FEATURES
+        for i, (kernel, bias) in enumerate(zip(self.kernels, self.biases, strict=True)):
+            if bias.ndim != 1 or kernel.shape != (inputs, len(bias)):
+                raise ValueError(f"layer {i} has arrays {kernel.shape} and {bias.shape}, for {inputs} inputs")
+            if not all(x.dtype.kind == "f" and np.isfinite(x).all() for x in (kernel, bias)):
+                raise ValueError(f"layer {i} has numbers that are not finite")
+            inputs = len(bias)
+        if not self.kernels or not inputs:
+            raise ValueError("it has no layers")
 
 
 class MinionsRL(Scaling):

@@ -1,8 +1,8 @@
 """Everything a run writes and shows while it trains: `metrics.jsonl`, TensorBoard events and the display.
 
 Records are plain dicts; every scalar is a mean over seeds, `per_seed` holds the values themselves. `env_steps`,
-`updates`, `wall_seconds`, `simulated_seconds`, `cost_usd`, `gate_escapes`, `dropped`, `failed` and
-`nonfinite_gradients` count from the start of the run, everything else describes the record's round.
+`updates`, `wall_seconds`, `simulated_seconds`, `cost_usd`, `gate_escapes`, `gate_groups`, `dropped`,
+`failed` and `nonfinite_gradients` count from the start of the run, everything else describes the record's round.
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ from stellaris_jax.telemetry.format import (
     count,
     dollars,
     duration,
-    interval,
+    escapes,
     number,
+    over_seeds,
     percent,
+    significant,
     sparkline,
 )
 
@@ -29,6 +31,8 @@ REFRESH_PER_SECOND = 2
 LINE_EVERY_SECONDS = 10.0
 SPARKLINE_LENGTH = 24
 WIDTH = 100
+NARROW = 80
+"""Columns below which the values of a line follow one another, instead of standing in columns."""
 
 
 class Display:
@@ -96,9 +100,9 @@ class LineDisplay(Display):
         latest = self.latest
         self.note(
             f"round {latest['round']}/{self.total_rounds}  {count(latest['env_steps'])} steps  "
-            f"{compact(latest.get('steps_per_second'))} steps/s  return {number(latest.get('train_return'))}  "
+            f"{compact(latest.get('steps_per_second'))} steps/s  return {significant(latest.get('train_return'))}  "
             f"staleness {number(latest.get('staleness_mean'))} (max {count(latest.get('staleness_max'))})  "
-            f"gate {_gate(latest)} ({count(latest.get('gate_escapes'))} escapes)  "
+            f"gate {_gate(latest)}  escaped {escapes(latest)}  "
             f"simulated {duration(latest.get('simulated_seconds'))}  {dollars(latest.get('cost_usd'))}  "
             f"ETA {duration(self.seconds_left())}"
         )
@@ -160,7 +164,7 @@ class LiveDisplay(Display):
         history = sparkline([value for value in returns if value is not None][-SPARKLINE_LENGTH:])
         evaluated = _evaluated(self.evaluations[-1]) if self.evaluations else MISSING
         rows: list[tuple[str, ...]] = [
-            ("return", f"train {_bold(number(latest.get('train_return')))}", f"eval {_bold(evaluated)}", history),
+            ("return", f"train {_bold(significant(latest.get('train_return')))}", f"eval {_bold(evaluated)}", history),
             (
                 "speed",
                 f"{_bold(compact(latest.get('steps_per_second')))} env steps/s",
@@ -173,7 +177,7 @@ class LiveDisplay(Display):
                 f"max {_bold(count(latest.get('staleness_max')))}",
                 f"group {number(latest.get('group_size'))}",
             ),
-            ("gate", f"β {_bold(_gate(latest))}", f"escapes {count(latest.get('gate_escapes'))}", ""),
+            ("gate", f"β {_bold(_gate(latest))}", f"escaped {escapes(latest)}", ""),
             (
                 "simulated",
                 f"time {_bold(duration(latest.get('simulated_seconds')))}",
@@ -191,6 +195,10 @@ class LiveDisplay(Display):
             rows.append(("counted", *texts, *[""] * (3 - len(texts))))
         table = Table.grid(padding=(0, 3))
         table.add_column(style="cyan", no_wrap=True)
+        if self.console.width < NARROW:
+            for name, *values in rows:
+                table.add_row(name, "  ".join(filter(None, values)))
+            return table
         for _ in range(3):
             table.add_column(no_wrap=True)
         for row in rows:
@@ -209,7 +217,8 @@ def _gate(record: dict[str, Any]) -> str:
 
 
 def _evaluated(record: dict[str, Any]) -> str:
-    return interval(record["eval_return_mean"], record.get("eval_return_ci95"))
+    per_seed = record.get("per_seed", {}).get("eval_return_mean")
+    return over_seeds(record["eval_return_mean"], record.get("eval_return_ci95"), per_seed)
 
 
 def _bold(text: str) -> str:

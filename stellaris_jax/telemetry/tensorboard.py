@@ -19,6 +19,7 @@ _NAMES = {
     "staleness_max": "staleness/max",
     "gate": "staleness/gate",
     "gate_escapes": "staleness/gate_escapes",
+    "gate_groups": "staleness/gate_groups",
     "group_size": "staleness/group_size",
     "dropped": "staleness/dropped",
     "failed": "simulated/failed",

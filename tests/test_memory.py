@@ -1,0 +1,155 @@
+"""Sizes that cannot work are refused, with the sum, before memory is taken or anything compiled."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from test_trainer import tiny
+
+from stellaris_jax import ConfigError, Trainer, load_config, memory
+from stellaris_jax.engine_state import StateLayout
+from stellaris_jax.envs.base import Preprocessing
+from stellaris_jax.envs.registry import make
+from stellaris_jax.footprint import _sizes, parts
+from stellaris_jax.memory import Part, check_fits
+
+GIB = 2**30
+
+
+@pytest.fixture
+def ten_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "of_host", lambda: 10 * GIB)
+
+
+@pytest.fixture(scope="module")
+def warm() -> None:
+    """What is imported and compiled once is no matter."""
+    Trainer(tiny())
+
+
+@pytest.fixture
+def nothing_made(warm: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within, no training is set up, and next to no memory taken."""
+
+    def init(*_: object) -> None:
+        raise AssertionError("the state is set up")
+
+    monkeypatch.setattr(StateLayout, "init", init)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+
+
+@pytest.mark.parametrize(
+    ("overrides", "settings"),
+    [
+        (["engine.chunk_rounds=1e9", "total_steps=1e15"], ["engine.chunk_rounds=1000000000", "algorithm.epochs=4"]),
+        (["num_seeds=10000"], ["num_seeds=10000", "system.versions=32", "network.hidden=[64, 64]"]),
+        (["engine.lanes=1e8"], ["engine.lanes=100000000"]),
+        (["system.versions=1e6"], ["system.versions=1000000"]),
+        (["algorithm=impact", "algorithm.target_interval=1e6"], ["algorithm.target_interval=1000000"]),
+        (["algorithm.epochs=1e7"], ["algorithm.epochs=10000000"]),
+        (["env.num_envs=1e6", "algorithm.rollout_length=1000"], ["env.num_envs=1000000", "rollout_length=1000"]),
+        (["network.hidden=[100000,100000]"], ["network.hidden=[100000, 100000]"]),
+        (["evaluation.episodes=1e10"], ["evaluation.episodes=10000000000"]),
+        (["platform.actors=1e10", "prices.actor_vm_slots=1e10"], ["platform.actors=10000000000"]),
+        (["checkpoint.interval=1", "total_steps=1e15"], ["schedule of checkpoints", "total_steps=1000000000000000"]),
+        (["env.kwargs.start_pool=1000000000"], ["start_pool"]),
+        (["env.frame_stack=500", "env.num_envs=65536"], ["env.frame_stack=500", "env.num_envs=65536"]),
+    ],
+)
+def test_the_sum_is_in_the_sentence(
+    overrides: list[str], settings: list[str], ten_gib: None, nothing_made: None
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trainer(load_config(overrides))
+    message = str(caught.value)
+    assert "there are 10 GiB" in message and message.count("GiB") >= 3, message
+    assert all(setting in message for setting in settings), message
+
+
+def test_what_is_refused_by_its_range(nothing_made: None) -> None:
+    """Where no memory would ever do, or the indices have not enough bits."""
+    for override, key in [
+        ("env.frame_stack=1e8", "env.frame_stack"),
+        ("env.num_envs=1e12", "env.num_envs"),
+        ("evaluation.points=1e9", "evaluation.points"),
+        ("engine.devices=1e6", "engine.devices"),
+    ]:
+        with pytest.raises(ConfigError, match=key):
+            load_config([override])
+
+
+def test_stacked_images_are_refused_before_they_are_stacked(ten_gib: None, nothing_made: None) -> None:
+    with pytest.raises(ConfigError, match=r"env\.frame_stack=1000000"):
+        make("gymnax/Breakout-MinAtar", {}, Preprocessing(frame_stack=1_000_000))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["num_seeds=2"], ["algorithm=impact", "system.actors=pipelined"]],
+)
+def test_what_is_counted_is_there(overrides: list[str]) -> None:
+    """No more than what a trainer really holds: nothing that fits is refused."""
+    trainer = Trainer(tiny("network.hidden=[32]", *overrides))
+    config = trainer.config
+    found = {part.what: part for part in parts(config, _sizes(trainer.env, trainer.network))}
+    state = trainer.state
+
+    def held(tree: object) -> int:
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+    # While it is set up, the state is there once more.
+    assert 0.8 * held(state.loader.fragments) < found["training samples"].device / 2 <= held(state.loader.fragments)
+    assert found["minibatches"].device / 2 == held(state.loader.order)
+    assert 0.9 * held(state.ring) < found["policy versions"].device / 2 <= held(state.ring)
+    assert 0.9 * held(state.params) < found["policies and optimizers"].device / 8 <= held(state.params)
+    assert 0.8 * held(state.actor[:2]) < found["environments"].device / 2 <= held(state.actor)
+    plan = trainer.plan(0, 1).plan
+    assert 0.5 * held((plan.slots, plan.peers, plan.weights)) < found["waves of gradients"].device <= held(plan)
+    assert found["orders of minibatches"].device == held(plan.order)
+
+
+def test_longer_chunks_than_the_run_are_the_run() -> None:
+    """119 GiB were asked for once, for four rounds."""
+    trainer = Trainer(tiny("total_steps=512", "evaluation.points=0", "engine.chunk_rounds=1000000000"))
+    assert trainer.shape.rounds == trainer.total_rounds == 4
+    assert [record["round"] for record in trainer.run()] == [1, 2, 3, 4]
+
+
+def test_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LIMITS", ())
+    free = memory.of_host()
+    assert 0 < free
+    for name, text in (("max", "max\n"), ("limit", "123456789\n")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "max"), str(tmp_path / "limit"), str(tmp_path / "none")))
+    assert memory.of_host() == 123456789 < free
+
+
+def test_accelerators_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = {"bytes_limit": 5 * GIB, "bytes_in_use": GIB}
+    device = SimpleNamespace(platform="gpu", memory_stats=lambda: stats)
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    monkeypatch.setattr(memory, "of_host", lambda: 2 * GIB)
+    check_fits([Part("a", 4 * GIB, 2 * GIB)])
+    with pytest.raises(ConfigError, match=r"5 GiB of memory on the gpu at least, and there are 4 GiB: .* for a \(x=1\)"):
+        check_fits([Part("a", 5 * GIB, 0, ("x=1",))])
+    with pytest.raises(ConfigError, match="3 GiB of memory at least, and there are 2 GiB"):
+        check_fits([Part("a", 0, 2 * GIB), Part("b", 0, GIB)])
+    device.memory_stats = lambda: None  # type: ignore[assignment,return-value]
+    check_fits([Part("a", 500 * GIB)])
+
+
+def test_a_network_is_measured_before_it_is_made(ten_gib: None, nothing_made: None) -> None:
+    """Its first layer is as large as the observation, which the configuration does not say."""
+    config = load_config(["env=gymnax/Breakout-MinAtar", "network.hidden=[10000000]", "network.torso=mlp"])
+    assert np.prod(make(config.env.name, {}).observation_space.shape) == 400
+    with pytest.raises(ConfigError, match=r"policy versions .*network\.hidden=\[10000000\]"):
+        Trainer(config)

@@ -1,0 +1,245 @@
+"""Scripts as programs among others: their numbers, pipes, full disks, narrow terminals and platforms."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+import jax
+import pytest
+from rich.console import Console
+
+from stellaris_jax import cli, load_config, program
+from stellaris_jax.compose import to_yaml
+from stellaris_jax.config import knobs
+from stellaris_jax.telemetry.progress import LiveDisplay
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+SMALL = ["env.num_envs=8", "network.hidden=[4]", "algorithm.rollout_length=8", "algorithm.epochs=2", "run.progress=false"]
+
+
+def script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    """A script in this process; its exit code, or what it exits with."""
+    monkeypatch.setattr(sys, "argv", [str(SCRIPTS / name), *arguments])
+    try:
+        runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def process(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A shell command in a process of its own, with $python and $scripts."""
+    variables = {"python": sys.executable, "scripts": str(SCRIPTS), "PYTHONPATH": str(SCRIPTS.parent), **environment}
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=cwd,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+    )
+
+
+# Arguments -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        ("evaluate.py RUN --episodes 0", "--episodes: must be an integer of at least 1, not '0'"),
+        ("evaluate.py RUN --episodes 1e3", "--episodes: must be an integer"),
+        ("evaluate.py RUN --video-episodes 0 --video x.gif", "--video-episodes: must be an integer of at least 1"),
+        ("evaluate.py RUN --seed -1", "--seed: must be an integer of at least 0, not '-1'"),
+        ("evaluate.py RUN --seed 4294967296", "--seed: must be at most 4294967295"),
+        ("evaluate.py nowhere", "nowhere holds no run"),
+        ("benchmark.py measure cartpole_small central --seed 4294967296", "--seed: must be at most 4294967295"),
+        ("benchmark.py throughput --rejax /nope", "--rejax=/nope is not a program"),
+        (f"benchmark.py throughput --rejax {sys.executable}", "is not a Python that has rejax"),
+        ("benchmark.py engine --repeats 0", "--repeats: must be an integer of at least 1"),
+        ("benchmark.py envs --json /dev/null/figures.json", "--json=/dev/null/figures.json cannot be a file"),
+        ("plot.py", "name a run directory"),
+        ("plot.py nowhere", "nowhere holds no metrics"),
+        ("plot.py --sweep nowhere", "--sweep=nowhere is not a directory"),
+        ("plot.py --sweep .", "holds no sweep points"),
+        ("plot.py --timeline 0", "--timeline: must be an integer of at least 1, not '0'"),
+        ("plot.py --timeline 246", "--timeline=246 must be at most 245"),
+        ("reproduce.py stellaris --seeds 0", "--seeds: must be an integer of at least 1"),
+        ("reproduce.py stellaris --envs pong", "--envs pong is not one of"),
+        ("train_scheduler.py --out x.npz --seed 4294967296", "--seed: must be at most 4294967295"),
+        ("train_scheduler.py --out x.npz --episodes 0", "--episodes: must be an integer of at least 1"),
+        ("train_scheduler.py --out x.npz --start x.npz", "x.npz does not exist"),
+        ("train.py seed=-1", "seed must be at least 0"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    command: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert script(*command.split(), monkeypatch=monkeypatch) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: ") and shown.err.count("\n") == 1, shown.err
+    assert part in shown.err and shown.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_episodes_than_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from stellaris_jax import run
+
+    config = load_config([*SMALL, "total_steps=64", "evaluation.episodes=0", f"run.dir={tmp_path / 'run'}"])
+    run.train(config)
+    capsys.readouterr()
+    episodes = ("--episodes", "1000000000000")
+    assert script("evaluate.py", str(tmp_path / "run"), *episodes, monkeypatch=monkeypatch) == 2
+    assert "evaluation.episodes=1000000000000" in capsys.readouterr().err
+    last = ("--episodes", "2", "--seed", str(2**32 - 1), "--json")
+    assert script("evaluate.py", str(tmp_path / "run"), *last, monkeypatch=monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 2
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.0", "--1", "²", "9" * 19, "9" * 5000])
+def test_numbers_of_the_command_line(text: str) -> None:
+    assert program.at_least(-3)("-2") == -2
+    assert program.seed("4294967295") == 2**32 - 1
+    for read in (program.at_least(0), program.seed):
+        with pytest.raises(ArgumentTypeError):
+            read(text)
+
+
+# How programs end --------------------------------------------------------------------------------------------------------
+
+PIPE = 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("command", ["train.py --help", "evaluate.py --help"])
+def test_output_that_cannot_be_written(command: str, buffered: str, tmp_path: Path) -> None:
+    environment = {"PYTHONUNBUFFERED": buffered}
+    closed = process(f"$python $scripts/{command} | true", tmp_path, **environment)
+    assert (closed.returncode, closed.stderr) == (PIPE, "")
+    full = process(f"$python $scripts/{command} > /dev/full", tmp_path, **environment)
+    assert full.returncode == 1
+    assert full.stderr == "error: the output cannot be written (No space left on device).\n"
+
+
+def test_training_whose_reader_goes_away(tmp_path: Path) -> None:
+    settings = " ".join([*SMALL, "total_steps=20000", "evaluation.points=200", "evaluation.episodes=1"])
+    done = process(f"$python $scripts/train.py '{settings}' run.dir=run | head -1".replace("'", ""), tmp_path)
+    assert (done.returncode, done.stderr) == (PIPE, "") and done.stdout.count("\n") == 1
+    full = process(f"$python $scripts/train.py {settings} run.dir=full > /dev/full", tmp_path)
+    assert full.returncode == 1 and full.stderr.count("\n") == 1, full.stderr
+
+
+def test_a_sweep_whose_reader_goes_away_trains_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", lambda folder: None)
+    seen: list[int] = []
+
+    class Closed:
+        """A pipe that nobody reads."""
+
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def flush(self) -> None: ...
+
+        def fileno(self) -> int:
+            return os.open(os.devnull, os.O_WRONLY)
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit) as end:
+        patched.setattr(sys, "stdout", Closed())
+        cli.main(lambda config: seen.append(config.seed), ["-m", "seed=0,1,2"])
+    assert end.value.code == PIPE and seen == []
+
+
+def test_other_errors_are_not_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> None:
+        open("/nowhere/at/all")
+
+    with pytest.raises(FileNotFoundError):
+        program.run(fails)
+    with pytest.raises(ZeroDivisionError):
+        program.run(lambda: print(1 // 0))
+
+
+def test_ctrl_c_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as end:
+        program.run(interrupted)
+    assert end.value.code == 128 + signal.SIGINT and capsys.readouterr().err == ""
+
+
+# Platforms -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("platform", ["cuda", "abacus"])
+def test_platforms_that_are_not_there(platform: str, tmp_path: Path) -> None:
+    if jax.default_backend() != "cpu":
+        pytest.skip("there is a GPU")
+    done = process("$python $scripts/train.py total_steps=1", tmp_path, JAX_PLATFORMS=platform)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: JAX_PLATFORMS={platform} asks for a platform that JAX cannot start here")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config()))
+    done = process("$python $scripts/evaluate.py run", tmp_path, JAX_PLATFORMS=platform)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: JAX_PLATFORMS={platform} ")
+
+
+@pytest.mark.parametrize("command", ["train.py engine.devices=4", "train.py -m engine.devices=1,4"])
+def test_devices_of_a_cpu(command: str, tmp_path: Path) -> None:
+    """In a process of its own, where importing gymnax starts JAX."""
+    settings = " ".join([*SMALL, "total_steps=64", "evaluation.episodes=0", "env=gymnax/cartpole"])
+    sweep = "hydra.sweep.dir=sweep" if "-m" in command else "run.dir=sweep/1"
+    done = process(f"$python $scripts/{command} {settings} {sweep}", tmp_path, JAX_PLATFORMS="cpu")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "sweep/1/summary.json").read_text())["device"].startswith("4 x cpu")
+
+
+def test_more_devices_than_there_are() -> None:
+    """JAX has started in this process."""
+    with pytest.raises(program.ConfigError, match=r"engine\.devices=16 is too many"):
+        load_config(["engine.devices=16"])
+
+
+# Narrow terminals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [40, 79, 100, 300])
+def test_help_fits_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    cli.main(lambda config: None, ["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    told = [line for line in lines if "scripts/" not in line]
+    names = [f"  {key} " for key in knobs()]
+    running = [line for line in told if not line.startswith(tuple(names))]
+    assert max(map(len, running)) <= columns and max(map(len, told)) <= max(columns, 60)
+    flowing = " ".join(" ".join(lines).split())
+    assert all(" ".join(entry.help.split()) in flowing for entry in knobs().values())
+
+
+def test_the_live_panel_fits_the_terminal() -> None:
+    console = Console(width=40, record=True, file=open(os.devnull, "w"))
+    display = LiveDisplay(console, "stellaris · ppo · gymnax/CartPole-v1", 245)
+    display.close()
+    record = {"round": 5, "env_steps": 10_240, "updates": 115, "train_return": 97.4, "steps_per_second": 94_800.0}
+    display.rounds([{**record, "staleness_mean": 5.5, "staleness_max": 13, "cost_usd": 0.058, "occupancy": 1.0}])
+    console.export_text()
+    console.print(display.panel())
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 40
+    for part in ("return", "97.4", "staleness", "5.50", "115", "updates", "escapes", "$0.058", "occupancy"):
+        assert part in text
+    assert "…" not in text
