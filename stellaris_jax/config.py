@@ -283,7 +283,9 @@ class EvaluationConfig:
 
 @dataclass
 class CheckpointConfig:
-    interval: int = knob(0, "rounds between checkpoints; 0 saves at every evaluation point", within="[0, inf)")
+    interval: int = knob(
+        0, "rounds between checkpoints, beside those before every evaluation; 0: only those", within="[0, inf)"
+    )
     keep: int = knob(3, "most recent checkpoints kept beside the best one", within="[1, inf)")
     replay: int = knob(
         2_000_000,

@@ -187,6 +187,7 @@ class Session:
         return self.trainer.round > 0 and (ended or self.trainer.round in self.evaluation_rounds)
 
     def _compile(self) -> None:
+        self.checkpoints.wait()
         self.display.working(f"compiling {self.trainer.about_chunk}")
         with self.signals.during("the compiler", transient=self.trainer.round == self.saved):
             seconds = self.trainer.compile()
@@ -308,8 +309,6 @@ def open_run(run_dir: str | Path) -> Trainer:
     with closing(Checkpoints(Path(run_dir) / "checkpoints", config.checkpoint.keep, read_only=True)) as checkpoints:
         trainer.restore(checkpoints, complain, train=False)
     return trainer
-
-
 
 
 def enable_compile_cache() -> None:

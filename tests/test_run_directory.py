@@ -24,13 +24,16 @@ from stellaris_jax.rundir import LOCK, run_directory
 from stellaris_jax.telemetry.commands import evaluate_command, override, resume_command
 
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(shared_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four rounds, to be copied."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
     train(tiny(steps(4), f"run.dir={run_dir}", "evaluation.points=2"))

@@ -20,6 +20,7 @@ from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.run import train
+from stellaris_jax.schema import RunError
 from stellaris_jax.scaling.scheduler import SHIPPED, Scheduler
 
 BLOCK = 5
@@ -113,7 +114,13 @@ def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
 
 
 def _finished(job: Job, root: Path) -> bool:
-    return (job.path(root) / "summary.json").is_file()
+    """Whether the run is over. Raises RunError if it has no result."""
+    path = job.path(root) / "summary.json"
+    if not path.is_file():
+        return False
+    if reason := json.loads(path.read_text(encoding="utf-8")).get("failure"):
+        raise RunError(f"{path.parent}: {reason}")
+    return True
 
 
 def _train(job: Job, root: Path) -> None:
