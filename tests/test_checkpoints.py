@@ -28,6 +28,7 @@ from stellaris_jax.run import Interrupted, open_run, train
 from stellaris_jax.schema import RunError
 from stellaris_jax.telemetry.jsonl import read_records
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 STATE = {"x": jnp.arange(3.0)}
 ABSTRACT = {"x": jax.ShapeDtypeStruct((3,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))}
 
@@ -200,6 +201,7 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
     original = getattr(Trainer, when)
 
     def interrupted(trainer: Trainer) -> Any:
+        trainer.engine.widths.clear()  # nothing is compiled yet
         os.kill(os.getpid(), signal.SIGTERM)
         assert trainer.stopping.wait(60)
         assert "SIGTERM: waiting " in capsys.readouterr().out, "it is told at once"

@@ -24,6 +24,9 @@ from stellaris_jax.rundir import LOCK, run_directory
 from stellaris_jax.telemetry.commands import evaluate_command, override, resume_command
 
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
