@@ -9,6 +9,8 @@ import logging
 import math
 import os
 import re
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -110,7 +112,8 @@ class Checkpoints:
         # Orbax finds what it has to merge in this format by a pattern, in which a directory may look like another one.
         merged = not re.search(r"[][*?]", str(self.directory))
         handlers = {"state": ocp.StandardCheckpointHandler(use_ocdbt=merged), "host": ocp.JsonCheckpointHandler()}
-        logging.getLogger("absl").addFilter(_is_not_orbax)
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).addFilter(_is_news)
         self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
         self.actions = ActionLog(self.directory.with_name("actions.bin"))
 
@@ -164,6 +167,7 @@ class Checkpoints:
         A damaged one is passed over for the one before, and `note` is told. The next `save` sets it aside.
         """
         wanted, damaged = self.rounds(), []
+        loud, sys.unraisablehook = sys.unraisablehook, _deaf_to_asyncio(sys.unraisablehook)
         for candidate in reversed(wanted):
             try:
                 state, host = self._read(candidate, abstract)
@@ -172,6 +176,8 @@ class Checkpoints:
                 note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
                 continue
             self._damaged = damaged
+            if not damaged:
+                sys.unraisablehook = loud
             return candidate, state, host
         raise CheckpointError(
             f"there is no intact checkpoint in {self.directory}" + (f" (tried rounds {wanted})." if wanted else ".")
@@ -219,6 +225,16 @@ def _reason(error: Exception) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
-def _is_not_orbax(record: logging.LogRecord) -> bool:
-    """Whether a log has something new to say: Orbax logs, with tracebacks, what it raises as well."""
-    return "orbax" not in record.pathname
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a log says more than what Orbax raises as well, or than how reads failed that it had given up by then."""
+    return "orbax" not in record.pathname and not re.search("never retrieved.*(zarr|OCDBT)", record.getMessage(), re.S)
+
+
+def _deaf_to_asyncio(hook: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`hook`, but for what TensorStore's threads meet that go on with reads whose event loop Orbax has closed."""
+
+    def heard(unraisable: Any) -> None:
+        if not any("asyncio" in frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)):
+            hook(unraisable)
+
+    return heard

@@ -20,10 +20,11 @@ import pytest
 from test_telemetry import read_events
 from test_trainer import REPOSITORY, TINY, assert_identical, start, steps, tiny, wait_for_checkpoints
 
-from stellaris_jax import Trainer, load_config
+from stellaris_jax import Config, Trainer, cli, load_config
 from stellaris_jax.billing import Bill
 from stellaris_jax.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.evaluate import Evaluation
+from stellaris_jax.report.runs import read_run
 from stellaris_jax.run import Interrupted, open_run, train
 from stellaris_jax.schema import RunError
 from stellaris_jax.telemetry.jsonl import read_records
@@ -62,10 +63,10 @@ def test_a_damaged_newest_checkpoint_does_not_stop_later_ones(damage: str, refer
     elif damage == "file":
         (saved / "99999").write_text("not a checkpoint")
     else:
-        data = max((p for p in (saved / "6").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-        raw = bytearray(data.read_bytes())
-        raw[len(raw) // 2] ^= 1
-        data.write_bytes(raw if damage == "flipped" else b"")
+        for data in (saved / "6" / "state").glob("**/d/*"):
+            raw = bytearray(data.read_bytes())
+            raw[len(raw) // 2] ^= 1
+            data.write_bytes(raw if damage == "flipped" else b"")
     train(load_config([f"resume={run_dir}", steps(8)]))
     names = {path.name for path in saved.iterdir()}
     assert "8" in names
@@ -344,3 +345,28 @@ def test_a_failed_run_exits_with_one_and_a_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     reason = "no gradient of seed 0 was finite, so all were rejected and nothing was learned."
     assert done.stderr == f"error: {tmp_path / 'run'}: {reason}\n"
+
+
+def test_a_sweep_goes_on_after_a_run_without_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", lambda folder: None)
+    seen = []
+
+    def task(config: Config) -> None:
+        seen.append(config.seed)
+        if config.seed == 1:
+            raise RunError("its return is nan.")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(task, ["-m", "seed=0,1,2"])
+    assert stopped.value.code == 1 and seen == [0, 1, 2]
+    assert capsys.readouterr().err == "error: its return is nan.\nerror: 1 of 3 points have no result: 1.\n"
+
+
+def test_a_run_without_result_is_reported_as_failed(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"eval_return_mean": null, "failure": "its return is nan."}')
+    assert read_run(tmp_path).summary is None
+    (tmp_path / "summary.json").write_text('{"eval_return_mean": 1.0, "failure": null}')
+    assert read_run(tmp_path).summary == {"eval_return_mean": 1.0, "failure": None}

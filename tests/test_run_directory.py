@@ -275,7 +275,7 @@ def test_a_damaged_line_of_metrics_is_left_out_and_kept_aside(
 def test_damage_that_nothing_survives_is_one_sentence(run_dir: Path) -> None:
     for path in (run_dir / "checkpoints").rglob("*"):
         if path.is_file():
-            path.write_bytes(b"\xff" * 20)
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     script = [sys.executable, str(REPOSITORY / "scripts" / "train.py"), f"resume={run_dir}"]
     done = subprocess.run(
         script, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, check=False
