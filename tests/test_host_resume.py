@@ -21,6 +21,7 @@ from stellaris_jax.envs.base import HostStep
 from stellaris_jax.envs.registry import register
 from stellaris_jax.watch import EnvStalled
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 ENVS = {
     "clockwork": ["num_seeds=2", *LONG],
     "hopper": [
