@@ -8,6 +8,7 @@ without a file (`SuiteSource`), and what Hydra still has to refuse is retold as 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -233,10 +234,12 @@ class _Composer:
             try:
                 (override,) = parser.parse_overrides([line])
                 self._check(override)
+                if not override.is_sweep_override():
+                    OmegaConf.create([override.value()])  # references are well formed
                 parsed += parser.parse_overrides([_normal(override, line)])
             except ConfigError:
                 raise
-            except (HydraException, RecursionError, ValueError):  # the last for integers of thousands of digits
+            except (HydraException, OmegaConfBaseException, RecursionError, ValueError):  # the last for endless integers
                 advice = "write key=value" if "=" not in line else "quote the value, as in key='a, b'"
                 raise ConfigError(f"{shown(line)} is not an override; {advice}.") from None
         return parsed
@@ -357,7 +360,7 @@ def _typed(node: DictConfig) -> Config:
 def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     """The stored configuration of a run, with those overrides that may change."""
     path = Path(directory) / "config.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):  # nor where the path is too long to be one
         raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
     node = OmegaConf.structured(from_yaml(path))
     for override in overrides:
