@@ -234,10 +234,12 @@ class _Composer:
             try:
                 (override,) = parser.parse_overrides([line])
                 self._check(override)
+                if not override.is_sweep_override():
+                    OmegaConf.create([override.value()])  # references are well formed
                 parsed += parser.parse_overrides([_normal(override, line)])
             except ConfigError:
                 raise
-            except (HydraException, RecursionError, ValueError):  # the last for integers of thousands of digits
+            except (HydraException, OmegaConfBaseException, RecursionError, ValueError):  # the last for endless integers
                 advice = "write key=value" if "=" not in line else "quote the value, as in key='a, b'"
                 raise ConfigError(f"{shown(line)} is not an override; {advice}.") from None
         return parsed
@@ -360,7 +362,7 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     if not directory:
         raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
     path = Path(directory) / "config.yaml"
-    if not os.path.isfile(path):
+    if not os.path.isfile(path):  # nor where the path is too long to be one
         raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
     stored = from_yaml(path)
     node = OmegaConf.structured(stored)

@@ -177,7 +177,7 @@ class ScalingConfig:
     )
     lanczos: int = knob(20, "nitro: Lanczos steps, each a Hessian-vector product", within="[2, inf)")
     subsample: int = knob(
-        1, "nitro: minibatches of the round that curvature is measured on; 0: all of its first epoch", within="[0, inf)"
+        1, "nitro: minibatches of the round that curvature is measured on; 0: all of its first epoch", within="[0, 1e6]"
     )
     interval: int = knob(10, "hydrozoa: rounds between doublings", within="[1, inf)")
     target: float = knob(

@@ -101,6 +101,11 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     yield Part("policies and optimizers", copies * 4 * policy, 0, of("network.hidden"))
     yield Part("gradients", seeds * engine.lanes * policy, 0, of("engine.lanes", "network.hidden"))
 
+    if config.scaling.rule == "nitro":
+        vectors = min(config.scaling.lanczos, sizes.parameters)
+        basis = seeds * vectors * (policy + WORD * vectors)
+        yield Part("Lanczos vectors", basis, 0, of("scaling.lanczos", "network.hidden"))
+
     each = sizes.state + sizes.observation
     yield Part("environments", copies * envs * each, 0, of("env.num_envs", "env.frame_stack"))
     yield Part("start states", seeds * sizes.starts * each, 0, of("env.kwargs", "env.frame_stack"))

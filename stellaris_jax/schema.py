@@ -13,12 +13,13 @@ from stellaris_jax.near_miss import did_you_mean
 class ConfigError(ValueError):
     """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted.
 
-    It is one line, whatever a value or the reason given by a library has in it.
+    It is one line of bearable length, whatever a value or the reason given by a library has in it.
     """
 
     def __init__(self, sentence: str):
         characters = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in str(sentence))
-        super().__init__("".join(characters))
+        line = "".join(characters)
+        super().__init__(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}...")
 
 
 class RunError(RuntimeError):
@@ -46,8 +47,8 @@ def group(kind: type, help: str, **defaults: Any) -> Any:
 LAST_SEED = 2**32 - 1
 """Larger seeds would be smaller ones once more: JAX and NumPy take 32 bits of them."""
 FLOAT32_MAX = 3.4e38
-DEEPEST, LONGEST = 20, 120
-"""How deep data may be nested, and how long a value is shown."""
+DEEPEST, LONGEST, LONGEST_LINE = 20, 120, 2000
+"""How deep data may be nested, and how many characters of a value, and of a message, are shown."""
 
 KINDS = {
     int: "an integer",
@@ -111,6 +112,8 @@ def check_data(key: str, value: Any, depth: int = 0) -> None:
             if not isinstance(name, str):
                 raise ConfigError(f"{key} must have texts for keys, not {shown(name)}.")
             check_text(key, name)
+            if len(name) > LONGEST:
+                raise ConfigError(f"{key} must have keys of at most {LONGEST} characters, not {shown(name)}.")
             check_data(f"{key}.{name}", element, depth + 1)
     elif isinstance(value, (list, tuple)) and depth < DEEPEST:
         for element in value:

@@ -29,11 +29,13 @@ NUMBERS: list[Any] = [
     65536, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400, 10**5000, True, False,
 ]  # fmt: skip
 TEXTS = [
-    "", " ", "nan", "None", "null", "true", "0", "-1", "1e400", "${seed}", "${", "???", "\n", "\0", "a\nb", "é", "\udcff",
-    "x" * 5000, "../..", "/", "gymnax/", "/x", "gymnax/cartpole/../x", "fixed ", "PPO", "stelaris", "[", "{", "~", "a=b",
-    "a,b",
+    "", " ", "nan", "None", "null", "true", "0", "-1", "1e400", "${seed}", "${", "???", "\n", "\0", "a\nb", "é",
+    "\udcff", "x" * 5000, "../..", "/", "gymnax/", "/x", "gymnax/cartpole/../x", "fixed ", "PPO", "stelaris", "[", "{",
+    "~", "a=b", "a,b",
 ]  # fmt: skip
 OBJECTS: list[Any] = [object(), (1,), b"x", {1, 2}, 1j, [[[[]]]], [1] * 1000, range(3), np.eye(9), print]
+UNNAMED = ("is not an override", "is not a config key", "~")
+"""What says that a line names no key at all."""
 KEYS = [*knobs(), *sections()]
 
 
@@ -127,7 +129,7 @@ def little_is_done() -> Iterator[list[str]]:
 def well_said(error: ConfigError, names: tuple[str, ...] = ()) -> bool:
     message = str(error)
     named = any(name in message for name in (*KEYS, *names))
-    return named and message.isprintable() and len(message) < 900 and message[-1] in ".?:)'"
+    return named and message.isprintable() and len(message) < 2100 and message[-1] in ".?"
 
 
 def test_values_set_from_python() -> None:
@@ -163,8 +165,7 @@ def test_lines_of_the_command_line() -> None:
                 consider(compose_config(lines))
             except ConfigError as error:
                 refused += 1
-                # What is no override has no key to be named.
-                assert well_said(error, (*GROUPS, "is not an override", "is not a config key", "~")), (lines, str(error))
+                assert well_said(error, (*GROUPS, *UNNAMED)), (lines, str(error))
             except Exception as error:
                 raise AssertionError(f"case {seed}: {lines}") from error
     assert refused > 60
@@ -189,8 +190,8 @@ def test_what_is_accepted_is_trained() -> None:
             consider(config)
         except ConfigError:
             continue
-        records = Trainer(config).step()
-        assert records and records[0]["updates"] > 0, seed
+        records = Trainer(config).run()
+        assert records and records[-1]["updates"] > 0, seed
         trained += 1
         if trained == 12:
             return

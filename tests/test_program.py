@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import runpy
@@ -21,7 +22,8 @@ from stellaris_jax.config import knobs
 from stellaris_jax.telemetry.progress import LiveDisplay
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
-SMALL = ["env.num_envs=8", "network.hidden=[4]", "algorithm.rollout_length=8", "algorithm.epochs=2", "run.progress=false"]
+TINY = ["env.num_envs=8", "network.hidden=[4]", "algorithm.rollout_length=8", "algorithm.epochs=2"]
+SMALL = [*TINY, "run.progress=false"]
 
 
 def script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> object:
@@ -46,7 +48,7 @@ def process(command: str, cwd: Path, **environment: str) -> subprocess.Completed
     )
 
 
-# Arguments -------------------------------------------------------------------------------------------------------------
+# Arguments -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_numbers_of_the_command_line(text: str) -> None:
             read(text)
 
 
-# How programs end --------------------------------------------------------------------------------------------------------
+# How programs end ----------------------------------------------------------------------------------------------------
 
 PIPE = 128 + signal.SIGPIPE
 
@@ -163,7 +165,7 @@ def test_a_sweep_whose_reader_goes_away_trains_no_further(
 
 def test_other_errors_are_not_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> None:
-        open("/nowhere/at/all")
+        Path("/nowhere/at/all").read_text()
 
     with pytest.raises(FileNotFoundError):
         program.run(fails)
@@ -180,7 +182,7 @@ def test_ctrl_c_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert end.value.code == 128 + signal.SIGINT and capsys.readouterr().err == ""
 
 
-# Platforms -----------------------------------------------------------------------------------------------------------------
+# Platforms -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("platform", ["cuda", "abacus"])
@@ -212,7 +214,7 @@ def test_more_devices_than_there_are() -> None:
         load_config(["engine.devices=16"])
 
 
-# Narrow terminals ----------------------------------------------------------------------------------------------------------
+# Narrow terminals ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", [40, 79, 100, 300])
@@ -231,7 +233,7 @@ def test_help_fits_the_terminal(
 
 
 def test_the_live_panel_fits_the_terminal() -> None:
-    console = Console(width=40, record=True, file=open(os.devnull, "w"))
+    console = Console(width=40, record=True, file=io.StringIO())
     display = LiveDisplay(console, "stellaris · ppo · gymnax/CartPole-v1", 245)
     display.close()
     record = {"round": 5, "env_steps": 10_240, "updates": 115, "train_return": 97.4, "steps_per_second": 94_800.0}

@@ -43,7 +43,8 @@ def test_texts_are_plain(key: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{1: 2}, {"a": object()}, {"a": [{"b": math.nan}]}, {"a": b"x"}, {"a\n": 1}, {"a": {2, 3}}]
+    "kwargs",
+    [{1: 2}, {"a": object()}, {"a": [{"b": math.nan}]}, {"a": b"x"}, {"a\n": 1}, {"a" * 999: 1}, {"a": {2, 3}}],
 )
 def test_mappings_are_data(kwargs: dict) -> None:
     nested: list = []

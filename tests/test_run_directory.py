@@ -23,7 +23,6 @@ from stellaris_jax.run import open_run, train
 from stellaris_jax.rundir import LOCK, run_directory
 from stellaris_jax.telemetry.commands import evaluate_command, override, resume_command
 
-
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
 

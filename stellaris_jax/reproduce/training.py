@@ -20,8 +20,8 @@ from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.run import train
-from stellaris_jax.schema import RunError
 from stellaris_jax.scaling.scheduler import SHIPPED, Scheduler
+from stellaris_jax.schema import RunError
 
 BLOCK = 5
 """Seeds trained side by side in one run; more seeds are more runs, so that five become ten by adding five."""
