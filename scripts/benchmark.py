@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -115,7 +116,9 @@ def write_delays(console: Console, arguments: argparse.Namespace) -> None:
     if arguments.out.exists():
         raise ConfigError(f"--out={arguments.out} exists; name another file.")
     table = calibrate(load_config(arguments.overrides), arguments.repeats)
-    command = f"python scripts/benchmark.py calibrate {' '.join(arguments.overrides)} --out {arguments.out}"
+    command = shlex.join(
+        ["python", "scripts/benchmark.py", "calibrate", *arguments.overrides, "--out", str(arguments.out)]
+    )
     write(table, arguments.out, f"Seconds on {benchmark.context()['device']}, by\n{command}")
     for name, values in table.items():
         console.print(f"{name:9}  median {sorted(values)[len(values) // 2]:.3g} s of {len(values)}")

@@ -19,6 +19,7 @@ from stellaris_jax import program
 from stellaris_jax.compose import (
     GROUPS,
     PRIMARY,
+    as_override,
     checked,
     choices,
     compose_config,
@@ -136,6 +137,7 @@ def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str
 def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
     """Check every point, then let Hydra launch them one after the other, and report."""
     sweep = load_sweep(overrides, config_dir)
+    named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
     points = [compose_config(point, config_dir) for point in sweep.points]
     # All points run in this process, and JAX starts but once.
     from stellaris_jax.backend import emulate
@@ -161,15 +163,27 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
         program.run(run_task)  # Hydra would turn what ends a program into a traceback, and go on
 
     app = hydra.main(config_path=str(shipped_configs()), config_name=PRIMARY, version_base="1.3")(run_point)
+    # Another sweep may have begun in the same second.
+    directory = sweep.directory if named else _reserved(sweep.directory)
     arguments = sys.argv
-    sys.argv = [arguments[0], "--multirun", *sweep.overrides, f"hydra.sweep.dir='{sweep.directory}'"]
+    sys.argv = [arguments[0], "--multirun", *sweep.overrides, as_override("hydra.sweep.dir", directory)]
     try:
         app()
     finally:
         sys.argv = arguments
-        if any(sweep.directory.glob("[0-9]*")):
+        if any(directory.glob("[0-9]*")):
             from stellaris_jax.report.sweep import report
 
-            report(sweep.directory)
+            report(directory)
     if failed:
         raise RunError(f"{len(failed)} of {len(sweep.points)} points have no result: {', '.join(failed)}.")
+
+
+def _reserved(directory: Path) -> Path:
+    from stellaris_jax.rundir import reason, reserve
+
+    try:
+        return reserve(directory)
+    except OSError as error:
+        advice = "hydra.sweep.dir=PATH names another place"
+        raise ConfigError(f"{directory} cannot be made: {reason(error)}; {advice}.") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stellaris_jax.config import Config
 from stellaris_jax.schema import ConfigError, RunError
-from stellaris_jax.telemetry.commands import override
+from stellaris_jax.telemetry.commands import argument
 
 LOCK = ".lock"
 """Locked by the process that writes to the run, whose number it holds. It stays: removing it would be a race."""
@@ -63,6 +63,20 @@ def writing(run_dir: Path) -> Iterator[None]:
         raise RunError(f"{_short(run_dir)} could not be written: {reason(error)}.") from error
 
 
+def reserve(path: Path) -> Path:
+    """Make a directory that nobody else has made: `path`, or with a number behind it. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stem, number = path, 1
+    while True:
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            path = stem.with_name(f"{stem.name}-{number}")
+        else:
+            return path
+
+
 def reason(error: OSError) -> str:
     """What the system says of an error, without its number."""
     return error.strerror or str(error)
@@ -85,30 +99,19 @@ def _numbered(config: Config) -> Path:
     """A directory of our own below runs/, named by the time and by what runs."""
     label = config.run.name or f"{config.system.name}-{config.env.name}"
     label = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
-    stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
-    path, number = stem, 1
-    while True:
-        try:
-            path.parent.mkdir(exist_ok=True)
-            path.mkdir()
-        except FileExistsError:
-            if not path.parent.is_dir():
-                raise ConfigError(f"{path.parent} is not a directory; run.dir=PATH names another place.") from None
-            number += 1  # another run began in the same second
-            path = stem.with_name(f"{stem.name}-{number}")
-        except OSError as error:
-            advice = "run.dir=PATH names another place"
-            if error.errno == errno.ENAMETOOLONG:
-                advice = f"run.name has {len(label)} letters, and names of files some 250 bytes"
-            raise ConfigError(f"{_short(path)} cannot be made: {reason(error)}; {advice}.") from None
-        else:
-            return path
+    try:
+        return reserve(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}")
+    except OSError as error:
+        advice = "run.dir=PATH names another place"
+        if error.errno == errno.ENAMETOOLONG:
+            advice = f"run.name has {len(label)} letters, and names of files some 250 bytes"
+        raise ConfigError(f"{_short(Path(error.filename))} cannot be made: {reason(error)}; {advice}.") from None
 
 
 def _refuse_contents(path: Path) -> None:
     if _contents(path):
         raise ConfigError(
-            f"run.dir={path} is not empty; name another directory, or continue the run with {override('resume', path)}."
+            f"run.dir={path} is not empty; name another directory, or continue the run with {argument('resume', path)}."
         )
 
 

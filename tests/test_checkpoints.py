@@ -25,6 +25,7 @@ from stellaris_jax.billing import Bill
 from stellaris_jax.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.evaluate import Evaluation
 from stellaris_jax.report.runs import read_run
+from stellaris_jax.reproduce.training import Job, Variant, runs
 from stellaris_jax.run import Interrupted, open_run, train
 from stellaris_jax.schema import RunError
 from stellaris_jax.telemetry.jsonl import read_records
@@ -373,3 +374,11 @@ def test_a_run_without_result_is_reported_as_failed(tmp_path: Path) -> None:
     assert read_run(tmp_path).summary is None
     (tmp_path / "summary.json").write_text('{"eval_return_mean": 1.0, "failure": null}')
     assert read_run(tmp_path).summary == {"eval_return_mean": 1.0, "failure": None}
+
+
+def test_a_study_stops_at_a_run_without_result(tmp_path: Path) -> None:
+    job = Job(Variant("toy", tuple(TINY)), first=0, count=1)
+    job.path(tmp_path).mkdir(parents=True)
+    (job.path(tmp_path) / "summary.json").write_text('{"failure": "its return is nan."}')
+    with pytest.raises(RunError, match=f"{job.path(tmp_path)}: its return is nan"):
+        runs([job], tmp_path)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from scenarios import examples
 from test_trainer import REPOSITORY, TINY, assert_identical, steps, tiny
 
-from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax import ConfigError, Trainer, cli, load_config
 from stellaris_jax.checkpoint import CheckpointError
 from stellaris_jax.compose import _composer
 from stellaris_jax.run import open_run, train
 from stellaris_jax.rundir import LOCK, run_directory
-from stellaris_jax.telemetry.commands import evaluate_command, override, resume_command
+from stellaris_jax.telemetry.commands import argument, evaluate_command, resume_command
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -117,6 +117,19 @@ def test_a_run_is_written_by_one_process_at_a_time(run_dir: Path) -> None:
     assert train(load_config([f"resume={run_dir}", steps(5)]))["rounds"] == 5
 
 
+def test_sweeps_of_one_second_have_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = cli.load_sweep
+    at_once = tmp_path / "it's now"
+    monkeypatch.setattr(cli, "load_sweep", lambda *given: loaded(*given)._replace(directory=at_once))
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", lambda folder: None)
+    seen: list[str] = []
+    for _ in range(2):
+        cli.main(lambda config: seen.append(config.run.dir), ["-m", "seed=0,1"])
+    assert seen == [f"{at_once}{number}/{point}" for number in ("", "-2") for point in (0, 1)]
+    cli.main(lambda config: seen.append(config.run.dir), ["-m", "seed=0,1", "hydra.sweep.dir=named"])
+    assert seen[4:] == [f"{at_once}/0", f"{at_once}/1"], "a directory that was named is taken as it is"
+
+
 def test_two_runs_given_one_directory(tmp_path: Path) -> None:
     config = tiny(steps(2), f"run.dir={tmp_path / 'run'}")
     with run_directory(config), pytest.raises(ConfigError, match="is being written by process"):
@@ -166,7 +179,7 @@ LETTERS = string.ascii_letters + string.digits + string.punctuation + " éß日"
 @examples
 @given(st.text(st.sampled_from(LETTERS), min_size=1))
 def test_any_value_survives_the_shell_and_the_grammar_of_overrides(value: str) -> None:
-    (line,) = shlex.split(override("resume", value))
+    (line,) = shlex.split(argument("resume", value))
     with _composer(None) as hydra:
         (parsed,) = hydra.parse([line])
     assert parsed.key_or_group == "resume" and str(parsed.value()) == value

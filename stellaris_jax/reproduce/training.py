@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
-from stellaris_jax.compose import load_config
+from stellaris_jax.compose import as_override, load_config
 from stellaris_jax.config import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.run import train
@@ -126,7 +126,8 @@ def _finished(job: Job, root: Path) -> bool:
 def _train(job: Job, root: Path) -> None:
     path = job.path(root)
     started = (path / "config.yaml").is_file()
-    overrides = [f"resume={path}"] if started else [*job.overrides, f"run.dir={path}", "run.progress=false"]
+    place = as_override("resume" if started else "run.dir", path)
+    overrides = [place] if started else [*job.overrides, place, "run.progress=false"]
     train(load_config(overrides))
 
 
