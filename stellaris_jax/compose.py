@@ -239,7 +239,7 @@ class _Composer:
                 parsed += parser.parse_overrides([_normal(override, line)])
             except ConfigError:
                 raise
-            except (HydraException, OmegaConfBaseException, RecursionError, ValueError):  # the last for endless integers
+            except (HydraException, OmegaConfBaseException, RecursionError, ValueError):  # the last: endless integers
                 advice = "write key=value" if "=" not in line else "quote the value, as in key='a, b'"
                 raise ConfigError(f"{shown(line)} is not an override; {advice}.") from None
         return parsed
