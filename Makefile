@@ -1,5 +1,5 @@
 # make train [ARGS="env=gymnax/acrobot num_seeds=8"]   trains; ARGS are Hydra overrides
-# make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest
+# make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest (-m slow: the rest)
 # make lint | constraints | clean
 # The first call makes .venv with the pinned packages; PYTHON=/path/to/python chooses its Python.
 
@@ -14,7 +14,7 @@ train: .venv/.installed
 	@$(BIN)/python scripts/train.py $(ARGS)
 
 test: lint
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadfile --durations=10 $(ARGS)
 
 lint: .venv/.installed
 	@$(BIN)/python -m ruff check

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from stellaris_jax import program
+from stellaris_jax.report.table import print_table, wide_console
 from stellaris_jax.schema import ConfigError
+from stellaris_jax.telemetry.format import significant
 
 PEER_MODULES = {"rejax": "rejax, gymnax", "cleanrl": "torch, gym, envpool"}
 """What the Python of a peer must have, of what is not in the standard library."""
@@ -58,7 +59,7 @@ def main() -> None:
     own.add_argument("overrides", nargs="*", help="the job, e.g. env=brax/hopper")
     arguments = parser.parse_args()
 
-    console = Console()
+    console = wide_console()
     result: Any
     if getattr(arguments, "json", None) is not None:
         program.check_output("--json", arguments.json)
@@ -111,38 +112,39 @@ def write_delays(console: Console, arguments: argparse.Namespace) -> None:
     console.print(f"Written to {arguments.out}; use it with delays={arguments.out.stem}.")
 
 
-def show_throughput(console: Console, rows: list[dict[str, Any]], peers: dict[str, str]) -> None:
-    table = Table(title="training throughput (medians; compilation and evaluation excluded)")
-    for column in ("job", "what", "steps/s", "ratio to peer", "return", "compile s", "peak MB"):
-        table.add_column(column, justify="left" if column in ("job", "what") else "right")
-    for row in rows:
-        ratio = row.get(f"ratio_to_{peers[row['job']]}")
-        table.add_row(
-            row["job"],
-            row["what"],
-            f"{row['steps_per_second']:,.0f}",
-            "" if ratio is None else f"{ratio:.2f}",
-            f"{row['return_mean']:.1f}",
-            f"{row['compile_seconds']:.1f}",
-            f"{row['peak_memory_mb']:.0f}",
+def show_throughput(console: Console, results: list[dict[str, Any]], peers: dict[str, str]) -> None:
+    rows = []
+    for result in results:
+        ratio = result.get(f"ratio_to_{peers[result['job']]}")
+        rows.append(
+            {
+                "job": result["job"],
+                "what": result["what"],
+                "steps/s": f"{result['steps_per_second']:,.0f}",
+                "ratio to peer": "" if ratio is None else f"{ratio:.2f}",
+                "return": significant(result["return_mean"]),
+                "compile s": f"{result['compile_seconds']:.1f}",
+                "peak MB": f"{result['peak_memory_mb']:.0f}",
+            }
         )
-    console.print(table)
+    title = "training throughput (medians; compilation and evaluation excluded)"
+    print_table(console, title, rows, names=("job", "what"))
 
 
-def show_envs(console: Console, rows: list[dict[str, Any]]) -> None:
-    table = Table(title="env steps/s (medians)")
-    kinds = ("suite", "adapter", "policy", "training", "training, no overlap")
-    for column in ("environment", *kinds, "adapter to suite", "compile s"):
-        table.add_column(column, justify="left" if column == "environment" else "right")
-    for row in rows:
-        speeds = [row["steps_per_second"].get(kind) for kind in kinds]
-        table.add_row(
-            f"{row['env']} x {row['num_envs']}",
-            *("" if speed is None else f"{speed:,.0f}" for speed in speeds),
-            f"{row['adapter_to_suite']:.2f}",
-            f"{row['compile_seconds']['training']:.1f}",
+def show_envs(console: Console, results: list[dict[str, Any]]) -> None:
+    rows = []
+    for result in results:
+        speeds = result["steps_per_second"]
+        kinds = ("suite", "adapter", "policy", "training", "training, no overlap")
+        rows.append(
+            {
+                "environment": f"{result['env']} x {result['num_envs']}",
+                **{kind: f"{speeds[kind]:,.0f}" if kind in speeds else "" for kind in kinds},
+                "adapter to suite": f"{result['adapter_to_suite']:.2f}",
+                "compile s": f"{result['compile_seconds']['training']:.1f}",
+            }
         )
-    console.print(table)
+    print_table(console, "env steps/s (medians)", rows, names=("environment",))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import math
 from typing import TYPE_CHECKING
 
 from stellaris_jax import program
+from stellaris_jax.schema import RunError
 
 if TYPE_CHECKING:
     from stellaris_jax.trainer import Trainer
@@ -33,38 +34,39 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     arguments = parser.parse_args()
 
-    from stellaris_jax.checkpoint import CheckpointError
     from stellaris_jax.report.video import checked
     from stellaris_jax.run import open_run
 
-    try:
-        if arguments.video is not None:
-            checked(arguments.video)
-        trainer = open_run(arguments.run_dir)
-        if arguments.greedy or arguments.sample:
-            trainer.config.evaluation.greedy = arguments.greedy
-        (evaluate if arguments.video is None else film)(trainer, arguments)
-    except CheckpointError as error:
-        sys.exit(f"error: {error}")
+    if arguments.video is not None:
+        checked(arguments.video)
+    trainer = open_run(arguments.run_dir)
+    if arguments.greedy or arguments.sample:
+        trainer.config.evaluation.greedy = arguments.greedy
+    (evaluate if arguments.video is None else film)(trainer, arguments)
 
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Print what episodes of all trained seeds return."""
     from stellaris_jax.footprint import check_run
+    from stellaris_jax.telemetry.format import basis, over_seeds, significant
+    from stellaris_jax.telemetry.jsonl import plain
 
     trainer.config.evaluation.episodes = arguments.episodes
     check_run(trainer.config, trainer.env, trainer.network)
     result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
     mean, ci95 = result.mean_ci95()
+    if not math.isfinite(mean):
+        raise RunError(f"the return of round {trainer.round} of {arguments.run_dir} is {mean}, which is no result.")
     if arguments.json:
         figures = {"round": trainer.round, "episodes": int(result.returns.size), "return_mean": mean}
-        print(json.dumps({**figures, "return_ci95": ci95, "length_mean": float(result.lengths.mean())}))
+        print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
         return
-    over = "seeds" if len(trainer.seeds) > 1 else "episodes"
-    print(f"{trainer.config.env.name}, round {trainer.round}: {result.returns.size} episodes")
-    print(f"return {mean:.2f} ± {ci95:.2f} (95 % over {over}), length {result.lengths.mean():.1f}")
+    of = basis(len(trainer.seeds), result.returns.size)
+    print(f"{trainer.config.env.name}, round {trainer.round}")
+    print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}; length {result.lengths.mean():.1f}")
     if len(trainer.seeds) > 1:
-        print("per seed: " + ", ".join(f"{s}: {r:.2f}" for s, r in zip(trainer.seeds, result.per_seed, strict=True)))
+        each = zip(trainer.seeds, result.per_seed, strict=True)
+        print("per seed: " + ", ".join(f"{seed}: {significant(value)}" for seed, value in each))
 
 
 def film(trainer: Trainer, arguments: argparse.Namespace) -> None:

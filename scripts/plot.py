@@ -11,11 +11,13 @@ from pathlib import Path
 
 from stellaris_jax import program
 from stellaris_jax.compose import load_config
-from stellaris_jax.report.curves import plot_run, plot_runs
+from stellaris_jax.report.curves import FORMATS, checked, plot_run, plot_runs
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.report.sweep import report
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, RunError
+
+OUT = f"{', '.join(FORMATS)}; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
 
 
 def main() -> None:
@@ -24,25 +26,34 @@ def main() -> None:
     rounds = program.at_least(1)
     parser.add_argument("--timeline", type=rounds, metavar="ROUNDS", help="draw who computes what in the first rounds")
     parser.add_argument("--sweep", type=Path, metavar="DIR", help="report on the runs of a sweep again")
-    parser.add_argument("--out", type=Path, help="file; default RUN_DIR/curve.png for one run, else comparison.png")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
     arguments = parser.parse_args()
     if arguments.sweep is not None:
         if not arguments.sweep.is_dir():
             raise ConfigError(f"--sweep={arguments.sweep} is not a directory.")
         report(arguments.sweep)
         return
-    run_dirs = [Path(subject) for subject in arguments.subjects]
-    if arguments.timeline is not None:
-        path = timeline(arguments.subjects, arguments.timeline, arguments.out or Path("timeline.png"))
-    elif not run_dirs:
+    if arguments.out is not None:
+        checked(arguments.out)
+    if not arguments.subjects and arguments.timeline is None:
         parser.error("name a run directory")
-    elif len(run_dirs) == 1:
-        path = plot_run(run_dirs[0], arguments.out)
-    else:
-        groups = group_replicates([read_run(run_dir) for run_dir in run_dirs])
-        runs = {group.label: [run.path for run in group.runs] for group in groups}
-        path = plot_runs(runs, arguments.out or Path("comparison.png"), title="Comparison of runs")
+    try:
+        path = draw(arguments.subjects, arguments.timeline, arguments.out)
+    except OSError as error:
+        raise RunError(f"{error.filename or arguments.out}: {error.strerror}.") from error
     print(path)
+
+
+def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
+    """Draw a timeline, one run, or several beside each other."""
+    if rounds is not None:
+        return timeline(subjects, rounds, out or Path("timeline.png"))
+    run_dirs = [Path(subject) for subject in subjects]
+    if len(run_dirs) == 1:
+        return plot_run(run_dirs[0], out)
+    groups = group_replicates([read_run(run_dir) for run_dir in run_dirs])
+    runs = {group.label: [run.path for run in group.runs] for group in groups}
+    return plot_runs(runs, out or Path("comparison.png"), title="Comparison of runs")
 
 
 def timeline(overrides: list[str], rounds: int, out: Path) -> Path:

@@ -13,6 +13,7 @@ share the work.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +39,7 @@ def main() -> None:
     paper = import_module(f"stellaris_jax.reproduce.{MODULES[arguments.paper]}")
     from stellaris_jax.reproduce.study import Study, reproduce
     from stellaris_jax.run import Interrupted
+    from stellaris_jax.signals import Abandoned
 
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
     if unknown:
@@ -53,6 +55,9 @@ def main() -> None:
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
     except Interrupted as stop:
         sys.exit(128 + stop.signum)
+    except Abandoned as stop:
+        sys.stdout.flush()
+        os._exit(128 + stop.signum)  # an orderly end would wait for what is still being computed
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ def main() -> None:
     from stellaris_jax.run import enable_compile_cache
     from stellaris_jax.scaling.scheduler import Scheduler
     from stellaris_jax.scheduling import constant, random, run_jobs, scheduled, train_scheduler
+    from stellaris_jax.telemetry.format import significant
 
     enable_compile_cache()
     if arguments.out.exists():
@@ -53,7 +54,7 @@ def main() -> None:
         means = [figure.mean() for figure in outcome]
         reached = (outcome.reward >= env.scales.target).mean()
         print(
-            f"{name:14}{means[0]:12.0f}{means[1]:12.4f}{means[2]:12.1f}{means[3]:12.1f}{reached:12.0%}{means[4]:14.1f}",
+            f"{name:14}{means[0]:12.0f}{means[1]:12.4f}{means[2]:12.1f}{significant(means[3]):>12}{reached:12.0%}{means[4]:14.1f}",
             flush=True,
         )
 

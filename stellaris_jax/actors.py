@@ -1,27 +1,27 @@
 """Actors on the host: they step environments outside JAX and hand fragments over to the learners.
 
-With overlap, a thread collects the next fragment while the learners train on the last one, and the environments are
-split in two: one half steps in the suite's own threads while the policy runs on the other. One fragment is on its way
-at a time, and the policy it is rolled with is the newest one when it is asked for: so the data is one round old, and a
-run repeats itself to the bit in spite of the threads.
+A thread collects fragments: with overlap the next one while the learners train on the last one, with the environments
+split in two, one half stepping in the suite's own threads while the policy runs on the other. One fragment is on its
+way at a time, and the policy it is rolled with is the newest one when it is asked for: so the data is one round old,
+and a run repeats itself to the bit in spite of the threads.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from stellaris_jax.config import Config
-from stellaris_jax.envs.base import Box, HostEnv, HostPool, bounded
+from stellaris_jax.envs.base import Box, HostEnv, HostPool, HostStep, bounded
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.rollout import Fragment, Normalizers, Trajectory, init_normalizers, view
 from stellaris_jax.scaling.width import is_masked, is_scaled, width_of
-
-POLL_SECONDS = 0.5
+from stellaris_jax.watch import Watch, leak
 
 
 class Behaviour(NamedTuple):
@@ -39,10 +39,6 @@ class Received(NamedTuple):
     versions: list[int]
 
 
-class ActorError(RuntimeError):
-    """The actor thread is gone without having said why."""
-
-
 class _Group:
     """Environments stepped together, and where they stand; `envs` of them, the first ones, take part in a fragment."""
 
@@ -52,28 +48,44 @@ class _Group:
         self.dead = np.zeros(len(self.obs), bool)
         self.envs = len(self.obs)
 
+    def receive(self) -> HostStep:
+        """Wait for the step that was sent."""
+        step, n = self.pool.recv(), self.envs
+        if n == len(self.obs):
+            self.obs = step.obs
+        else:
+            self.obs[:n] = step.obs
+        self.dead[:n] = step.terminated | step.truncated
+        return step
+
 
 class Actors:
     """The actors of all seeds.
 
-    `begin` starts the environments anew and asks for a fragment, `request` asks for the next one, `receive` waits for
-    what was asked for. Without overlap it is collected there and then; with overlap a thread has been at it since.
+    `open` starts the environments, `request` asks for the next fragment, `receive` waits for what was asked for.
+
+    Args:
+      env: the environment.
+      network: the policy.
+      config: the run's.
+      seeds: one per agent.
+      stopping: set when the run is to stop (see `stellaris_jax.watch`).
     """
 
-    def __init__(self, env: HostEnv, network: ActorCritic, config: Config, seeds: list[int]):
+    def __init__(
+        self, env: HostEnv, network: ActorCritic, config: Config, seeds: list[int], stopping: threading.Event
+    ):
         self.env, self.config, self.seeds = env, config, seeds
         self.distribution = network.distribution
         normalizers = init_normalizers(env.observation_space)
-        self._shapes = jax.eval_shape(lambda: (network.init(jax.random.key(0)), normalizers))
+        self.shapes = jax.eval_shape(lambda: (network.init(jax.random.key(0)), normalizers))
         self._act, self._unravel = jax.jit(self._policy(network)), jax.jit(network.unravel)
         self._keys = [jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7)) for seed in seeds]
         self._groups: list[list[_Group]] = []
         self._round = 0
         self.width = width_of(config)
-        self._asked: tuple[Behaviour, list[int]] | None = None
-        self._thread: threading.Thread | None = None
-        self._orders: queue.SimpleQueue[tuple[Behaviour, list[int]] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Received | BaseException] = queue.SimpleQueue()
+        self._watch = Watch("actors", env.name, config.env.timeout, stopping)
+        self.under_way = False
 
     def _policy(self, network: ActorCritic) -> Any:
         config, distribution = self.config.env, self.distribution
@@ -96,70 +108,94 @@ class Actors:
         part = _Recorder(config.algorithm.rollout_length, env, self.distribution.size, config.env.num_envs)
         columns = [np.zeros((seeds, *column.shape), column.dtype) for column in part.columns]
         trajectory = _trajectory(columns, np.zeros((seeds, *part.obs.shape[1:]), part.obs.dtype))
-        params, normalizers = jax.tree.map(lambda x: np.zeros((seeds, *x.shape), x.dtype), self._shapes)
+        params, normalizers = jax.tree.map(lambda x: np.zeros((seeds, *x.shape), x.dtype), self.shapes)
         return Fragment(trajectory, params, normalizers)
 
-    def begin(self, round_: int, behaviour: Behaviour, envs: list[int] | None = None) -> None:
-        """Start all environments anew, determined by (seed, round), and ask for fragment `round_`."""
+    @property
+    def opened(self) -> bool:
+        """Whether the environments have been started."""
+        return bool(self._groups)
+
+    def open(self, round_: int) -> None:
+        """Start all environments anew, determined by (seed, round), for fragment `round_` to be the next one."""
         self.close()
-        halved = self.config.env.overlap and self.config.env.num_envs > 1 and not is_masked(self.config)
-        groups = 2 if halved else 1
-        sizes = [len(part) for part in np.array_split(np.arange(self.config.env.num_envs), groups)]
-        self._groups = [
-            [_Group(self.env.open(size, pool_seed(seed, round_, group))) for group, size in enumerate(sizes)]
-            for seed in self.seeds
-        ]
+        self._groups = self._watch.call(lambda: self._open(round_))
         self._round = round_
-        self.request(behaviour, envs)
+
+    def _open(self, round_: int) -> list[list[_Group]]:
+        halved = self.config.env.overlap and self.config.env.num_envs > 1 and not is_masked(self.config)
+        sizes = [len(part) for part in np.array_split(np.arange(self.config.env.num_envs), 2 if halved else 1)]
+        groups = []
+        for seed in self.seeds:
+            pools = (self.env.open(size, pool_seed(seed, round_, group)) for group, size in enumerate(sizes))
+            groups.append([_Group(pool) for pool in pools])
+            self._watch.beat()
+        return groups
 
     def request(self, behaviour: Behaviour, envs: list[int] | None = None) -> None:
         """Ask for the next fragment, rolled with these policies by the first `envs` `[S]` environments, default all."""
-        order = (behaviour, envs or [self.config.env.num_envs] * len(self.seeds))
-        if not self.config.env.overlap:
-            self._asked = order
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="actors", daemon=True)
-            self._thread.start()
-        self._orders.put(order)
+        taking_part = [self.config.env.num_envs] * len(self.seeds) if envs is None else envs
+        self._watch.submit(lambda: self._collect(behaviour, taking_part))
+        self.under_way = True
 
     def receive(self) -> Received:
-        """The fragment asked for. What an actor died of is raised here, within a second.
+        """The fragment asked for. What an actor died of is raised here, within a second, and ends all environments.
 
         Raises:
+          EnvStalled: an environment does not answer.
           ActorError: the thread is gone and left no exception.
         """
-        if not self.config.env.overlap:
-            assert self._asked is not None, "no fragment was asked for"
-            return self._collect(*self._asked)
-        assert self._thread is not None, "no fragment was asked for"
-        while True:
-            try:
-                received = self._done.get(timeout=POLL_SECONDS)
-            except queue.Empty:
-                if not self._thread.is_alive() and self._done.empty():
-                    raise ActorError("the actor thread died without an exception") from None
-                continue
-            if isinstance(received, BaseException):
-                raise received
-            return received
+        try:
+            received: Received = self._watch.result()
+        except BaseException:
+            self.close()
+            raise
+        self.under_way = False
+        return received
 
     def close(self) -> None:
-        """Stop the thread, after the fragment it is at, and close the environments; `begin` opens new ones."""
-        if self._thread is not None:
-            self._orders.put(None)
-            self._thread.join()
-            self._thread, self._orders, self._done = None, queue.SimpleQueue(), queue.SimpleQueue()
+        """Stop the thread, after the fragment it is at, and close the environments; `open` starts new ones."""
+        ended = self._watch.close()
         for group in (group for groups in self._groups for group in groups):
-            group.pool.close()
-        self._groups = []
+            if ended:
+                group.pool.close()
+            else:
+                leak(group.pool)
+        self._groups, self.under_way = [], False
 
-    def _serve(self) -> None:
-        try:
-            while (order := self._orders.get()) is not None:
-                self._done.put(self._collect(*order))
-        except BaseException as error:  # SystemExit, too, must reach whoever waits
-            self._done.put(error)
+    # Where environments stand --------------------------------------------------------------------------------------
+
+    def actions(self, received: Received, envs: Sequence[int]) -> list[np.ndarray]:
+        """What the environments of every seed were given for a fragment, `[T, envs[s], ...]`, as small as can be."""
+        action = received.fragment.trajectory.action
+        if not isinstance(self.env.action_space, Box):
+            action = action.astype(np.min_scalar_type(self.env.action_space.n - 1))
+        return [rows[:, :n] for rows, n in zip(action, envs, strict=True)]
+
+    def replay(self, fragments: Iterable[Sequence[np.ndarray]]) -> None:
+        """Step the environments, just opened, through the actions of fragments, each as `actions` gave them."""
+        for actions in fragments:
+            self._watch.call(partial(self._again, actions))
+            self._round += 1
+
+    def _again(self, actions: Sequence[np.ndarray]) -> None:
+        dtype = _action_dtype(self.env)
+        for groups, rows in zip(self._groups, actions, strict=True):
+            parts = [rows] if len(groups) == 1 else np.split(rows, [len(groups[0].obs)], axis=1)
+            for group, part in zip(groups, parts, strict=True):
+                group.envs = part.shape[1]
+            for t in range(len(rows) if rows.shape[1] > 0 else 0):
+                for group, part in zip(groups, parts, strict=True):
+                    group.pool.send(bounded(part[t].astype(dtype), self.env.action_space))
+                for group in groups:
+                    group.receive()
+                self._watch.beat()
+
+    def stand(self) -> np.ndarray:
+        """The observations `[S, N, ...]` that the environments are at; to be asked for between fragments."""
+        return np.stack([np.concatenate([group.obs for group in groups]) for groups in self._groups])
+
+    # The work of the thread ----------------------------------------------------------------------------------------
 
     def _collect(self, behaviour: Behaviour, envs: list[int]) -> Received:
         if is_masked(self.config):
@@ -180,6 +216,7 @@ class Actors:
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
         parts = [_Recorder(length, self.env, self.distribution.size, len(group.obs)) for group in groups]
         for t in range(length if groups[0].envs > 0 else 0):
+            self._watch.beat()
             for g, (group, part) in enumerate(zip(groups, parts, strict=True)):
                 if t > 0:
                     part.outcome(t - 1, group)
@@ -206,9 +243,9 @@ class _Recorder:
     """The columns of one group's fragment, filled in as it goes: arrays `[T, n, ...]`, 0 where none takes part."""
 
     def __init__(self, length: int, env: HostEnv, parameters: int, size: int):
-        observation, discrete = env.observation_space, not isinstance(env.action_space, Box)
+        observation = env.observation_space
         self.obs = np.zeros((length, size, *observation.shape), observation.dtype)
-        self.action = np.zeros((length, size, *env.action_space.shape), np.int32 if discrete else np.float32)
+        self.action: np.ndarray = np.zeros((length, size, *env.action_space.shape), _action_dtype(env))
         self.parameters = np.zeros((length, size, parameters), np.float32)
         self.reward = np.zeros((length, size), np.float32)
         self.terminated, self.truncated, self.valid = (np.zeros((length, size), bool) for _ in range(3))
@@ -222,13 +259,12 @@ class _Recorder:
         self.valid[t, :n] = ~group.dead[:n]
 
     def outcome(self, t: int, group: _Group) -> None:
-        step, n = group.pool.recv(), group.envs
+        step, n = group.receive(), group.envs
         self.reward[t, :n], self.terminated[t, :n], self.truncated[t, :n] = step.reward, step.terminated, step.truncated
-        if n == len(group.obs):
-            group.obs = step.obs
-        else:
-            group.obs[:n] = step.obs
-        group.dead[:n] = step.terminated | step.truncated
+
+
+def _action_dtype(env: HostEnv) -> type:
+    return np.float32 if isinstance(env.action_space, Box) else np.int32
 
 
 def _trajectory(columns: list[Any], last_obs: Any) -> Trajectory:

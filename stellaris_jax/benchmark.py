@@ -17,6 +17,7 @@ import jax
 from stellaris_jax.compose import load_config
 from stellaris_jax.run import device_name, enable_compile_cache, versions
 from stellaris_jax.schema import ConfigError
+from stellaris_jax.telemetry.format import significant
 from stellaris_jax.trainer import Trainer
 
 Figures = dict[str, Any]
@@ -150,7 +151,7 @@ def throughput(
                 figures = _in_own_process([*command, "--seed", str(repeat)])
                 runs[name].append(figures)
                 speed, reached = figures["steps_per_second"], figures["return_mean"]
-                note(f"{job} {name} seed {repeat}: {speed:,.0f} steps/s, return {reached:.1f}")
+                note(f"{job} {name} seed {repeat}: {speed:,.0f} steps/s, return {significant(reached)}")
         for name, results in runs.items():
             row: Figures = {"job": job, "what": name, "repeats": repeats}
             for key in ("steps_per_second", "compile_seconds", "peak_memory_mb"):

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.actors import Actors, Behaviour
+from stellaris_jax.actors import Behaviour
 from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config
 from stellaris_jax.envs.base import Discrete, HostEnv, VecEnv
@@ -232,10 +232,11 @@ def _host_adapter(env: HostEnv, config: Config) -> Run:
 def host_policy(config: Config) -> Run:
     """The actors of a host environment, rolling fragments."""
     trainer = Trainer(config)
-    actors = trainer.actors
-    assert isinstance(actors, Actors)
+    assert trainer.host is not None
+    actors = trainer.host.actors
     behaviour = Behaviour([0], *jax.device_get((trainer.state.params, trainer.state.normalizers)))
-    actors.begin(0, behaviour)
+    actors.open(0)
+    actors.request(behaviour)
     actors.receive()
 
     def run() -> None:

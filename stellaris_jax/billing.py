@@ -4,6 +4,9 @@ Serverless work pays per invocation: its seconds times the VM's price per second
 (SC'24, §VIII-A), or, for actors priced by memory, GB-seconds and the concurrency reserved for them (Nitro, VLDB'25,
 §6.1). Pre-warmed, idle and kept-alive containers are free. Serverful work pays for its whole cluster by wall-clock,
 of which what nothing used is its idle item.
+
+Actors are the platform's (`platform.actors`), which share the collecting of however many environments are stepped here:
+128 beside 16 by default. With `scaling` they are as many as its rule says, each with environments of its own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Callable
+import logging
+import math
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +22,15 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from stellaris_jax.actionlog import ActionLog
+from stellaris_jax.schema import RunError
 
-class CheckpointError(RuntimeError):
-    """No checkpoint could be restored; the message says what was tried."""
+DAMAGED = "damaged-"
+"""What the name of a checkpoint that was set aside begins with."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint could not be saved, or none could be restored; the message says what was tried."""
 
 
 def _is_key(x: Any) -> bool:
@@ -54,54 +68,134 @@ def digest(leaves: list[np.ndarray], host: dict[str, Any]) -> str:
     return sha.hexdigest()
 
 
-class Checkpoints:
-    """The checkpoints of one run: the most recent `keep` and the one with the best evaluation return.
+class _Best:
+    """Preserves the checkpoint of the best score; the later one of equals."""
 
-    A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one.
+    def __init__(self, scores: dict[int, float]):
+        self.scores = scores
+
+    def should_preserve(
+        self,
+        checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo],
+        *,
+        context: checkpoint_managers.PreservationContext,
+    ) -> list[bool]:
+        rounds = [checkpoint.step for checkpoint in checkpoints]
+        scored = [round_ for round_ in rounds if round_ in self.scores]
+        best = max(scored, key=lambda round_: (self.scores[round_], round_), default=None)
+        return [round_ == best for round_ in rounds]
+
+
+class Checkpoints:
+    """The checkpoints of one run: the most recent `keep` and the one with the best score.
+
+    A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one. Beside
+    them lies what host environments were given since they were opened (`actions`).
+
+    Args:
+      directory: holds one directory a round.
+      keep: most recent checkpoints kept.
+      read_only: nothing on disk is touched, so that the checkpoints of a run that is being trained can be read.
     """
 
-    def __init__(self, directory: Path, keep: int):
+    def __init__(self, directory: Path, keep: int, read_only: bool = False):
+        self.directory = directory.absolute()
+        self._scores: dict[int, float] = {}
+        self._saving: int | None = None
+        self._damaged: list[int] = []
         policy = checkpoint_managers.AnyPreservationPolicy(
-            [
-                checkpoint_managers.LatestN(keep),
-                checkpoint_managers.BestN(
-                    get_metric_fn=lambda metrics: metrics["eval_return"], n=1, keep_checkpoints_without_metrics=False
-                ),
-            ]
+            [checkpoint_managers.LatestN(keep), _Best(self._scores)],
         )
-        options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
-        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy, cleanup_tmp_directories=not read_only, create=not read_only
+        )
+        # Orbax finds what it has to merge in this format by a pattern, in which a directory may look like another one.
+        merged = not re.search(r"[][*?]", str(self.directory))
+        handlers = {"state": ocp.StandardCheckpointHandler(use_ocdbt=merged), "host": ocp.JsonCheckpointHandler()}
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).addFilter(_is_news)
+        self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
+        self.actions = ActionLog(self.directory.with_name("actions.bin"))
 
     def rounds(self) -> list[int]:
         """Rounds there is a checkpoint of, oldest first."""
         return sorted(self._manager.all_steps())
 
-    def save(self, round_: int, state: Any, host: dict[str, Any], eval_return: float | None) -> None:
-        """Copy the state at once, write it in the background. A round that is saved already is left alone."""
-        if round_ in self._manager.all_steps():
+    def score(self, round_: int, value: float | None) -> None:
+        """What the policy of a round is worth; nothing where that is not a number."""
+        if value is not None and math.isfinite(value):
+            self._scores[round_] = value
+
+    def save(self, round_: int, state: Any, host: dict[str, Any]) -> None:
+        """Copy the state at once, write it in the background. A round that is saved already is left alone.
+
+        Raises CheckpointError if this, or what was written before, could not be saved.
+        """
+        self.wait()
+        self._set_aside()
+        if round_ in self.rounds():
             return
         leaves = to_host(state)
         document = {"host": host, "digest": digest(leaves, host)}
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(leaves), host=ocp.args.JsonSave(document))
-        metrics = None if eval_return is None else {"eval_return": eval_return}
-        self._manager.save(round_, args=arguments, metrics=metrics)
+        with self._told(round_):
+            # Forced, for the manager passes over rounds below the latest without a word.
+            self._manager.save(round_, args=arguments, force=True)
+        self._saving = round_
+
+    def wait(self) -> None:
+        """Until what is being written is complete. Raises CheckpointError where it is not, after all."""
+        if self._saving is None:
+            return
+        round_, self._saving = self._saving, None
+        with self._told(round_):
+            self._manager.wait_until_finished()
+            if not (self.directory / str(round_)).is_dir():
+                raise FileNotFoundError(f"there is no {self.directory / str(round_)}")
+
+    @contextmanager
+    def _told(self, round_: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever the writer raises, in whichever of its threads
+            place = f"round {round_} could not be saved in {self.directory}"
+            raise CheckpointError(f"{place} ({_reason(error)}).") from error
 
     def restore(self, abstract: Any, note: Callable[[str], None]) -> tuple[int, Any, dict[str, Any]]:
         """The newest intact checkpoint: its round, state and host data.
 
-        A damaged one is passed over for the one before, and `note` is told.
+        A damaged one is passed over for the one before, and `note` is told. The next `save` sets it aside.
         """
-        wanted = self.rounds()
+        wanted, damaged = self.rounds(), []
+        loud, sys.unraisablehook = sys.unraisablehook, _deaf_to_asyncio(sys.unraisablehook)
         for candidate in reversed(wanted):
             try:
                 state, host = self._read(candidate, abstract)
             except Exception as error:  # whatever a damaged file makes the reader raise
-                reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-                note(f"checkpoint of round {candidate} is damaged and passed over ({reason})")
+                damaged.append(candidate)
+                note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
                 continue
+            self._damaged = damaged
+            if not damaged:
+                sys.unraisablehook = loud
             return candidate, state, host
-        where = self._manager.directory
-        raise CheckpointError(f"no intact checkpoint in {where}" + (f" (tried rounds {wanted})" if wanted else ""))
+        raise CheckpointError(
+            f"there is no intact checkpoint in {self.directory}" + (f" (tried rounds {wanted})." if wanted else ".")
+        )
+
+    def _set_aside(self) -> None:
+        """Rename what was found damaged, so that its rounds can be saved anew."""
+        for round_ in self._damaged:
+            aside = next(
+                path
+                for number in itertools.count(1)
+                if not (path := self.directory / f"{DAMAGED}{round_}{f'-{number}' * (number > 1)}").exists()
+            )
+            with self._told(round_):
+                (self.directory / str(round_)).rename(aside)
+        if self._damaged:
+            self._damaged = []
+            self._manager.reload()
 
     def _read(self, round_: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
         templates = jax.eval_shape(_leaves, abstract)
@@ -114,10 +208,33 @@ class Checkpoints:
             raise ValueError("its contents do not match their fingerprint")
         return to_device(leaves, abstract), document["host"]
 
-    def wait(self) -> None:
-        """Until what is being written is complete."""
-        self._manager.wait_until_finished()
-
     def close(self) -> None:
-        self._manager.close()
+        """Wait, and let go of the directory. Raises CheckpointError as `wait` does."""
+        try:
+            self.wait()
+        finally:
+            with suppress(Exception):  # told of by `wait` already
+                self._manager.close()
 
+
+def _reason(error: Exception) -> str:
+    """What the system says, where it has a word in it; else the first line of the message, which may be long."""
+    text = str(error).strip()
+    if code := re.search(r"os_error_code='(\d+)'|^\[Errno (\d+)\]", text):
+        return os.strerror(int(code[1] or code[2]))
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a log says more than what Orbax raises as well, or than how reads failed that it had given up by then."""
+    return "orbax" not in record.pathname and not re.search("never retrieved.*(zarr|OCDBT)", record.getMessage(), re.S)
+
+
+def _deaf_to_asyncio(hook: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`hook`, but for what TensorStore's threads meet that go on with reads whose event loop Orbax has closed."""
+
+    def heard(unraisable: Any) -> None:
+        if not any("asyncio" in frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)):
+            hook(unraisable)
+
+    return heard

@@ -27,7 +27,7 @@ from stellaris_jax.compose import (
     shipped_configs,
 )
 from stellaris_jax.config import Config, knobs, sections
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.schema import ConfigError, RunError
 
 WIDTH = 120
 """Columns of the help, at most, and where it does not go to a terminal."""
@@ -58,8 +58,9 @@ def main(task: Callable[[Config], Any], argv: Sequence[str] | None = None) -> No
         directory unless the command line sets it.
       argv: the arguments; those of the process by default.
 
-    It ends as `stellaris_jax.program.run` says; a ConfigError before anything has run, if it can be known by then. The
-    report of a sweep is written when its last point is done, and also when it is cut short.
+    It ends as `stellaris_jax.program.run` says; a ConfigError before anything has run, if it can be known by then. In a
+    sweep a RunError is told once its other points are done. The report of a sweep is written when its last point is
+    done, and also when it is cut short.
     """
     program.run(lambda: _main(task, sys.argv[1:] if argv is None else argv))
 
@@ -142,6 +143,7 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
     emulate(max(config.engine.devices for config in points))
     for config in points:
         checked(config)
+    failed: list[str] = []
 
     def run_point(_: DictConfig) -> Any:
         job = HydraConfig.get()
@@ -150,7 +152,11 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
 
         def run_task() -> None:
             print(f"point {job.job.num + 1} of {len(sweep.points)}: {' '.join(job.overrides.task)}", flush=True)
-            task(config)
+            try:
+                task(config)
+            except RunError as error:
+                print(f"error: {error}", file=sys.stderr)
+                failed.append(str(job.job.num))
 
         program.run(run_task)  # Hydra would turn what ends a program into a traceback, and go on
 
@@ -165,3 +171,5 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
             from stellaris_jax.report.sweep import report
 
             report(sweep.directory)
+    if failed:
+        raise RunError(f"{len(failed)} of {len(sweep.points)} points have no result: {', '.join(failed)}.")

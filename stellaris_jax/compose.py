@@ -89,8 +89,8 @@ def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None 
                 raise ConfigError(
                     f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
                 )
-        directory = next((str(o.value()) for o in reversed(parsed) if o.key_or_group == "resume"), "")
-        return _resumed(directory, parsed) if directory else _typed(hydra.compose(parsed))
+        resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
+        return _resumed(resumed[-1], parsed) if resumed else _typed(hydra.compose(parsed))
 
 
 class Sweep(NamedTuple):
@@ -239,7 +239,7 @@ class _Composer:
                 parsed += parser.parse_overrides([_normal(override, line)])
             except ConfigError:
                 raise
-            except (HydraException, OmegaConfBaseException, RecursionError, ValueError):  # the last: endless integers
+            except (HydraException, OmegaConfBaseException, RecursionError, ValueError):  # endless integers
                 advice = "write key=value" if "=" not in line else "quote the value, as in key='a, b'"
                 raise ConfigError(f"{shown(line)} is not an override; {advice}.") from None
         return parsed
@@ -359,12 +359,17 @@ def _typed(node: DictConfig) -> Config:
 
 def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     """The stored configuration of a run, with those overrides that may change."""
+    if not directory:
+        raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
     path = Path(directory) / "config.yaml"
     if not os.path.isfile(path):  # nor where the path is too long to be one
         raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
-    node = OmegaConf.structured(from_yaml(path))
+    stored = from_yaml(path)
+    node = OmegaConf.structured(stored)
     for override in overrides:
         key = override.key_or_group
+        if key == "resume":  # a name, whatever is in it
+            continue
         if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
             raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
         try:
@@ -372,7 +377,12 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
         except OmegaConfBaseException as error:
             raise _retold(error) from None
     config = _typed(node)
-    config.run.dir = directory
+    config.run.dir = config.resume = directory
+    if stored.algorithm.anneal and config.rounds != stored.rounds:
+        raise ConfigError(
+            f"total_steps={config.total_steps} is not possible: algorithm.anneal=true lowers the learning rate of "
+            f"{directory} to zero at total_steps={stored.total_steps}, and that schedule is kept."
+        )
     return config
 
 

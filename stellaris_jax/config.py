@@ -26,6 +26,9 @@ class EnvConfig:
     overlap: bool = knob(
         True, "host environments step on threads while learners train on the fragment before; false takes turns"
     )
+    timeout: float = knob(
+        600.0, "seconds a host environment may take for a step or a reset before the run gives up", within="(0, inf)"
+    )
     frame_stack: int = knob(
         0, "observe this many last frames, joined along the last axis; 0: as the suite has it", within="[0, 1000]"
     )
@@ -280,8 +283,16 @@ class EvaluationConfig:
 
 @dataclass
 class CheckpointConfig:
-    interval: int = knob(0, "rounds between checkpoints; 0 saves at every evaluation point", within="[0, inf)")
+    interval: int = knob(
+        0, "rounds between checkpoints, beside those before every evaluation; 0: only those", within="[0, inf)"
+    )
     keep: int = knob(3, "most recent checkpoints kept beside the best one", within="[1, inf)")
+    replay: int = knob(
+        2_000_000,
+        "env steps per seed a resumed run steps host environments through to stand where it stood; of a longer run "
+        "they begin new episodes instead",
+        within="[0, inf)",
+    )
 
 
 @dataclass

@@ -324,7 +324,7 @@ class Engine:
         return jax.device_put(plan, self._plan_shardings)
 
     def _replicated(self, tree: Any) -> Any:
-        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
+        return jax.device_put(tree, self.layout.replicated)
 
     def run(
         self,

@@ -109,6 +109,11 @@ class StateLayout:
         parameters = jnp.zeros((1, self.network.distribution.size))
         return jax.eval_shape(self.network.distribution.mode, parameters).dtype
 
+    @property
+    def replicated(self) -> NamedSharding:
+        """Whole on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
     def _shapes(self) -> EngineState:
         keys = jax.random.split(jax.random.key(0), self.shape.seeds)
         return jax.eval_shape(jax.vmap(self.init_one), keys)

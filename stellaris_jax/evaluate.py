@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
 from stellaris_jax.networks import ActorCritic
 from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.rollout import Normalizers, view
+from stellaris_jax.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,25 @@ def play(
 
 
 class HostEvaluator:
-    """Evaluates one seed after the other on host environments."""
+    """Evaluates one seed after the other on host environments.
 
-    def __init__(self, env: HostEnv, network: ActorCritic, config: Config, episodes: int):
+    Args:
+      env, network, config: of the run.
+      episodes: per seed.
+      stopping: watch the environments, on a thread of their own (see `stellaris_jax.watch`). Without it the calling
+        thread steps them: what draws pictures works only in the thread that made it.
+    """
+
+    def __init__(
+        self,
+        env: HostEnv,
+        network: ActorCritic,
+        config: Config,
+        episodes: int,
+        stopping: threading.Event | None = None,
+    ):
         self.env, self.episodes = env, episodes
+        self._watch = None if stopping is None else Watch("evaluation", env.name, config.env.timeout, stopping)
 
         def step(
             tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
@@ -93,12 +111,17 @@ class HostEvaluator:
         self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
-        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
+        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness.
+
+        Raises EnvStalled if the environment does not answer.
+        """
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         rows = []
         for i, seed in enumerate(seeds):
             mine = jax.tree.map(lambda x, i=i: x[i], normalizers)
-            rows.append(self._play(params[i], mine, evaluation_key(seed, stream)))
+            key = evaluation_key(seed, stream)
+            play = partial(self._play, params[i], mine, key)
+            rows.append(play() if self._watch is None else self._watch.call(play))
         returns, lengths = zip(*rows, strict=True)
         return Evaluation(np.stack(returns), np.stack(lengths))
 
@@ -109,6 +132,8 @@ class HostEvaluator:
         returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
         t = 0
         while playing.any():
+            if self._watch is not None:
+                self._watch.beat()
             action = np.asarray(self._act(tree, normalizers, obs, key, np.uint32(t)))
             pool.send(bounded(action, self.env.action_space))
             step = pool.recv()
@@ -118,6 +143,12 @@ class HostEvaluator:
             obs, t = step.obs, t + 1
         pool.close()
         return returns, lengths
+
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._watch is not None:
+            self._watch.close()
 
 
 def evaluation_key(seed: int, stream: int) -> jax.Array:
@@ -141,3 +172,6 @@ class Evaluator:
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         returns, lengths = jax.device_get(self._run(params, normalizers, keys))
         return Evaluation(returns, lengths)
+
+    def close(self) -> None:
+        """Nothing is kept open."""

@@ -16,10 +16,15 @@ def _resemblance(word: str, name: str) -> float:
     """Likeness in [0, 1] of two dotted names: mostly that of their last parts, which may be abbreviated."""
     group, _, leaf = word.rpartition(".")
     name_group, _, name_leaf = name.rpartition(".")
-    score = 0.9 if _abbreviates(leaf, name_leaf) else difflib.SequenceMatcher(None, leaf, name_leaf).ratio()
+    score = 0.9 if _abbreviates(leaf, name_leaf) else _likeness(leaf, name_leaf)
     if group:
-        score = 0.6 * score + 0.4 * difflib.SequenceMatcher(None, group, name_group).ratio()
+        score = 0.6 * score + 0.4 * _likeness(group, name_group)
     return score
+
+
+def _likeness(a: str, b: str) -> float:
+    """Of two words, wherever they have underscores."""
+    return difflib.SequenceMatcher(None, a.replace("_", ""), b.replace("_", "")).ratio()
 
 
 def _abbreviates(short: str, name: str) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from stellaris_jax.config import Config
 from stellaris_jax.networks import ActorCritic
@@ -16,9 +17,19 @@ from stellaris_jax.rollout import Normalizers, view
 from stellaris_jax.schema import ConfigError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Policy:
-    """Call it with one observation or a batch `[B, ...]`; with a key it samples, without one it acts by the mode."""
+    """Call it with one observation or a batch `[B, ...]`; with a key it samples, without one it acts by the mode.
+
+    It is compiled at its first call, and again for every other size of a batch. It can be pickled. Actions of a
+    continuous space are not clipped to its bounds; the environments do that.
+
+    Args:
+      network: what the parameters belong to.
+      params: `[P]`.
+      normalizers: statistics of observations, of one seed.
+      config: of the run.
+    """
 
     network: ActorCritic
     params: jax.Array
@@ -26,17 +37,36 @@ class Policy:
     config: Config
 
     def __call__(self, obs: Any, key: jax.Array | None = None) -> jax.Array:
-        single = np.ndim(obs) == len(self.network.observation_shape)
-        batch = jnp.asarray(obs, jnp.float32)
-        batch = batch[None] if single else batch
-        tree = self.network.unravel(self.params)
-        distribution = self.network.policy(tree, view(self.normalizers, batch, self.config.env))
-        if key is None:
-            action = self.network.distribution.mode(distribution)
-        else:
-            noise = self.network.distribution.noise(key, batch.shape[:1])
-            action = self.network.distribution.perturb(distribution, noise)
-        return action[0] if single else action
+        """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes.
+
+        Raises ValueError for arrays of any other shape.
+        """
+        space = self.network.observation_space
+        obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of 255
+        single = obs.ndim == len(space.shape)
+        if obs.shape[0 if single else 1 :] != space.shape:
+            batch = ", ".join(["(B", *map(str, space.shape)]) + ")"
+            raise ValueError(f"Observations of shape {obs.shape} do not fit; accepted: {space.shape} or {batch}.")
+        return self._act(self.params, self.normalizers, obs, key)
+
+    @cached_property
+    def _act(self) -> Callable[..., jax.Array]:
+        network, env = self.network, self.config.env
+
+        def act(params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array | None) -> jax.Array:
+            batch = obs.reshape(-1, *network.observation_space.shape)
+            parameters = network.policy(network.unravel(params), view(normalizers, batch, env))
+            if key is None:
+                action = network.distribution.mode(parameters)
+            else:
+                noise = network.distribution.noise(key, batch.shape[:1])
+                action = network.distribution.perturb(parameters, noise)
+            return action if obs.ndim == batch.ndim else action[0]
+
+        return jax.jit(act)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what was compiled
 
 
 def load_policy(run_dir: str | Path, seed: int | None = None) -> Policy:

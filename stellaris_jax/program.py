@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from stellaris_jax.schema import LAST_SEED, ConfigError
+from stellaris_jax.schema import LAST_SEED, ConfigError, RunError
 
 SIGINT, SIGPIPE = 128 + 2, 128 + 13
 """Exit codes of a program that a signal has ended, as shells have them."""
@@ -58,7 +58,8 @@ def check_output(option: str, path: Path) -> None:
 def run(main: Callable[[], None]) -> None:
     """Run a script's `main`, and end as programs do.
 
-    A ConfigError ends it with exit code 2 and one line on stderr, an output that cannot be written with 1 and a line.
+    A ConfigError ends it with exit code 2 and one line on stderr, a RunError and an output that cannot be written with
+    1 and a line.
     Where the reader of a pipe has gone (`| head`), or at Ctrl-C, it ends without a word, with the shell's exit codes.
     """
     output = _Output(sys.stdout)
@@ -73,6 +74,9 @@ def run(main: Callable[[], None]) -> None:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(SIGINT)
     except (OSError, SystemExit):

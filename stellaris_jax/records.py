@@ -12,8 +12,8 @@ from stellaris_jax.billing import bill, common_bill
 from stellaris_jax.config import Config
 from stellaris_jax.engine import RoundMetrics
 from stellaris_jax.evaluate import Evaluation
-from stellaris_jax.scaling.width import width_of
-from stellaris_jax.timeline import Round, Usage
+from stellaris_jax.scaling.width import is_scaled, width_of
+from stellaris_jax.timeline import RULES, Group, Round, Usage
 
 Record = dict[str, Any]
 
@@ -45,6 +45,28 @@ class Accounts:
             },
         }
 
+    def gate(self, usages: list[Usage]) -> dict[str, int | None]:
+        """Groups aggregated so far, and how many of them the gate had refused, over all seeds; None without a gate."""
+        if not RULES[self.config.system.rule].gated:
+            return {"gate_escapes": None, "gate_groups": None}
+        return {
+            "gate_escapes": sum(usage.escapes for usage in usages),
+            "gate_groups": sum(usage.updates for usage in usages),
+        }
+
+    def _trust(self, groups: list[Group]) -> float:
+        """What staleness leaves of the learning rate: the mean over the steps that the optimizer makes of the groups.
+
+        It makes one of each group, whose gradients' mean weight scales it if they are `factored`; of mode `gradient`
+        weights never reach the step size; and in mode `sequential` it makes one of each gradient.
+        """
+        aggregation = self.config.system.aggregation
+        if aggregation == "gradient":
+            return 1.0
+        if aggregation == "sequential":
+            return mean([weight for group in groups for weight in group.weights], 1.0)
+        return mean([mean(group.weights) for group in groups], 1.0)
+
     def timeline(self, row: list[Round], factor: float, computed: int) -> Record:
         """What the timelines know of a round, one of which `row` holds per seed.
 
@@ -55,7 +77,6 @@ class Accounts:
         groups = [group for record in row for group in record.groups]
         thresholds = [record.groups[-1].threshold for record in row if record.groups]
         gates = [threshold for threshold in thresholds if threshold is not None]
-        trust = mean([sum(group.weights) / len(group.weights) for group in groups], 1.0)
         usages = [record.usage for record in row]
         money, useful = self.money(usages), mean([usage.gradients for usage in usages])
         return {
@@ -67,10 +88,10 @@ class Accounts:
             "staleness_max": max(flat, default=0),
             "staleness_counts": np.bincount(flat).tolist() if flat else [],
             "gate": mean(gates) if gates else None,
-            "gate_escapes": sum(usage.escapes for usage in usages),
+            **self.gate(usages),
             "group_size": mean([len(group.gradients) for group in groups]),
             "actor_staleness": mean([record.arrived - record.behaviour_version for record in row]),
-            "learning_rate": self.config.algorithm.learning_rate * factor * trust,
+            "learning_rate": self.config.algorithm.learning_rate * factor * self._trust(groups),
             **{name: mean(values) for name, values in money.items()},
             "occupancy": useful / computed if computed else 1.0,
             "dropped": sum(usage.dropped for usage in usages),
@@ -132,6 +153,10 @@ class Accounts:
             "scaling": config.scaling.name,
             "seed": config.seed,
             "num_seeds": config.num_seeds,
+            "num_envs": config.env.num_envs,
+            "actors": self.reserved,
+            "envs_per_actor": width_of(config).envs if is_scaled(config) else None,
+            "actor_billing": config.system.actor_billing,
             "env_steps": self.env_steps(usages),
             "updates": mean([u.updates for u in usages]),
             "gradients": gradients / len(usages),
@@ -141,7 +166,7 @@ class Accounts:
             "eval_episodes": int(evaluation.returns.size) if evaluation is not None else 0,
             "staleness_mean": sum(u.staleness_total for u in usages) / gradients if gradients else 0.0,
             "staleness_max": max(u.staleness_max for u in usages),
-            "gate_escapes": sum(u.escapes for u in usages),
+            **self.gate(usages),
             "occupancy": gradients / len(usages) / computed if computed else 1.0,
             **{name: mean(values) for name, values in self.money(usages).items()},
             "cost_items_usd": {item: mean([row[item] for row in items]) for item in items[0]},

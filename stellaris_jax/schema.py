@@ -22,6 +22,10 @@ class ConfigError(ValueError):
         super().__init__(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}...")
 
 
+class RunError(RuntimeError):
+    """A run that could not go on, or ended without a result; the message is one sentence."""
+
+
 def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "") -> Any:
     """A config field with its help text. Mutable defaults (dict, list) are copied per instance.
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stellaris_jax.actionlog import ActionLogError
 from stellaris_jax.actors import Actors, Behaviour, Received
 from stellaris_jax.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.config import Config
@@ -22,6 +24,7 @@ from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.evaluate import Evaluation, Evaluator, HostEvaluator
 from stellaris_jax.footprint import check_run
+from stellaris_jax.host_source import Ahead, HostSource
 from stellaris_jax.learner import cut_of
 from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.networks import ActorCritic
@@ -47,6 +50,13 @@ class Counters:
     nonfinite: int = 0
 
 
+class Saved(NamedTuple):
+    """The arrays of a checkpoint: the engine's state, and the host source's (`None` without one)."""
+
+    engine: Any
+    host: Any
+
+
 @dataclass
 class _Chunk:
     """A planned chunk: what the engine runs, compiled for how many environments, and what the host knows of it."""
@@ -66,9 +76,10 @@ class Trainer:
 
     Args:
       config: see `stellaris_jax.config`; it is validated first, so mistakes cost no compilation.
+      stopping: set by whoever wants the run to stop: nobody waits long for an environment then.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, stopping: threading.Event | None = None):
         validate(config)
         self.config = config
         algorithm, system = config.algorithm, config.system
@@ -99,9 +110,11 @@ class Trainer:
         self.width = width_of(config)
         self.scalings = [scaling_of(config) for _ in self.seeds]
         self.probe = make_probe(self.network, config, self.scalings[0].probe)
-        self.actors = Actors(self.env, self.network, config, self.seeds) if isinstance(self.env, HostEnv) else None
-        self._rolling = False
-        self._asked: list[int] | None = None
+        self.stopping = stopping or threading.Event()
+        self.host: HostSource | None = None
+        if isinstance(self.env, HostEnv):
+            actors = Actors(self.env, self.network, config, self.seeds, self.stopping)
+            self.host = HostSource(actors, config, self.steps_per_round)
         self.round = 0
         self.counters = Counters()
         self._evaluators: dict[int, Evaluator | HostEvaluator] = {}
@@ -135,7 +148,7 @@ class Trainer:
 
     def plan(self, begin: int, size: int) -> _Chunk:
         """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
-        actors, envs, width = self._allot(self._asked)
+        actors, envs, width = self._allot(self.host.ahead.actors if self.host and self.host.ahead else None)
         counts = [self.cut.epochs * self.cut.count(n) for n in envs]
         simulated = list(zip(self.timelines, actors, counts, strict=True))
         rounds = [[timeline.next_round(i, count) for timeline, i, count in simulated] for _ in range(size)]
@@ -161,22 +174,31 @@ class Trainer:
         actors = [n * (not scaling.finished) for n, scaling in zip(actors, self.scalings, strict=True)]
         # Host environments are stepped as they are needed; their fragments always have the same shape. Over several
         # devices all environments stay where they are, so that the first ones are the same on any number of devices.
-        narrow = self.actors is None and self.config.engine.devices == 1
+        narrow = self.host is None and self.config.engine.devices == 1
         bucket = self.width.bucket(max(actors)) if narrow else self.width.maximum
         return actors, [n * self.width.envs for n in actors], bucket * self.width.envs
 
     def _learning_rate_factor(self, round_: int) -> float:
         return 1.0 - round_ / self.total_rounds if self.config.algorithm.anneal else 1.0
 
-    def compile(self) -> float:
-        """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
+    @property
+    def compiled(self) -> bool:
+        """Whether the engine is compiled for the next chunk, which is planned if it was not."""
+        return self._next().width in self.engine.widths
+
+    def _next(self) -> _Chunk:
         if self._planned is None:
             self._planned = self.plan(self.round, self._chunk_size(self.round))
-        if self._planned.width in self.engine.widths:
+        return self._planned
+
+    def compile(self) -> float:
+        """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
+        if self.compiled:
             return 0.0
+        chunk = self._next()
         first = not self.engine.widths
-        example = None if self.actors is None else self.actors.example()
-        seconds = self.engine.compile(self.state, self._planned.plan, example, self._planned.width)
+        example = None if self.host is None else self.host.actors.example()
+        seconds = self.engine.compile(self.state, chunk.plan, example, chunk.width)
         if first and self.probe is not None:
             begin = time.perf_counter()
             nothing = jnp.zeros(len(self.seeds), jnp.int32)
@@ -187,10 +209,13 @@ class Trainer:
 
     @property
     def about_chunk(self) -> str:
-        """What the planned chunk is compiled for, in words, where that may change from round to round."""
-        if self._planned is None or len(self.width.buckets) == 1 or self.actors is not None:
-            return ""
-        return f"rounds of up to {self._planned.width // self.width.envs} actors "
+        """The next chunk in words: its rounds, and how many actors they are compiled for, where that may change."""
+        chunk = self._next()
+        first, last = self.round + 1, self.round + len(chunk.rounds)
+        rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+        if len(self.width.buckets) == 1 or self.host is not None:
+            return rounds
+        return f"{rounds} (up to {chunk.width // self.width.envs} actors)"
 
     def step(self) -> list[Record]:
         """Train one chunk of rounds; one record per round (see `stellaris_jax.telemetry`)."""
@@ -198,10 +223,9 @@ class Trainer:
             return []
         begin = time.perf_counter()
         begin += self.compile()
-        chunk, self._planned = self._planned, None
-        assert chunk is not None
+        chunk, self._planned = self._next(), None
         size = len(chunk.rounds)
-        received = self._receive(chunk) if self.actors is not None else None
+        received = self._receive(chunk) if self.host is not None else None
         fragment = None if received is None else received.fragment
         self.state, metrics = self.engine.run(self.state, chunk.plan, size, fragment, chunk.width)
         # While the device works, plan the next chunk; what a checkpoint needs is the timelines as they are now.
@@ -217,6 +241,8 @@ class Trainer:
         self.counters.train_seconds += seconds
         self.counters.wall_seconds += seconds
         self.round = upcoming
+        if self.host is not None and received is not None:
+            self.host.learned(received, chunk.plan.envs[0].tolist(), self.round)
         records = self._records(chunk, metrics)
         steps = self.accounts.env_steps(self.usages) - self.accounts.env_steps(before)
         for record in records:
@@ -268,27 +294,26 @@ class Trainer:
 
     def _receive(self, chunk: _Chunk) -> Received:
         """The fragment of the next round from the host's actors; with overlap they go on to the one after it."""
-        assert self.actors is not None
-        versions = [row.behaviour_version for row in chunk.rounds[0]]
-        envs = chunk.plan.envs[0].tolist()
-        if not self._rolling:
-            self.actors.begin(self.round, self._behaviour(versions, chunk.plan), envs)
-            # The episodes that were under way are gone, and so is what they had earned.
-            actor = self.state.actor
-            nothing = jax.device_put(np.zeros(actor.totals.shape, np.float32), actor.totals.sharding)
-            self.state = self.state._replace(actor=actor._replace(totals=nothing))
-        elif not self.config.env.overlap:
-            self.actors.request(self._behaviour(versions, chunk.plan), envs)
-        received = self.actors.receive()
-        # Where a checkpoint is due, environments start anew, so that the run goes on alike after a restart.
-        self._rolling, self._asked = self.round + 1 not in self.checkpoint_rounds, None
-        if self._rolling and self.config.env.overlap:
-            # The next fragment is asked for before this one has taught anything.
-            self._asked, envs, _ = self._allot(None)
-            newest = [row.arrived for row in chunk.rounds[0]]
-            behaviour = Behaviour(newest, *jax.device_get((self.state.params, self.state.normalizers)))
-            self.actors.request(behaviour, envs)
+        assert self.host is not None
+        (row,), envs = chunk.rounds, chunk.plan.envs[0].tolist()
+        versions = [record.behaviour_version for record in row]
+        if not self.host.actors.opened:
+            self._open_host()
+        received = self.host.receive(lambda: self._behaviour(versions, chunk.plan), envs)
+        if self.config.env.overlap:
+            # The next fragment is asked for before this one has taught anything: by the version the round began with.
+            actors, upcoming, _ = self._allot(None)
+            newest = Behaviour(versions, *jax.device_get((self.state.params, self.state.normalizers)))
+            self.host.ask(Ahead(newest, actors), upcoming if self.round + 1 < self.total_rounds else None)
         return received
+
+    def _open_host(self) -> None:
+        """Start host environments anew; episodes that were under way are gone, and so is what they had earned."""
+        assert self.host is not None
+        self.host.open(self.round)
+        actor = self.state.actor
+        nothing = jax.device_put(np.zeros(actor.totals.shape, np.float32), actor.totals.sharding)
+        self.state = self.state._replace(actor=actor._replace(totals=nothing))
 
     def _behaviour(self, versions: list[int], plan: Plan) -> Behaviour:
         """What the plan's next fragment is rolled with."""
@@ -297,8 +322,10 @@ class Trainer:
 
     def close(self) -> None:
         """Stop the actors of host environments; others need nothing."""
-        if self.actors is not None:
-            self.actors.close()
+        if self.host is not None:
+            self.host.close()
+        for evaluator in self._evaluators.values():
+            evaluator.close()
 
     def run(self, rounds: int | None = None) -> list[Record]:
         """Train `rounds` more rounds (rounded up to chunks), or to the end; returns all records."""
@@ -326,7 +353,9 @@ class Trainer:
         episodes = self.config.evaluation.episodes if episodes is None else episodes
         if episodes not in self._evaluators:
             if isinstance(self.env, HostEnv):
-                self._evaluators[episodes] = HostEvaluator(self.env, self.network, self.config, episodes)
+                self._evaluators[episodes] = HostEvaluator(
+                    self.env, self.network, self.config, episodes, self.stopping
+                )
             else:
                 self._evaluators[episodes] = Evaluator(self.env, self.network, self.config, episodes)
         begin = time.perf_counter()
@@ -357,25 +386,45 @@ class Trainer:
             "counters": asdict(self.counters),
         }
 
-    def save(self, checkpoints: Checkpoints, eval_return: float | None = None) -> None:
+    def save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint of the current round, in the background."""
-        checkpoints.save(self.round, self.state, self.host_state(), eval_return)
+        host = self.host_state()
+        if self.host is not None:
+            host["host"] = self.host.state(checkpoints.actions)
+        checkpoints.save(self.round, Saved(self.state, self.host and self.host.arrays()), host)
 
-    def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print) -> int:
-        """Continue from the newest intact checkpoint; returns its round."""
-        restored, state, host = checkpoints.restore(self.engine.layout.abstract(), note)
-        if "scalings" not in host:
+    def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print, train: bool = True) -> int:
+        """Continue from the newest intact checkpoint; returns its round.
+
+        Args:
+          checkpoints: those of the run.
+          note: told of what was passed over, and of how host environments go on.
+          train: bring host environments to where they stood, which takes as long as stepping them. Without it they
+            begin new episodes if the run is trained on.
+        """
+        layout = self.engine.layout
+        abstract = Saved(layout.abstract(), self.host and self.host.shapes(layout.replicated))
+        restored, saved, host = checkpoints.restore(abstract, note)
+        if "scalings" not in host or ("host" in host) != (self.host is not None):
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
-        self.state = state
+        self.state = saved.engine
         self.round = restored
         self.counters = Counters(**host["counters"])
         self._planned = None
-        self._rolling, self._asked = False, None
         self._timeline_states = host["timelines"]
-        for timeline, saved in zip(self.timelines, host["timelines"], strict=True):
-            timeline.restore(saved)
-        for scaling, saved in zip(self.scalings, host["scalings"], strict=True):
-            scaling.restore(saved)
+        for timeline, state in zip(self.timelines, host["timelines"], strict=True):
+            timeline.restore(state)
+        for scaling, state in zip(self.scalings, host["scalings"], strict=True):
+            scaling.restore(state)
+        if self.host is not None:
+            self.host.restore(host["host"], saved.host)
+            if train and not self.finished:
+                try:
+                    note(f"environments stand where they stood: {self.host.replay(host['host'], checkpoints.actions)}")
+                except ActionLogError as error:
+                    checkpoints.actions.clear()
+                    self._open_host()
+                    note(f"environments begin new episodes, so the run does not go on bit for bit: {error}")
         return restored
 
     # Reporting -----------------------------------------------------------------------------------------------------
@@ -389,6 +438,7 @@ class Trainer:
             "rounds": self.round,
             "total_steps": self.config.total_steps,
             "ended_early": self.finished and self.round < self.total_rounds,
+            "annealed": self.config.algorithm.anneal,
             "wall_seconds": counters.wall_seconds + compile_seconds,
             "train_seconds": seconds,
             "detection_seconds": counters.detection_seconds,

@@ -174,7 +174,7 @@ class Training:
     ):
         self.functions, self.orders, self.schedule = functions, orders, schedule
         self.actor, self.normalizers, self.key = start.actor, start.normalizers, start.key
-        params = functions.network.unravel(start.params)
+        params = jax.device_get(functions.network.unravel(start.params))
         self.cache: dict[int, Tree] = {0: params}
         self.optimizer = functions.optimizer.init(params)
         self.fragments: dict[int, Tree] = {}
@@ -186,9 +186,10 @@ class Training:
     def collect(self, fragment: int, version: int) -> None:
         self.end_round()
         self.newest = fragment
-        self.actor, self.fragments[fragment], self.normalizers = self.functions.collect(
+        self.actor, samples, self.normalizers = self.functions.collect(
             self.cache[version], self.normalizers, self.actor, jax.random.fold_in(self.key, fragment)
         )
+        self.fragments[fragment] = jax.device_get(samples)
 
     def end_round(self) -> None:
         """Adapt the KL coefficient to the mean KL of the gradients used since the last fragment was started."""
@@ -206,7 +207,7 @@ class Training:
             smallest = np.minimum(smallest, self.functions.ratio(self.cache[version], batch))
         target = self.cache[delivery.version - delivery.version % self.functions.config.algorithm.target_interval]
         args = (batch, smallest, self.kl_coefficient, target)
-        gradient, kl = self.functions.gradient(self.cache[delivery.version], *args)
+        gradient, kl = jax.device_get(self.functions.gradient(self.cache[delivery.version], *args))
         if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)):
             self.kl.append(float(kl))
             return gradient
@@ -225,7 +226,7 @@ class Training:
             for weight, gradient in used:
                 params = self.step(params, gradient, scale * weight)
         elif used:
-            total = jax.tree.map(jnp.zeros_like, params)
+            total = jax.tree.map(np.zeros_like, params)
             for weight, gradient in used:
                 total = jax.tree.map(lambda t, g, w=weight: t + w * g, total, gradient)
             divisor, factor = (trust, trust / size) if mode == "factored" else (size, 1.0)
@@ -234,4 +235,5 @@ class Training:
 
     def step(self, params: Tree, direction: Tree, factor: float) -> Tree:
         updates, self.optimizer = self.functions.step(direction, self.optimizer, params)
+        updates = jax.device_get(updates)
         return jax.tree.map(lambda p, u: p + factor * u, params, updates)

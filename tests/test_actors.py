@@ -16,7 +16,7 @@ from host_env import Clockwork
 from test_trainer import assert_identical, leaves
 
 from stellaris_jax import Config, Trainer, load_config
-from stellaris_jax.actors import ActorError, Actors, Behaviour
+from stellaris_jax.actors import Actors, Behaviour
 from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.config import AlgorithmConfig, EnvConfig
 from stellaris_jax.envs.registry import register
@@ -26,8 +26,12 @@ from stellaris_jax.networks import ActorCritic, normalizer
 from stellaris_jax.networks.distributions import Categorical
 from stellaris_jax.networks.normalizer import RunningStatistics
 from stellaris_jax.rollout import Normalizers, Trajectory, episode_totals, prepare
+from stellaris_jax.watch import ActorError
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 T, N = 16, 6
+LONG = ["algorithm.rollout_length=2", f"total_steps={6 * 2 * N}"]
+"""Six rounds of fragments that are shorter than any episode of the clockwork."""
 register("test/clockwork", Clockwork)
 
 
@@ -63,7 +67,8 @@ def behaviour(actors: Actors, version: int = 0) -> Behaviour:
 
 
 def make_actors(env: Clockwork, settings: Config, seeds: list[int]) -> Actors:
-    return Actors(env, ActorCritic(env.observation_space, env.action_space, settings.network), settings, seeds)
+    network = ActorCritic(env.observation_space, env.action_space, settings.network)
+    return Actors(env, network, settings, seeds, threading.Event())
 
 
 def trained(settings: Config) -> Trainer:
@@ -77,7 +82,8 @@ def trained(settings: Config) -> Trainer:
 def test_fragments_are_what_the_environments_did(overlap: str) -> None:
     env = Clockwork()
     actors = make_actors(env, config(f"env.overlap={overlap}"), [0, 1])
-    actors.begin(0, behaviour(actors))
+    actors.open(0)
+    actors.request(behaviour(actors))
     steps, episodes = np.zeros((2, N), int), np.zeros((2, N), int)
     dead = np.zeros((2, N), bool)
     half = N // 2 if overlap == "true" else N
@@ -111,7 +117,7 @@ def test_fragments_are_what_the_environments_did(overlap: str) -> None:
     pools = [group.pool for groups in actors._groups for group in groups]
     assert len(pools) == (4 if overlap == "true" else 2)
     names = {name for pool in pools for name in pool.threads}
-    assert names == ({"actors"} if overlap == "true" else {threading.current_thread().name})
+    assert names == {"actors"}  # whoever waits for them can be interrupted
     assert len({int(pool.seed[0]) for pool in pools}) == len(pools)
     actors.close()
 
@@ -121,8 +127,9 @@ def test_bootstrap_and_masks_against_numpy() -> None:
     env, settings = Clockwork(), config("env.overlap=false", "env.normalize_observation=false")
     settings.env.normalize_reward = False
     network = ActorCritic(env.observation_space, env.action_space, settings.network)
-    actors = Actors(env, network, settings, [0])
-    actors.begin(0, behaviour(actors))
+    actors = Actors(env, network, settings, [0], threading.Event())
+    actors.open(0)
+    actors.request(behaviour(actors))
     fragment = jax.tree.map(lambda x: x[0], actors.receive().fragment)
     trajectory: Trajectory = fragment.trajectory
     done = trajectory.terminated | trajectory.truncated
@@ -159,13 +166,32 @@ def test_bootstrap_and_masks_against_numpy() -> None:
 
 
 @pytest.mark.parametrize("overlap", ["true", "false"])
-def test_episodes_cut_off_by_a_checkpoint_are_in_no_return(overlap: str) -> None:
-    """Environments that start anew after every round play the same episodes in each."""
-    trainer = Trainer(config("checkpoint.interval=1", f"env.overlap={overlap}", rounds=4))
-    records = trainer.run()
-    trainer.close()
-    assert len({record["train_return"] for record in records}) == 1
-    assert len({record["episode_length"] for record in records}) == 1
+def test_what_is_learned_depends_on_no_evaluation_and_no_checkpoint(overlap: str, tmp_path: Path) -> None:
+    """Nor do the episodes that are played: those of T steps and more end, too."""
+    ended: list[int] = []
+
+    def learned(points: int, interval: int) -> Trainer:
+        settings = config(
+            f"env.overlap={overlap}", f"evaluation.points={points}", f"checkpoint.interval={interval}", *LONG
+        )
+        trainer = Trainer(settings)
+        checkpoints = Checkpoints(tmp_path / f"{points}-{interval}", keep=1)
+        records = []
+        while not trainer.finished:
+            records += trainer.step()
+            if trainer.round in trainer.evaluation_rounds:
+                trainer.evaluate()
+            if trainer.round in trainer.checkpoint_rounds:
+                trainer.save(checkpoints)
+        trainer.close()
+        checkpoints.close()
+        ended.append(sum(record["episodes"] for record in records))
+        return trainer
+
+    one = learned(1, 0)
+    for points, interval in ((50, 0), (1, 1), (3, 4)):
+        assert_identical(one, learned(points, interval))
+    assert len(set(ended)) == 1 and ended[0] > 0
 
 
 def test_nothing_is_learned_from_dead_transitions() -> None:
@@ -224,10 +250,15 @@ def test_runs_repeat_themselves_and_survive_restarts(overlap: str, tmp_path: Pat
 
 
 def test_staleness_of_actors_is_the_real_one() -> None:
-    """Synchronous updates, two per round: with overlap data is one round old, but fresh after a restart."""
+    """Synchronous updates, two per round: with overlap data is one round old, and with pipelined actors, whose data
+    waits while the learners finish the fragment before, two."""
     synchronous = ["system=allreduce", "system.learners=4", "checkpoint.interval=3", "algorithm.epochs=2"]
-    for overlap, expected in (("true", [0, 2, 2, 0, 2, 2]), ("false", [0] * 6)):
-        trainer = Trainer(config(*synchronous, f"env.overlap={overlap}"))
+    cases = {
+        ("true", "barrier"): [0, 2, 2, 2, 2, 2],
+        ("false", "barrier"): [0] * 6,
+    }
+    for (overlap, actors), expected in cases.items():
+        trainer = Trainer(config(*synchronous, f"env.overlap={overlap}", f"system.actors={actors}"))
         records = trainer.run()
         trainer.close()
         assert [record["actor_staleness"] for record in records] == expected
@@ -238,8 +269,8 @@ def test_staleness_of_actors_is_the_real_one() -> None:
 @pytest.mark.parametrize("error", [OSError, SystemExit])
 def test_a_failing_environment_ends_the_run_with_its_own_traceback(overlap: str, error: type[BaseException]) -> None:
     trainer = Trainer(config(f"env.overlap={overlap}"))
-    assert trainer.actors is not None
-    trainer.actors.env = Clockwork(fails=40, error=error)
+    assert trainer.host is not None
+    trainer.host.actors.env = Clockwork(fails=40, error=error)
     with pytest.raises(error, match="the clockwork broke") as caught:
         trainer.run()
     assert "send" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
@@ -250,10 +281,12 @@ def test_a_failing_environment_ends_the_run_with_its_own_traceback(overlap: str,
 def test_a_thread_that_vanishes_is_noticed() -> None:
     trainer = Trainer(config())
     trainer.step()
-    assert trainer.actors is not None and trainer.actors._thread is not None
-    trainer.actors._orders.put(None)
-    trainer.actors._thread.join()
-    trainer.actors._done.get()  # the fragment it had finished
+    assert trainer.host is not None
+    watch = trainer.host.actors._watch
+    assert watch._thread is not None
+    watch._calls.put(None)
+    watch._thread.join()
+    watch._results.get()  # the fragment it had finished
     begin = time.monotonic()
     with pytest.raises(ActorError, match="died"):
         trainer.run()
@@ -275,8 +308,9 @@ def test_statistics_leave_dead_transitions_out() -> None:
     """The reward normaliser of a host trajectory is that of its valid steps alone."""
     env, settings = Clockwork(), config("env.overlap=false")
     network = ActorCritic(env.observation_space, env.action_space, settings.network)
-    actors = Actors(env, network, settings, [0])
-    actors.begin(0, behaviour(actors))
+    actors = Actors(env, network, settings, [0], threading.Event())
+    actors.open(0)
+    actors.request(behaviour(actors))
     fragment = jax.tree.map(lambda x: x[0], actors.receive().fragment)
     trajectory = fragment.trajectory
     done = trajectory.terminated | trajectory.truncated
@@ -296,7 +330,6 @@ def test_dead_transitions_are_no_part_of_a_sequence() -> None:
     """They stay in their place in `[T, N]`, one after every end, and sequences around them train."""
     settings = config("algorithm=impact", "algorithm.minibatches=3", "algorithm.target_interval=2", "env.overlap=false")
     trainer = Trainer(settings)
-    assert trainer.actors is not None
     before = np.asarray(trainer.state.params)
     trainer.run(1)
     after, samples = np.asarray(trainer.state.params), jax.tree.map(lambda x: x[0], trainer.state.loader.fragments)

@@ -13,7 +13,6 @@ from test_scheduler import scheduler
 from stellaris_jax import ConfigError, load_config, load_policy
 from stellaris_jax.compose import from_yaml, to_yaml
 from stellaris_jax.config import Config
-from stellaris_jax.report.runs import read_run
 from stellaris_jax.scaling import Scheduler
 
 DAMAGED = {
@@ -41,12 +40,6 @@ def test_configuration_of_a_run(damage: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             use(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_configuration_of_a_run_that_is_plotted(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_bytes(DAMAGED["binary"])
-    with pytest.raises(ConfigError, match=r"config\.yaml cannot be read"):
-        read_run(tmp_path)
 
 
 @pytest.mark.parametrize("damage", list(DAMAGED))

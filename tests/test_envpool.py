@@ -9,14 +9,10 @@ import pytest
 pytest.importorskip("envpool")
 
 import itertools
-from pathlib import Path
-
-from test_trainer import assert_identical, start, steps, wait_for_checkpoints
 
 from stellaris_jax import Trainer, benchmark_envs, load_config
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, HostPool, HostStep, Preprocessing, bounded
 from stellaris_jax.envs.registry import make
-from stellaris_jax.run import open_run, train
 from stellaris_jax.schema import ConfigError
 
 
@@ -127,35 +123,6 @@ def test_trains_and_evaluates() -> None:
     assert result.returns.shape == (1, 4)
     np.testing.assert_array_equal(result.returns, result.lengths)
     trainer.close()
-
-
-@pytest.mark.parametrize("overlap", ["true", "false"])
-def test_killed_run_resumes_bit_for_bit(overlap: str, tmp_path: Path) -> None:
-    overrides = [
-        "env=envpool/cartpole",
-        f"env.overlap={overlap}",
-        "env.num_envs=8",
-        "network.hidden=[8]",
-        "algorithm.rollout_length=16",
-        "algorithm.epochs=2",
-        "system.learners=3",
-        "evaluation.points=1",
-        "evaluation.episodes=4",
-        "run.progress=false",
-        "checkpoint.interval=4",
-        steps(200),
-    ]
-    run_dir = tmp_path / "run"
-    process = start(run_dir, *overrides, f"run.dir={run_dir}")
-    wait_for_checkpoints(process, run_dir, 2)
-    process.kill()
-    process.communicate(timeout=60)
-    assert not (run_dir / "summary.json").exists(), "the run ended before it could be killed"
-    assert train(load_config([f"resume={run_dir}"]))["rounds"] == 200
-    uninterrupted = Trainer(load_config(overrides))
-    uninterrupted.run()
-    uninterrupted.close()
-    assert_identical(open_run(run_dir), uninterrupted)
 
 
 @pytest.mark.parametrize("suite", ["envpool", "gymnax"])

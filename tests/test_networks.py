@@ -102,6 +102,19 @@ def test_initialisation_is_orthogonal(network: ActorCritic) -> None:
     assert not np.allclose(first, second)
 
 
+def test_body_and_heads_are_drawn_independently() -> None:
+    """Kernels of one shape, all normal before their columns are scaled: equal keys would make them parallel."""
+    square = Box((16,), (-1.0,) * 16, (1.0,) * 16)
+    settings = NetworkConfig(hidden=[16], shared=True, init="normc")
+    network = ActorCritic(square, Discrete(16), settings)
+    tree = network.unravel(network.init(jax.random.key(0)))
+    body, actor = (np.ravel(tree[part]["Dense_0"]["kernel"]) for part in ("body", "actor"))
+    critic = np.ravel(tree["critic"]["Dense_0"]["kernel"])
+    assert abs(np.corrcoef(body, actor)[0, 1]) < 0.25
+    for one in (np.reshape(body, (16, 16)), np.reshape(actor, (16, 16))):
+        assert max(abs(np.corrcoef(column, critic)[0, 1]) for column in one.T) < 0.95
+
+
 def test_parameters_are_one_flat_vector(network: ActorCritic) -> None:
     """Of an aligned length; what fills it up stays zero, in parameters and in gradients."""
     flat = network.init(jax.random.key(0))

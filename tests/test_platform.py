@@ -254,9 +254,11 @@ def test_every_system_is_the_architecture_its_header_says(name: str) -> None:
     assert (items["actor_idle"] == 0.0) == (name in ("minionsrl", "nitro"))
 
 
+@pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize("name", choices("system"))
 def test_every_system_trains(name: str) -> None:
-    small = ["env.num_envs=16", "algorithm.rollout_length=8", "network.hidden=[8]", "engine.chunk_rounds=2"]
+    small = ["env=diagnostic/observation_action_reward", "env.num_envs=16", "algorithm.rollout_length=8"]
+    small += ["network.hidden=[8]", "engine.chunk_rounds=2"]
     trainer = Trainer(load_config([f"system={name}", *small, "total_steps=256"]))
     before = np.asarray(trainer.state.params)
     records = trainer.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -46,14 +47,15 @@ class Echo(AutoResetEnv):
 def run(env: Any, actions: np.ndarray) -> tuple[np.ndarray, Any]:
     """First observations, and all steps `[T, N]` of `env` under `actions`."""
     keys = jax.random.split(jax.random.key(0), N)
-    state, first = env.reset(keys)
-    starts = env.starts(keys[0])
 
-    def step(state: Any, x: Any) -> Any:
-        return env.step(x[0], state, x[1], starts)
+    @jax.jit
+    def play() -> Any:
+        state, first = env.reset(keys)
+        starts = env.starts(keys[0])
+        xs = jax.random.split(jax.random.key(1), (len(actions), N)), actions
+        return first, jax.lax.scan(lambda state, x: env.step(x[0], state, x[1], starts), state, xs)[1]
 
-    steps = jax.lax.scan(step, state, (jax.random.split(jax.random.key(1), (len(actions), N)), actions))[1]
-    return np.asarray(first), jax.tree.map(np.asarray, steps)
+    return jax.tree.map(np.asarray, play())
 
 
 @pytest.mark.parametrize("name", ["gymnax/CartPole-v1", "gymnax/Breakout-MinAtar"])
@@ -129,7 +131,8 @@ def test_rewards_are_clipped_for_learning_alone() -> None:
     obs = np.concatenate([first[None], steps.obs])
     rewards = np.random.default_rng(1).normal(0, 50, (T, N)).astype(np.float32)
 
-    def prepared(reward: np.ndarray, clip: bool) -> Any:
+    @partial(jax.jit, static_argnums=1)
+    def prepared(reward: jax.Array, clip: bool) -> Any:
         totals, _ = episode_totals(reward, jnp.ones((T, N)), steps.truncated, jnp.zeros((N, 3)), 0.99)
         ends = (steps.terminated, steps.truncated)
         distribution = jnp.zeros((T, N, 10))

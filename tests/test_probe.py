@@ -30,7 +30,7 @@ def extremes(trainer: Trainer, mode: str, batches: list[Any]) -> np.ndarray:
         losses = [learner.loss(trainer.network, algorithm, batch, *rest, tree)[0] for batch in batches]
         return (-1.0 if mode == "paper" else 1.0) * sum(losses) / len(losses)
 
-    spectrum = np.linalg.eigvalsh(np.float64(jax.hessian(objective)(trainer.state.params[0])))
+    spectrum = np.linalg.eigvalsh(np.float64(jax.jit(jax.hessian(objective))(trainer.state.params[0])))
     assert np.abs(spectrum).max() > 1e-3
     return spectrum[[0, -1]]
 
@@ -68,15 +68,16 @@ def test_noise_is_that_of_halves_and_of_the_whole() -> None:
     coefficient = trainer.state.kl_coefficient[0]
     batches = _batches(trainer, 4)
 
-    def gradient(batch: Any, valid: Any) -> np.ndarray:
+    @jax.jit
+    def gradient_of(batch: Any) -> jax.Array:
         def objective(params: jax.Array) -> jax.Array:
-            tree = trainer.network.unravel(params)
-            part = batch._replace(valid=jnp.asarray(valid))
-            return learner.loss(trainer.network, trainer.config.algorithm, part, None, coefficient, "none", 1.0, tree)[
-                0
-            ]
+            rest = (None, coefficient, "none", 1.0, trainer.network.unravel(params))
+            return learner.loss(trainer.network, trainer.config.algorithm, batch, *rest)[0]
 
-        return np.float64(jax.grad(objective)(trainer.state.params[0]))
+        return jax.grad(objective)(trainer.state.params[0])
+
+    def gradient(batch: Any, valid: Any) -> np.ndarray:
+        return np.float64(gradient_of(batch._replace(valid=jnp.asarray(valid))))
 
     squares, total, samples = [], 0.0, 0
     for batch in batches:

@@ -1,9 +1,8 @@
-"""Statistics, figures and sweep tables on run directories made up here."""
+"""Statistics, figures and sweep tables on run directories that are made up."""
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 import subprocess
@@ -15,73 +14,16 @@ import matplotlib.image
 import numpy as np
 import pytest
 import scipy.stats
-import yaml
 from matplotlib.patches import Rectangle
+from run_dirs import STEPS, make_run
 
 from stellaris_jax.report.curves import comparison_figure, plot_run, plot_runs, run_figure
 from stellaris_jax.report.runs import differing_keys, flatten, group_replicates, read_run, seed_curves
-from stellaris_jax.report.statistics import band, mean_ci95, on_common_grid
+from stellaris_jax.report.statistics import FEWEST, band, mean_ci95, on_common_grid
 from stellaris_jax.report.sweep import report
 from stellaris_jax.schema import ConfigError
 
 ROOT = Path(__file__).parents[1]
-STEPS = 2048
-
-
-def make_run(
-    path: Path,
-    config: dict[str, Any] | None = None,
-    returns: list[float] | None = None,
-    *,
-    rounds: int = 40,
-    evaluations: int = 8,
-    finished: bool = True,
-) -> Path:
-    """A run directory whose seeds learn up to `returns` along a saturating curve."""
-    returns = returns or [480.0, 450.0, 495.0]
-    pace = np.linspace(1.0, 1.2, len(returns))
-    random = np.random.default_rng(0)
-    path.mkdir(parents=True)
-    names = {"system": {"name": "stellaris"}, "env": {"name": "gymnax/CartPole-v1"}, "run": {"dir": str(path)}}
-    (path / "config.yaml").write_text(yaml.safe_dump(config or {**names, "seed": 0}))
-
-    def now(round_: int) -> dict[str, Any]:
-        seconds, dollars = 7.0 * round_ * pace, 0.02 * round_ * pace
-        return {
-            "round": round_,
-            "env_steps": STEPS * round_,
-            "wall_seconds": 0.1 * round_,
-            "simulated_seconds": seconds.mean(),
-            "cost_usd": dollars.mean(),
-            "per_seed": {"simulated_seconds": seconds.tolist(), "cost_usd": dollars.tolist()},
-        }
-
-    lines = []
-    for round_ in range(1, rounds + 1):
-        learned = np.array(returns) * (1 - math.exp(-5 * round_ / rounds))
-        trained = learned * random.uniform(0.6, 1.0, len(returns))
-        counts = random.poisson(np.array([3.0, 8, 6, 4, 2, 1, 0.5, 0.2]))
-        record = now(round_)
-        record |= {
-            "kind": "round",
-            "gate": None if round_ == 1 else 8 * 0.96**round_,
-            "staleness_counts": counts.tolist(),
-        }
-        record |= {"staleness_mean": float(counts @ np.arange(8) / max(1, counts.sum())), "staleness_max": 7}
-        record |= {"train_return": None if round_ == 1 else trained.mean()}
-        record["per_seed"]["train_return"] = [None if round_ == 1 else value for value in trained]
-        lines.append(record)
-        if evaluations and round_ % (rounds // evaluations) == 0:
-            mean, half_width = mean_ci95(learned)
-            record = {"kind": "evaluation", **now(round_), "eval_return_mean": mean}
-            record["eval_return_ci95"] = half_width if math.isfinite(half_width) else None
-            record["per_seed"]["eval_return_mean"] = learned.tolist()
-            lines.append(record)
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if finished:
-        summary = {"staleness_mean": 2.5, "staleness_max": 7, "steps_per_second": 2.8e5, "simulated_seconds": 281.0}
-        (path / "summary.json").write_text(json.dumps({**summary, "cost_usd": 0.8, "updates": 640}))
-    return path
 
 
 def sweep_config(place: Path, rule: str, seed: int, decay: float) -> dict[str, Any]:
@@ -118,15 +60,26 @@ def test_common_grid_is_the_shared_range() -> None:
     grid, values = on_common_grid([straight, bent], points=7)
     np.testing.assert_allclose(grid, [2, 3, 4, 5, 6, 7, 8])
     np.testing.assert_allclose(values, [[2, 3, 4, 5, 6, 7, 8], [0, 2, 4, 4, 4, 4, 4]])
-    grid, mean, half_width = band([straight, bent])
+    grid, mean, low, high = band([straight, bent])
     assert (mean[0], mean[-1]) == (1.0, 6.0)
-    assert half_width[0] == pytest.approx(12.706, rel=1e-4)
+    assert np.isnan([low, high]).all(), "of two seeds there is no interval to show"
+
+
+def test_bands_are_intervals_within_the_range_of_the_seeds() -> None:
+    x = np.array([0.0, 1.0])
+    values = np.array([[9.0, 500], [10, 500], [11, 500], [12, 500], [13, 300]])
+    _, mean, low, high = band([(x, row) for row in values])
+    expected = scipy.stats.t.interval(0.95, 4, loc=11, scale=scipy.stats.sem(values[:, 0]))
+    assert (low[0], mean[0], high[0]) == pytest.approx((max(9, expected[0]), 11, min(13, expected[1])))
+    assert expected[0] > 9 and expected[1] < 13
+    assert (mean[-1], high[-1]) == (460, 500), "the interval itself would end at 571"
+    assert low[-1] == pytest.approx(scipy.stats.t.interval(0.95, 4, loc=460, scale=scipy.stats.sem(values[:, 1]))[0])
 
 
 @pytest.mark.parametrize(("start", "points"), [(1.0, 1), (2.0, 0)])
 def test_common_grid_of_touching_and_of_disjoint_curves(start: float, points: int) -> None:
     first, second = (np.array([0.0, 1.0]), np.zeros(2)), (np.array([start, 3.0]), np.ones(2))
-    assert [len(part) for part in band([first, second])] == [points] * 3
+    assert [len(part) for part in band([first, second])] == [points] * 4
 
 
 # Reading and grouping
@@ -266,13 +219,16 @@ def test_sweep_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     low, high = scipy.stats.t.interval(0.95, 3, loc=expected.mean(), scale=scipy.stats.sem(expected))
     assert float(rows[0]["return_mean"]) == pytest.approx(expected.mean())
     assert float(rows[0]["return_ci95"]) == pytest.approx((high - low) / 2)
+    smallest_largest = [float(rows[0][key]) for key in ("return_min", "return_max")]
+    assert smallest_largest == pytest.approx([expected.min(), expected.max()])
     assert [(row["seeds"], row["failed"]) for row in rows] == [("4", "0"), ("0", "1"), ("2", "0")]
     assert (rows[0]["staleness_max"], rows[0]["updates"]) == ("7", "640.0")
     assert rows[1]["return_mean"] == rows[1]["cost_usd"] == ""
 
     table = (sweep / "table.md").read_text()
     assert "| stellaris | 0.9 | failed | 0 |" in table
-    assert f"| stellaris | 0.96 | {expected.mean():.1f} ± {(high - low) / 2:.1f} | 4 |" in table
+    assert f"| stellaris | 0.96 | {expected.mean():.0f} ({expected.min():.1f} to {expected.max():.0f}) | 4 |" in table
+    assert f"fewer than {FEWEST} seeds" in table
     assert "Failed points: 2, 4." in table
     assert_picture(sweep / "curves.png", width=1200)
     shown = capsys.readouterr().out
@@ -293,6 +249,8 @@ def test_sweep_over_seeds_alone_is_one_row(tmp_path: Path) -> None:
     with open(tmp_path / "table.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     assert row["seeds"] == "6"
+    mean, half_width = float(row["return_mean"]), float(row["return_ci95"])
+    assert f" {mean:.0f} ± {half_width:.0f} | 6 |" in (tmp_path / "table.md").read_text(), "enough for an interval"
 
 
 def test_directory_without_points_is_refused(tmp_path: Path) -> None:

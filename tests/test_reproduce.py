@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +13,29 @@ import pytest
 import scipy.stats
 from studies import CENTRAL, TASK, made_up
 
-from stellaris_jax.report.statistics import welch_ci95
+from stellaris_jax.config import Config
+from stellaris_jax.report.statistics import holm, welch
 from stellaris_jax.reproduce import training
-from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, less, more, read_claims, write_claims
-from stellaris_jax.reproduce.history import History, Series, final, read_csv, within, write_csv
-from stellaris_jax.reproduce.store import learned
+from stellaris_jax.reproduce.claims import (
+    HOLDS,
+    OPEN,
+    REVERSED,
+    corrected,
+    fact,
+    less,
+    more,
+    read_claims,
+    undecided,
+    write_claims,
+)
+from stellaris_jax.reproduce.history import History, Series, alike, final, read_csv, until, within, write_csv
+from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant, jobs, runs
+from stellaris_jax.scaling.scheduler import SHIPPED, Scheduler
 from stellaris_jax.schema import ConfigError
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 SEEDS = range(3, 5)
 
 
@@ -50,9 +67,18 @@ def test_time_and_money_are_those_of_the_run(root: Path, tmp_path: Path) -> None
     np.testing.assert_allclose(found[0].kl, [record["kl"] for record in run.rounds[1::2]], rtol=1e-5)
 
 
+def test_what_is_evaluated_before_the_first_round_has_cost_nothing() -> None:
+    found = [Learned(CENTRAL.name, 0, rounds, (1.0,) * len(rounds), (0.0,) * len(rounds)) for rounds in ((0, 5), (5,))]
+    with_start, without = Series("central", "toy", CENTRAL).histories(found)
+    for axis in ("env_steps", "seconds", "cost_usd", "learner_usd", "common_usd"):
+        assert getattr(with_start, axis).tolist() == [0.0, *getattr(without, axis)]
+    assert within([with_start], "seconds", 0.0) == [1.0]
+
+
 def test_scaled_runs_are_accounted_for_by_their_actors(tmp_path: Path) -> None:
     """Env steps, time and money of a run whose rounds differ in width, also when read back from the file."""
-    scaled = Variant("toy/nitro", (*TASK, "system=minionsrl", "scaling=nitro", "scaling.maximum=4"))
+    nitro = ("system=minionsrl", "scaling=nitro", "scaling.maximum=4", "scaling.minimum=2", "scaling.lanczos=4")
+    scaled = Variant("toy/nitro", (*TASK, *nitro))
     store = tmp_path / "learned.csv"
     (run,) = runs(jobs(scaled, SEEDS), tmp_path)
     for _ in range(2):
@@ -74,7 +100,19 @@ def test_runs_cut_off_at_a_time_or_a_bill() -> None:
     assert within([history], "seconds", 1e9) == final([history]) == [950.0]  # the last fifth of ten is two
     assert within([history], "seconds", 55.0) == [500.0]  # of five it is one
     assert within([history], "cost_usd", 0.65) == [600.0]
-    assert within([history], "seconds", 0.0) == [100.0]  # nothing was evaluated yet
+    assert np.isnan(within([history], "seconds", 9.0)), "nothing was evaluated yet, and what comes later is not counted"
+    assert np.isnan(alike([history], [replace(history, seconds=x)], "seconds")).tolist() == [[False], [False]]
+    early = replace(history, seconds=0.5 * x, returns=50 * x)
+    assert np.isnan(alike([history], [early], "seconds")[0]) and alike([history], [early], "seconds")[1] == [475.0]
+
+
+def test_the_target_is_reached_by_evaluations_in_a_row() -> None:
+    x = np.arange(1.0, 6.0)
+    history = History("toy", "a", "toy/a", 0, x, 10 * x, 0.1 * x, x, x, np.array([0.0, 90, 0, 60, 60]))
+    assert until([history], "seconds", 50.0) == [40.0]
+    assert until([history], "seconds", 61.0) == [np.inf]
+    short = replace(history, seconds=10 * x[:2], returns=np.array([90.0, 90.0]))
+    assert until([short], "seconds", 50.0) == [np.inf], "of three in a row there are two"
 
 
 def test_systems_that_differ_in_their_bill_alone_share_training(root: Path, tmp_path: Path) -> None:
@@ -125,9 +163,41 @@ def test_what_was_learned_is_not_trained_again(root: Path, tmp_path: Path) -> No
     # What computes the same is the same; what was trained with other settings is not taken for what is asked for.
     differs = Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2", "system=minionsrl"))
     assert Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2")).digest == CENTRAL.digest != differs.digest
+    alike = ("checkpoint.interval=3", "env.timeout=9")
+    assert Variant(CENTRAL.name, (*CENTRAL.overrides, *alike)).digest == CENTRAL.digest
     other = Variant(CENTRAL.name, (*CENTRAL.overrides, "algorithm.clip=0.1"))
     with pytest.raises(ConfigError, match="has toy/central with other settings: remove its lines to train it anew"):
         learned([other], SEEDS, tmp_path / "nothing", store)
+
+
+def test_a_digest_knows_the_files_that_are_read(tmp_path: Path) -> None:
+    """Another scheduler in the same file is another variant."""
+    path = tmp_path / "scheduler.npz"
+    shipped = Scheduler.load(SHIPPED)
+    settings = ("scaling=minionsrl", "scaling.target=9", "scaling.budget=1", f"scaling.scheduler={path}")
+    shipped.save(path)
+    before = Variant("toy/minionsrl", (*TASK, *settings)).digest
+    Scheduler(shipped.kernels, [bias + 1 for bias in shipped.biases]).save(path)
+    assert Variant("toy/minionsrl", (*TASK, *settings)).digest != before
+
+
+def test_what_the_package_changed_is_in_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Variant("toy/shared", (*TASK, "network.shared=true"))
+    before, plain = shared.digest, CENTRAL.digest
+    monkeypatch.setattr(training, "revisions", lambda config: [])
+    assert Variant("toy/shared", shared.overrides).digest != before
+    assert Variant(CENTRAL.name, CENTRAL.overrides).digest == plain
+
+
+def test_defaults_are_those_that_results_were_trained_with() -> None:
+    """Digests leave defaults out, so a changed one would pass old results for new: see `training.revisions`.
+
+    Settings that are new do not concern what has been learned without them.
+    """
+    path = Path(__file__).parent / "defaults.json"
+    kept, now = json.loads(path.read_text()), json.loads(json.dumps(training.relevant(Config())))
+    changed = {key: (value, now.get(key)) for key, value in kept.items() if now.get(key) != value}
+    assert not changed, f"enter what these do in training.revisions, then in {path.name}: {changed}"
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -147,11 +217,25 @@ def test_more_seeds_are_more_runs() -> None:
 def test_welch_against_scipy() -> None:
     random = np.random.default_rng(0)
     a, b = random.normal(3.0, 1.0, 5), random.normal(1.0, 4.0, 10)
-    difference, half_width = welch_ci95(a, b)
-    interval = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    difference, half_width, p = welch(a, b)
+    test = scipy.stats.ttest_ind(a, b, equal_var=False)
+    interval = test.confidence_interval(0.95)
     np.testing.assert_allclose([difference - half_width, difference + half_width], interval)
-    assert welch_ci95([2.0, 2.0], [1.0, 1.0]) == (1.0, 0.0)
-    assert np.isnan(welch_ci95([2.0], [1.0, 3.0])[1])
+    assert p == pytest.approx(test.pvalue)
+    assert welch([2.0, 2.0], [1.0, 1.0]) == (1.0, 0.0, 0.0)
+    assert welch([2.0, 2.0], [2.0, 2.0]) == (0.0, 0.0, 1.0)
+    assert np.isnan(welch([2.0], [1.0, 3.0])[1:]).all()
+
+
+def test_holm_is_the_closure_of_bonferroni() -> None:
+    """A hypothesis falls when every set of hypotheses that it is in falls by Bonferroni's test of the set."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    p_values = np.random.default_rng(0).beta(0.3, 2.0, 7).tolist()
+    sets = [chosen for size in range(1, 8) for chosen in combinations(range(7), size)]
+    for i, adjusted in enumerate(holm(p_values)):
+        tests = [min(1.0, len(chosen) * min(p_values[j] for j in chosen)) for chosen in sets if i in chosen]
+        assert adjusted == pytest.approx(max(tests))
+    assert holm([]) == []
 
 
 def test_verdicts() -> None:
@@ -162,17 +246,45 @@ def test_verdicts() -> None:
     assert less("", "", low, high).verdict == HOLDS
     assert less("", "", high, low).verdict == REVERSED
     assert less("", "", wide, low).verdict == OPEN
-    assert more("", "", [2.0], [1.0]).verdict == OPEN, "one seed shows nothing"
-    assert more("", "", high, low).ours == "11 ± 2.5 against 2 ± 2.5: +9 ± 2.3"
+    single = more("", "", [2.0], [1.0])
+    assert (single.verdict, single.ours) == (OPEN, "2.00 against 1.00: +1.00"), "one seed shows nothing"
+    assert more("", "", high, low).ours == "11.0 ± 2.5 against 2.00 ± 2.5: +9.00 ± 2.3"
+    assert more("", "", [0.958, 0.962], [0.1, 0.2], "$").ours.startswith("$0.960 ± 0.025 against $0.150 ± 0.64")
+    assert more("", "", high, [*low, 4.0]).n == "3 and 4" and more("", "", high, low).n == "3"
+
+
+def test_a_seed_of_which_nothing_is_known_leaves_a_claim_open() -> None:
+    claim = more("", "", [10.0, 11.0, 12.0], [1.0, 2.0, np.nan])
+    assert (claim.verdict, claim.p, claim.survives) == (OPEN, None, None)
+    assert claim.ours == "11.0 ± 2.5 against 1.50 ± 6.4 (known of 2 of 3)"
+    assert less("", "", [np.nan] * 2, [1.0, 2.0]).ours.startswith("nothing known against 1.50")
+
+
+def test_verdicts_are_corrected_for_the_number_of_claims() -> None:
+    """A claim that holds only just holds alone, and among others no longer; what was not tested does not count."""
+    far, no = more("far", "", [30.0, 31, 32, 33], [1.0, 2, 3, 4]), [more("no", "", [1.0, 2], [1.0, 2])] * 3
+    rest = [fact("fact", "", "", True), undecided("?", "", "")]
+    alone = corrected([less("b", "", [1.0, 2, 3], [4.0, 5, 7]), *rest])
+    assert [claim.survives for claim in alone] == [True, True, None] and alone[0].p_holm == alone[0].p
+    among = corrected([less("b", "", [1.0, 2, 3], [4.0, 5, 7]), far, *no, *rest])
+    assert [claim.survives for claim in among] == [False, True, None, None, None, True, None]
+    assert [claim.verdict for claim in among] == [HOLDS, HOLDS, OPEN, OPEN, OPEN, HOLDS, OPEN]
+    assert among[0].p == alone[0].p and among[0].p_holm == pytest.approx(4 * among[0].p, rel=1e-2)
 
 
 def test_claims_survive_their_file(tmp_path: Path) -> None:
     claims = [
         more("a, with a comma", "2 against 1", [2.0, 2.1], [1.0, 1.1]),
         less("b", "", [1.0, 2.0], [3.0, 4.0], "$"),
+        fact("c", "", "", False),
+        undecided("d", "", "nothing"),
     ]
-    write_claims(claims, tmp_path / "claims.csv")
-    assert read_claims(tmp_path / "claims.csv") == claims
+    for some in (claims, corrected(claims)):
+        write_claims(some, tmp_path / "claims.csv")
+        assert read_claims(tmp_path / "claims.csv") == some
+    (tmp_path / "old.csv").write_text("claim,paper,ours,verdict\na,2 against 1,1 ± 1,holds\n")
+    (old,) = read_claims(tmp_path / "old.csv")
+    assert (old.verdict, old.survives) == (HOLDS, None), "written before verdicts were corrected"
 
 
 def test_histories_survive_their_file(tmp_path: Path) -> None:

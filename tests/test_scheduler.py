@@ -18,7 +18,7 @@ from stellaris_jax import ConfigError, Trainer, load_config, train
 from stellaris_jax.billing import bill
 from stellaris_jax.config import ScalingConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
-from stellaris_jax.envs.base import Array, Box, Discrete
+from stellaris_jax.envs.base import Array, Box, Discrete, TimeStep
 from stellaris_jax.envs.job import JobEnv
 from stellaris_jax.envs.registry import make, register
 from stellaris_jax.policy import Policy
@@ -64,10 +64,11 @@ def test_time_and_money_are_the_timeline_s(env: JobEnv) -> None:
     """With constant delays, of rounds of different widths."""
     plan = [1, 4, 2, 3, 4]
     keys = jax.random.split(jax.random.key(0), 1)
-    state, obs = env.reset(keys)
+    state, obs = jax.jit(env.reset)(keys)
     step = jax.jit(env.step)
-    starts = env.starts(jax.random.key(1))
+    starts = jax.jit(env.starts)(jax.random.key(1))
     timeline, before = Timeline.of(env.config, 0), 0.0
+    updates, learned = 0, np.asarray(state.engine.params[0])
     np.testing.assert_array_equal(obs, [[0, 0, 0, 0, 0, 0, 0, 1]])
     for k, actors in enumerate(plan[:-1], 1):
         state, time_step = step(jax.random.split(jax.random.key(k), 1), state, jnp.array([actors - 1]), starts)
@@ -77,6 +78,10 @@ def test_time_and_money_are_the_timeline_s(env: JobEnv) -> None:
         assert float(env.cost(jax.tree.map(lambda x: x[0], state))) == pytest.approx(cost, rel=1e-5)
         assert float(time_step.reward[0]) == pytest.approx(-0.1 * (usage.seconds - before), rel=1e-4)
         before = usage.seconds
+        updates, params = updates + 2 * actors, np.asarray(state.engine.params[0])
+        assert int(state.engine.version[0]) == usage.updates == updates
+        assert np.isfinite(params).all() and np.abs(params - learned).max() > 1e-3
+        learned = params
         assert float(time_step.obs[0, 0]) == pytest.approx(k / 5)
         assert float(time_step.obs[0, 7]) == pytest.approx(1 - cost, rel=1e-5)
         assert not time_step.terminated[0]
@@ -92,12 +97,21 @@ def test_time_and_money_are_the_timeline_s(env: JobEnv) -> None:
 def test_a_job_ends_at_its_target_and_when_its_budget_is_spent() -> None:
     """To come beyond the target with too many dollars is no gain."""
     keys = jax.random.split(jax.random.key(0), 2)
-    both = ["scaling.target=1", "scaling.budget=1e-9", "delays.actor.seconds=0.001", "delays.learner.seconds=0.001"]
-    for overrides, penalty in ((["scaling.target=1"], 0.0), (["scaling.budget=1e-9"], -1000.0), (both, 0.0)):
-        long = ["algorithm.rollout_length=64", "total_steps=2560"]  # some episodes end in the first round
-        found = make("job/training", {"job": [*JOB, *long, *overrides]})
-        state, _ = found.reset(keys)
-        _, time_step = jax.jit(found.step)(keys, state, jnp.array([3, 3]), found.starts(keys[0]))
+    quick = ["delays.actor.seconds=0.001", "delays.learner.seconds=0.001"]
+    long = ["algorithm.rollout_length=64", "total_steps=2560"]  # some episodes end in the first round
+    found = make("job/training", {"job": [*JOB, *long, *quick]})
+    assert isinstance(found, JobEnv)
+    scales = found.scales
+
+    @jax.jit
+    def first_round(target: jax.Array, budget: jax.Array) -> TimeStep:
+        """Jobs that differ in these two alone, compiled once."""
+        found.scales = scales._replace(target=target, budget=budget)
+        starts = state, _ = found.reset(keys)
+        return found.step(keys, state, jnp.array([3, 3]), starts)[1]
+
+    for target, budget, penalty in ((1.0, 1.0, 0.0), (1000.0, 1e-9, -1000.0), (1.0, 1e-9, 0.0)):
+        time_step = first_round(target, budget)
         assert np.all(time_step.terminated)
         assert np.all(np.abs(time_step.reward - penalty) < 100)
         assert np.all(time_step.reward <= 0)
@@ -115,8 +129,12 @@ def test_every_sample_is_in_one_minibatch_of_an_epoch(env: JobEnv) -> None:
             assert np.all(epoch[: int(count)] >= 0) and np.all(epoch[int(count) :] < 0)
 
 
+@pytest.mark.slow
 def test_a_job_learns_as_its_trainer_does() -> None:
-    """Rounds of the environment against rounds of a trainer: the same job, other random numbers."""
+    """Rounds of the environment against rounds of a trainer: the same job, other random numbers.
+
+    That every gradient of a round is learned from is also in the first test.
+    """
     job = ["env=gymnax/cartpole", "delays=constant", "scaling.target=1000", "total_steps=40_960"]
     found = make("job/training", {"job": job})
     outcome = run_jobs(found, constant(16), 6, seed=0)

@@ -38,7 +38,7 @@ def build(observation: Box, action: Space, scale: float = 0.1, **config: Any) ->
 
 def initial(observation: Box, action: Space, **config: Any) -> dict[str, Any]:
     network = ActorCritic(observation, action, NetworkConfig(**config))
-    return network.unravel(jax.jit(network.init)(jax.random.key(0)))
+    return jax.jit(lambda key: network.unravel(network.init(key)))(jax.random.key(0))
 
 
 def images(*shape: int, seed: int = 0) -> np.ndarray:
@@ -153,17 +153,29 @@ SHAPES |= {
 }
 
 
+def pulled(function: Any, *x: np.ndarray) -> Any:
+    """What a function gives, and the gradients of `x` by random errors in that."""
+    error = images(*jax.eval_shape(function, *x).shape, seed=2)
+
+    @jax.jit
+    def both(*x: jax.Array) -> Any:
+        y, pull = jax.vjp(function, *x)
+        return y, pull(error)
+
+    return both(*x)
+
+
 @pytest.mark.parametrize("kind", SHAPES, ids="{0[0]}-{0[1]}-{0[2]}".format)
 @pytest.mark.parametrize("features", [2, 20], ids=["images are larger", "errors are larger"])
 def test_convolution_by_blocks_is_that_of_the_library(kind: tuple[int, int, str], features: int) -> None:
     """Values and gradients, of images and kernels; more images than are laid out at a time."""
     size, stride, padding = kind
     x, kernel = images(convolution.IMAGES + 2, *SHAPES[kind], 3), images(size, size, 3, features, seed=1)
-    forms = [convolution.convolve_library, convolution.convolve_blocks]
-    (expected, pull), (ours, our_pull) = (jax.vjp(lambda *a, f=f: f(*a, stride, padding), x, kernel) for f in forms)
+    both = (convolution.convolve_library, convolution.convolve_blocks)
+    forms = [partial(form, stride=stride, padding=padding) for form in both]
+    (expected, gradients), (ours, our_gradients) = (pulled(f, x, kernel) for f in forms)
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
-    error = images(*expected.shape, seed=2)
-    for gradient, our_gradient in zip(pull(error), our_pull(error), strict=True):
+    for gradient, our_gradient in zip(gradients, our_gradients, strict=True):
         np.testing.assert_allclose(our_gradient, gradient, rtol=1e-4, atol=1e-3)
 
 
@@ -174,9 +186,9 @@ def test_convolutions_of_several_networks_at_once() -> None:
     def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return jnp.sum(jnp.square(convolution.convolve_blocks(x, kernel, 2, "SAME")))
 
-    both = jax.value_and_grad(loss, argnums=(0, 1))
+    both = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
     for axes, own in (((0, 0), x), ((None, 0), [x[0], x[0]])):
-        mapped = jax.vmap(both, in_axes=axes)(x if axes[0] == 0 else x[0], kernels)
+        mapped = jax.jit(jax.vmap(both, in_axes=axes))(x if axes[0] == 0 else x[0], kernels)
         for i in range(2):
             expected = both(own[i], kernels[i])
             ours = jax.tree.map(lambda z: z[i], mapped)  # noqa: B023
@@ -189,10 +201,9 @@ def test_pooling_by_slices_is_that_of_the_library(shape: tuple[int, int], size: 
     """Values and gradients; images of few colours have windows with several greatest pixels."""
     x = np.random.default_rng(0).integers(-2, 1, (2, *shape, 3)).astype(np.float32)
     forms = [convolution.max_pool_library, convolution.max_pool_slices]
-    (expected, pull), (ours, our_pull) = (jax.vjp(lambda x, f=f: f(x, size, stride), x) for f in forms)
+    (expected, (gradient,)), (ours, (our_gradient,)) = (pulled(lambda x, f=f: f(x, size, stride), x) for f in forms)
     np.testing.assert_array_equal(ours, expected)
-    error = images(*expected.shape)
-    np.testing.assert_allclose(our_pull(error)[0], pull(error)[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(our_gradient, gradient, rtol=1e-5, atol=1e-6)
 
 
 SLOW_ON_CPU = ("reduce_window", "select_and_scatter")
@@ -232,8 +243,8 @@ def test_shared_critic(action: Space) -> None:
     body = (3 * 3 * 2 + 1) * 16 + (3 * 3 * 16 + 1) * 8
     assert separate.size - network.size == body
     obs = jnp.asarray(images(4, 5, 5, 2))
-    of_value = jax.grad(lambda tree: jnp.sum(network.value(tree, obs)))(tree)
-    of_policy = jax.grad(lambda tree: jnp.sum(jnp.square(network.policy(tree, obs))))(tree)
+    of_value = jax.jit(jax.grad(lambda tree: jnp.sum(network.value(tree, obs))))(tree)
+    of_policy = jax.jit(jax.grad(lambda tree: jnp.sum(jnp.square(network.policy(tree, obs)))))(tree)
     for gradient, own, other in ((of_value, "critic", "actor"), (of_policy, "actor", "critic")):
         assert all(np.any(leaf) for leaf in jax.tree.leaves((gradient["body"], gradient[own])))
         assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient[other]))

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris_jax.config import AlgorithmConfig
-from stellaris_jax.losses.common import LossMetrics, Samples
+from stellaris_jax.losses import ALGORITHMS
+from stellaris_jax.losses.common import LossMetrics, Samples, Steps
 from stellaris_jax.losses.ppo import ppo_loss
 from stellaris_jax.losses.truncation import MODES, truncated_ratio
 
@@ -179,6 +180,35 @@ def test_vanishing_ratios_stay_finite(mode: str) -> None:
     for own, others in ((-200.0, 0.0), (-200.0, -200.0), (0.0, -200.0)):
         ratio, weight = truncated_ratio(jnp.float32([own]), jnp.float32([others]), 1.0, mode)
         assert np.isfinite(ratio[0]) and np.isfinite(weight[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+@pytest.mark.parametrize("log_ratio", [88.0, 200.0])
+def test_a_ratio_beyond_float32_loses_no_minibatch(log_ratio: float, advantage: float, mode: str) -> None:
+    """One sample that is exp(200) times as likely now must not make the others' gradient, nor a metric, NaN."""
+    log_pi, rho = jnp.float32([log_ratio, 0.0]), jnp.float32(1.0)
+    others, log_mu = jnp.zeros(2), jnp.zeros(2)
+    found, metrics = compiled(mode, True)(log_pi, others, log_mu, jnp.float32([advantage, 1.0]), rho)
+    alone, _ = compiled(mode, True)(log_pi[1:], others[1:], log_mu[1:], jnp.ones(1), rho)
+    assert np.isfinite(found).all() and np.isfinite(metrics).all()
+    assert float(found[1]) == pytest.approx(float(alone[0]) / 2)
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "impact"])
+def test_a_target_beyond_float32_stays_finite(algorithm: str) -> None:
+    zeros = jnp.zeros(2)
+    steps = Steps(zeros, zeros, zeros > 0, zeros > 0)
+    far = jnp.float32([[300.0], [-300.0]])
+    batch = Samples(zeros[:, None], zeros, zeros[:, None], zeros, zeros, zeros, zeros, steps=steps, target_policy=far)
+    settings = AlgorithmConfig(name=algorithm, rollout_length=2)
+
+    def loss(log_pi: jax.Array) -> Any:
+        rest = (None, jnp.float32(0.0), settings, "weight", 1.0)
+        return ALGORITHMS[algorithm].loss(LogProb(), log_pi[:, None], zeros, batch, *rest)
+
+    found, metrics = jax.grad(loss, has_aux=True)(jnp.float32([250.0, -250.0]))
+    assert np.isfinite(found).all() and np.isfinite(metrics).all()
 
 
 def test_an_unknown_mode_is_refused() -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("imageio")
 pytest.importorskip("imageio_ffmpeg")
 
 import imageio.v3 as iio
+from commands import call
 
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.envs import drawing
@@ -231,22 +232,20 @@ def test_script_evaluates_and_films_a_run(tmp_path: Path) -> None:
     settings += ["evaluation.greedy=false", "total_steps=256", "run.progress=false", f"run.dir={run_dir}"]
     train(load_config(settings))
 
-    def script(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "scripts/evaluate.py", str(run_dir), *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
     # Actions are chosen as the run's own evaluations choose them, unless a flag says otherwise.
     own, sampled, greedy = (
-        script("--episodes", 8, "--json", *flags).stdout for flags in ([], ["--sample"], ["--greedy"])
+        call("evaluate.py", run_dir, "--episodes", 8, "--json", *flags).stdout
+        for flags in ([], ["--sample"], ["--greedy"])
     )
     assert own == sampled != greedy and json.loads(own)["episodes"] == json.loads(greedy)["episodes"] == 8
 
-    result = script("--video", out, "--video-episodes", 2)
+    command = [sys.executable, "scripts/evaluate.py", str(run_dir), "--video", str(out), "--video-episodes", "2"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0 and "fork" not in result.stderr
     where, *episodes = result.stdout.splitlines()
     assert where.endswith(str(out)) and len(iio.imread(out)) > 2
     lengths = [int(line.rpartition(" ")[2]) for line in episodes]
     assert episodes == [f"return {length:.2f}, length {length}" for length in lengths] and len(lengths) == 2
 
-    result = script("--video", tmp_path / "film.avi")
+    result = call("evaluate.py", run_dir, "--video", tmp_path / "film.avi")
     assert result.returncode == 2 and result.stderr == f"error: --video={tmp_path}/film.avi must end in .mp4 or .gif.\n"

@@ -55,6 +55,15 @@ class LossMetrics(NamedTuple):
     truncated_fraction: jax.Array
 
 
+LARGEST_LOG_RATIO = 80.0
+"""Where importance ratios end: the exponential of 88.8 is no float32 any more, and 0 times it is not 0."""
+
+
+def importance_ratio(log_ratio: jax.Array) -> jax.Array:
+    """pi / mu from its logarithm, finite however far the policies are apart."""
+    return jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_RATIO))
+
+
 def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip: float) -> jax.Array:
     """PPO's min(R A, clip(R, 1 - epsilon, 1 + epsilon) A), to be maximised (Schulman et al. 2017, Eq. 7)."""
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)

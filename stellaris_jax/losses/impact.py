@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.config import AlgorithmConfig
-from stellaris_jax.losses.common import LossMetrics, Samples, clipped_surrogate, is_truncated, total
+from stellaris_jax.losses.common import LossMetrics, Samples, clipped_surrogate, importance_ratio, is_truncated, total
 from stellaris_jax.losses.truncation import truncated_ratio
 from stellaris_jax.losses.vtrace import minibatch_vtrace
 from stellaris_jax.networks.distributions import Distribution
@@ -34,12 +34,12 @@ def impact_loss(
     assert batch.target_policy is not None, "the minibatch has no target network's policy"
     target_log_ratio = distribution.log_prob(batch.target_policy, batch.action) - batch.log_prob
     target, advantage = minibatch_vtrace(target_log_ratio, value, batch, algorithm)
-    advantage *= jnp.minimum(jnp.exp(target_log_ratio), algorithm.rho_bar)
-    anchor = jnp.minimum(jnp.exp(-target_log_ratio), algorithm.impact_ratio)
+    advantage *= jnp.minimum(importance_ratio(target_log_ratio), algorithm.rho_bar)
+    anchor = jnp.minimum(importance_ratio(-target_log_ratio), algorithm.impact_ratio)
 
     log_ratio = distribution.log_prob(parameters, batch.action) - batch.log_prob
     ratio, weight = truncated_ratio(log_ratio, peer_log_ratio, rho, truncation)
-    own = jnp.exp(log_ratio)
+    own = importance_ratio(log_ratio)
     terms = LossMetrics(
         policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, algorithm.clip),
         value_loss=0.5 * jnp.square(value - target),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.config import AlgorithmConfig
-from stellaris_jax.losses.common import LossMetrics, Samples, is_truncated, total
+from stellaris_jax.losses.common import LossMetrics, Samples, importance_ratio, is_truncated, total
 from stellaris_jax.losses.truncation import truncated_ratio
 from stellaris_jax.losses.vtrace import minibatch_vtrace
 from stellaris_jax.networks.distributions import Distribution
@@ -34,7 +34,7 @@ def impala_loss(
     log_ratio = jax.lax.stop_gradient(log_prob) - batch.log_prob
     target, advantage = minibatch_vtrace(log_ratio, value, batch, algorithm)
     ratio, weight = truncated_ratio(log_ratio, peer_log_ratio, rho, truncation)
-    own, used = jnp.exp(log_ratio), weight * ratio
+    own, used = importance_ratio(log_ratio), weight * ratio
     terms = LossMetrics(
         policy_loss=-jnp.minimum(used, algorithm.rho_bar) * advantage * log_prob,
         value_loss=0.5 * jnp.square(value - target),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.config import AlgorithmConfig
-from stellaris_jax.losses.common import LossMetrics, Samples, clipped_surrogate, is_truncated, total
+from stellaris_jax.losses.common import LossMetrics, Samples, clipped_surrogate, importance_ratio, is_truncated, total
 from stellaris_jax.losses.truncation import truncated_ratio
 from stellaris_jax.networks.distributions import Distribution
 
@@ -42,7 +42,7 @@ def ppo_loss(
         near = batch.value + jnp.clip(value - batch.value, -algorithm.value_clip, algorithm.value_clip)
         error = jnp.maximum(error, jnp.square(near - batch.target))
 
-    own = jnp.exp(log_ratio)
+    own = importance_ratio(log_ratio)
     terms = LossMetrics(
         policy_loss=-weight * clipped_surrogate(ratio, batch.advantage, algorithm.clip),
         value_loss=0.5 * error,

@@ -14,6 +14,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.losses.common import importance_ratio
+
 MODES = ("weight", "surrogate", "artifact", "none")
 TIE = 1e-5
 """Relative difference up to which two ratios count as equal: log-probabilities recomputed differently (other batch
@@ -34,11 +36,11 @@ def truncated_ratio(
     Returns:
       (ratio `[B]`, weight `[B]`).
     """
-    ratio = jnp.exp(log_ratio)
+    ratio = importance_ratio(log_ratio)
     if mode == "none":
         return ratio, jnp.ones_like(ratio)
     own = jax.lax.stop_gradient(ratio)
-    others = own if peer_log_ratio is None else jax.lax.stop_gradient(jnp.exp(peer_log_ratio))
+    others = own if peer_log_ratio is None else jax.lax.stop_gradient(importance_ratio(peer_log_ratio))
     smallest = jnp.minimum(own, others)
     if mode == "artifact":
         cap = jnp.maximum(smallest, rho)

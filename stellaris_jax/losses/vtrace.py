@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.config import AlgorithmConfig
-from stellaris_jax.losses.common import Samples
+from stellaris_jax.losses.common import Samples, importance_ratio
 from stellaris_jax.losses.gae import cut, linear_recurrence
 
 
@@ -33,7 +33,7 @@ def vtrace(
     Termination cuts the bootstrap; truncation keeps it, and both cut the trace. A step that is not `valid` cuts it too;
     its target is its value, its advantage 0.
     """
-    ratio = jnp.exp(log_ratio)
+    ratio = importance_ratio(log_ratio)
     error = reward + jnp.where(terminated, 0.0, gamma * next_value) - value
     ends = terminated | truncated
     if valid is not None:

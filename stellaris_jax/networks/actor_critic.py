@@ -102,7 +102,7 @@ class ActorCritic:
         above = ("mlp", (), *inner[2:]) if config.shared else inner
         self._actor = MLP(*above, outputs, start.kernel(start.actor))
         self._critic = MLP(*above, 1, start.kernel(start.critic))
-        self.observation_shape = observation_space.shape
+        self.observation_space, self.action_space, self.config = observation_space, action_space, config
         self._template = jax.eval_shape(lambda: self._init_tree(jax.random.key(0)))
         self.size: int = sum(leaf.size for leaf in jax.tree.leaves(self._template))
         self._tail = np.zeros(-self.size % ALIGNMENT, np.float32)
@@ -113,12 +113,17 @@ class ActorCritic:
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._template)
         return ravel_pytree((zeros, self._tail))[1]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorCritic, (self.observation_space, self.action_space, self.config)  # initialisers cannot be pickled
+
     def _init_tree(self, key: jax.Array) -> dict[str, Any]:
-        actor_key, critic_key = jax.random.split(key)
         tree: dict[str, Any] = {}
-        features = jnp.zeros((1, *self.observation_shape))
-        if self._body is not None:
-            features, variables = self._body.init_with_output(jax.random.fold_in(key, 0), features)
+        features = jnp.zeros((1, *self.observation_space.shape))
+        if self._body is None:
+            actor_key, critic_key = jax.random.split(key)
+        else:
+            actor_key, critic_key, body_key = jax.random.split(key, 3)
+            features, variables = self._body.init_with_output(body_key, features)
             tree["body"] = variables["params"]
         tree["actor"] = self._actor.init(actor_key, features)["params"]
         tree["critic"] = self._critic.init(critic_key, features)["params"]

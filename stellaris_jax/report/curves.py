@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stellaris_jax.report.runs import Run, read_run, seed_curves
-from stellaris_jax.report.statistics import Curve, band
+from stellaris_jax.report.statistics import FEWEST, Curve, band, within_data
 from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry.format import compact, dollars
 
@@ -25,7 +28,10 @@ COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK)
 LINES = ("-", "--", ":", "-.")
 DPI = 120
 TEXT = 9
+WIDTH, LINE = 10, 110
+"""Inches that a figure is wide, and characters of a line of text that are no wider."""
 MOST_POINTS = 250
+FORMATS = (".png", ".pdf", ".svg")
 
 
 def plot_run(run_dir: Path, path: Path | None = None) -> Path:
@@ -48,8 +54,7 @@ def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Pat
 
 def run_figure(run: Run) -> Figure:
     """The figure of one run: return on three axes, the distribution of staleness, the gate over rounds."""
-    figure = Figure(figsize=(10, 6.2), dpi=DPI, layout="constrained")
-    figure.suptitle(_title(run), fontsize=TEXT + 2, fontweight="bold")
+    figure = titled(_title(run), height=6.2)
     (top,), (bottom,) = figure.subfigures(2, 1, squeeze=False)
     panels = top.subplots(1, len(AXES), sharey=True)
     for axes, axis in zip(panels, AXES, strict=True):
@@ -64,21 +69,20 @@ def run_figure(run: Run) -> Figure:
 
 def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
     """The figure that compares labels on three axes."""
-    columns = 3
-    rows = -(-len(runs) // columns)
-    figure = Figure(figsize=(10, 3.7 + 0.2 * rows), dpi=DPI, layout="constrained")
-    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    figure = titled(title, height=3.5)
     panels = figure.subplots(1, len(AXES), sharey=True)
+    handles = []
     for index, (label, group) in enumerate(runs.items()):
-        style = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
+        line = LINES[index // len(COLOURS) % len(LINES)]
+        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": line}
         for axes, axis in zip(panels, AXES, strict=True):
             curves = [curve for run in group for curve in seed_curves(run, axis)]
             draw_band(axes, curves, style)
-        # An empty line in the first panel stands for the label in the figure's legend.
-        panels[0].plot([], [], **style, label=f"{label} ({len(curves)} seed{'s' * (len(curves) != 1)})")
+        handles.append(Line2D([], [], **style, label=f"{label} ({len(curves)} seed{'s' * (len(curves) != 1)})"))
     for axes, axis in zip(panels, AXES, strict=True):
         _finish_return(axes, axis, first=axes is panels[0])
-    figure.legend(loc="outside lower center", ncols=min(columns, len(runs)), frameon=False, fontsize=TEXT)
+    counts = [sum(len(seed_curves(run, "env_steps")) for run in group) for group in runs.values()]
+    legend_below(figure, handles, columns=3, note=about_spread(counts))
     return figure
 
 
@@ -89,28 +93,41 @@ def _draw_run(axes: Axes, run: Run, axis: str) -> None:
         x, y = _thinned(_column(run.rounds, axis)[ended]), _thinned(trained[ended])
         axes.plot(x, y, color=ORANGE, linewidth=0.9, label="training episodes")
     curves = seed_curves(run, axis) if run.evaluations else []
-    if len(curves) > 1:
-        for index, (x, y) in enumerate(curves):
-            label = "evaluation, each seed" if index == 0 else None
-            axes.plot(x, y, color=BLUE, linewidth=0.7, alpha=0.4, label=label)
+    for index, (x, y) in enumerate(curves if len(curves) > 1 else ()):
+        label = "evaluation, each seed" if index == 0 else None
+        axes.plot(x, y, color=BLUE, linewidth=0.7, alpha=0.4, label=label)
     if run.evaluations:
         x, mean = _column(run.evaluations, axis), _column(run.evaluations, "eval_return_mean")
         half_width = _column(run.evaluations, "eval_return_ci95")
-        axes.fill_between(x, mean - half_width, mean + half_width, color=BLUE, alpha=0.2, linewidth=0)
-        label = "evaluation, mean and 95 %" if np.isfinite(half_width).any() else "evaluation"
+        low, high, label = mean - half_width, mean + half_width, "evaluation, mean and 95 % over episodes"
+        if len(curves) > 1:
+            each = np.array([record["per_seed"]["eval_return_mean"] for record in run.evaluations], float).T
+            (low, high), label = within_data(mean, half_width, each), "evaluation, mean and 95 % over seeds"
+        if np.isfinite(low).any():
+            axes.fill_between(x, low, high, color=BLUE, alpha=0.2, linewidth=0)
+        else:
+            label = "evaluation, mean"
         axes.plot(x, mean, color=BLUE, linewidth=2, marker="o", markersize=3.5, label=label)
 
 
 def draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> None:
-    """The mean of curves and the 95 % interval around it; a single point where they have no range in common."""
+    """The mean of curves and the 95 % interval around it; of fewer than FEWEST the curves themselves.
+
+    They are drawn, too, where they have no range in common.
+    """
     if not curves:
         return
-    grid, mean, half_width = band(curves)
-    if len(grid) == 1:
-        axes.errorbar(grid, mean, yerr=np.nan_to_num(half_width), color=style["color"], marker="o", capsize=3)
-        return
-    axes.fill_between(grid, mean - half_width, mean + half_width, color=style["color"], alpha=0.15, linewidth=0)
-    axes.plot(grid, mean, linewidth=1.8, **style)
+    colour = style["color"]
+    grid, mean, low, high = band(curves)
+    if len(grid) > 1:
+        axes.plot(grid, mean, linewidth=1.8, **style)
+        axes.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
+    elif len(grid) == 1:
+        axes.plot(grid, mean, marker="o", color=colour)
+        axes.vlines(grid, low, high, color=colour)
+    if 1 < len(curves) < FEWEST or not len(grid):
+        for x, y in curves:
+            axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.45, marker="." if len(x) == 1 else None)
 
 
 def _draw_distribution(axes: Axes, run: Run) -> None:
@@ -143,7 +160,19 @@ def _draw_gate(axes: Axes, run: Run) -> None:
     axes.set_xlabel("round", fontsize=TEXT)
     axes.set_ylabel("staleness (versions)", fontsize=TEXT)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    _legend(axes)
+    handles = axes.get_legend_handles_labels()[0]
+    escaped, groups = (np.diff(_column(run.rounds, key), prepend=0) for key in ("gate_escapes", "gate_groups"))
+    percent = 100 * np.divide(escaped, groups, out=np.full_like(groups, np.nan), where=groups > 0)
+    if np.isfinite(percent).any():
+        share = axes.twinx()
+        handles += share.plot(rounds, percent, color="0.45", linewidth=0.8, label="groups that escaped (right)")
+        share.set_ylim(0, 105)
+        share.set_ylabel("groups (%)", fontsize=TEXT)
+        share.spines[["top"]].set_visible(False)
+        share.tick_params(labelsize=TEXT - 1)
+        axes.set_zorder(share.get_zorder() + 1)
+        axes.patch.set_visible(False)
+    axes.legend(handles=handles, fontsize=TEXT - 1, framealpha=0.8, edgecolor="none")
     tidy(axes)
 
 
@@ -162,12 +191,18 @@ def _finish_return(axes: Axes, axis: str, first: bool) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5))
     formatter = dollars if axis == "cost_usd" else compact
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: formatter(value)))
-    axes.set_xlim(left=0)
+    begin_at_zero(axes)
     if first:
         axes.set_ylabel("return", fontsize=TEXT)
     else:
         axes.tick_params(labelleft=False)
     tidy(axes)
+
+
+def begin_at_zero(axes: Axes) -> None:
+    """The x axis from 0 to a little more than its largest value."""
+    right = axes.dataLim.x1
+    axes.set_xlim(0, 1.04 * right if np.isfinite(right) and right > 0 else None)
 
 
 def tidy(axes: Axes) -> None:
@@ -195,7 +230,55 @@ def _with_records(run_dir: Path) -> Run:
     return run
 
 
+def titled(title: str, height: float) -> Figure:
+    """An empty figure of `height` inches under a title."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    figure.suptitle(fill(title, LINE - 20), fontsize=TEXT + 2, fontweight="bold")
+    return figure
+
+
+def about_spread(seeds: Iterable[int], many: str = "bands", few: str = "thin lines") -> str:
+    """What a figure shows beside means over so many `seeds`: intervals as `many`, or, of too few, each as `few`."""
+    counts = sorted(set(seeds))
+    enough = " or ".join(str(count) for count in counts if count >= FEWEST)
+    too_few = " or ".join(str(count) for count in counts if 1 < count < FEWEST)
+    within = ", within their range" if many == "bands" else ""
+    parts = [f"{many}: 95 % intervals over {enough} seeds{within}"] if enough else []
+    return "; ".join([*parts, f"{few}: the {too_few} seeds of a mean"] if too_few else parts)
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], columns: int, note: str = "") -> None:
+    """A legend below all panels, by which the figure grows; in fewer columns where it would be wider than the figure.
+
+    `note` heads it.
+    """
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    labels = [fill(str(handle.get_label()), LINE) for handle in handles]
+    for ncols in range(max(1, min(columns, len(handles))), 0, -1):
+        legend = figure.legend(
+            handles, labels, loc="outside lower center", ncols=ncols, frameon=False, fontsize=TEXT,
+            title=note, title_fontsize=TEXT - 1,
+        )  # fmt: skip
+        size = legend.get_window_extent(renderer)
+        if size.width < figure.bbox.width:
+            break
+        if ncols > 1:
+            legend.remove()
+    figure.set_figheight(figure.get_figheight() + size.height / figure.dpi)
+
+
+def checked(path: Path) -> Path:
+    """`path`, if a figure can be written there. Raises ConfigError for another ending than those of FORMATS."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise ConfigError(f"{path} is no picture that can be written; accepted endings: {', '.join(FORMATS)}.")
+    return Path(path)
+
+
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a figure as PNG and returns `path`."""
-    FigureCanvasAgg(figure).print_png(str(path))
+    """Writes a figure in the format that the ending of `path` names, and returns `path`; folders are made.
+
+    Raises as `checked` does.
+    """
+    checked(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
     return path

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from stellaris_jax.config import Config
 from stellaris_jax.learner import cut_of
-from stellaris_jax.report.curves import BLUE, DPI, TEXT, VERMILION, save
+from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
 from stellaris_jax.scaling.width import CONSTANT, is_scaled, width_of
 from stellaris_jax.schema import ConfigError
-from stellaris_jax.timeline import Timeline
+from stellaris_jax.timeline import Round, Timeline
 
 
 def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
@@ -38,29 +41,42 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
     learners = config.system.learners
     colours, scale = matplotlib.colormaps["viridis_r"], Normalize(0, max([1, *(g.staleness for g in gradients)]))
 
-    figure = Figure(figsize=(10, 0.3 * learners + 2.2), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.3 * learners + 2.2), dpi=DPI, layout="constrained")
     axes = figure.subplots()
+    collected = []
     for record in records:
         ready = min((g.start for g in gradients if g.fragment == record.index), default=record.start)
+        collected.append((record.start, ready))
         axes.broken_barh([(record.start, ready - record.start)], (learners + 0.6, 0.8), color=BLUE, alpha=0.35)
-        axes.text(
-            (record.start + ready) / 2,
-            learners + 1,
-            f"collect fragment {record.index} with version {record.behaviour_version}",
-            ha="center",
-            va="center",
-            fontsize=TEXT - 1,
-        )
+    span = max((g.end for g in gradients), default=1.0)
     for g in gradients:
         bar = (g.start, g.end - g.start)
-        axes.broken_barh([bar], (g.learner - 0.4, 0.8), color=colours(scale(g.staleness)), edgecolor="white", lw=0.5)
+        edge = 0.5 if bar[1] > 0.005 * span else 0.0  # all that would be seen of a narrow bar
+        axes.broken_barh([bar], (g.learner - 0.4, 0.8), color=colours(scale(g.staleness)), edgecolor="white", lw=edge)
     axes.vlines([group.second for group in groups], -1.4, -0.6, color=VERMILION, lw=1)
     axes.set_yticks([-1, *range(learners), learners + 1])
     axes.set_yticklabels(["parameter function", *(f"learner {i}" for i in range(learners)), "actors"], fontsize=TEXT)
     axes.set_xlabel("simulated seconds", fontsize=TEXT)
-    axes.set_title(f"{config.system.name}: {len(gradients)} gradients, {len(groups)} updates", fontsize=TEXT + 2)
+    title = f"{config.system.name}: {len(gradients)} gradients, {len(groups)} updates"
+    axes.set_title(fill(title, LINE), fontsize=TEXT + 2)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    key = figure.colorbar(ScalarMappable(scale, colours), ax=axes, pad=0.01)
-    key.set_label("staleness of the gradient (versions)", fontsize=TEXT)
+    key = figure.colorbar(ScalarMappable(scale, colours), ax=axes, pad=0.01, ticks=MaxNLocator(integer=True))
+    key.set_label("staleness (versions)", fontsize=TEXT)
+    # How long a second is on paper is known once everything else has its place.
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw_without_rendering()
+    for record, (start, ready) in zip(records, collected, strict=True):
+        label = axes.text((start + ready) / 2, learners + 1, "", ha="center", va="center", fontsize=TEXT - 1)
+        left, right = axes.transData.transform([(start, 0), (ready, 0)])[:, 0]
+        for text in _labels(record):
+            label.set_text(text)
+            if label.get_window_extent(renderer).width <= right - left:
+                break
     return figure
+
+
+def _labels(record: Round) -> list[str]:
+    """What a bar of the actors may say, the shorter the less room it has."""
+    fragment = f"fragment {record.index}"
+    return [f"collect {fragment} with version {record.behaviour_version}", fragment, str(record.index), ""]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from stellaris_jax.compose import read_yaml
 from stellaris_jax.report.statistics import Curve
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import complain, read_records
 
 NOT_COMPARED = ("run.dir", "run.name", "seed")
 """Config keys that do not make two runs different: where a run lives, and its seed, which makes it a replicate."""
@@ -20,7 +22,7 @@ NOT_COMPARED = ("run.dir", "run.name", "seed")
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until the run has finished."""
+    """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until there is a result."""
 
     path: Path
     config: dict[str, Any]
@@ -44,17 +46,40 @@ class Group:
         return ", ".join(parts) or str(first.config.get("system.name", first.path.name))
 
 
-def read_run(path: Path) -> Run:
-    """Reads a run directory. Missing files leave their part empty, so that a run that failed can be listed."""
-    metrics, config, summary = path / "metrics.jsonl", path / "config.yaml", path / "summary.json"
-    records = list(read_records(metrics)) if metrics.exists() else []
+def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
+    """Reads a run directory.
+
+    Missing and damaged files leave their part empty, so that a run that failed can be listed; `note` is told of damaged
+    ones. Of a run that is over but has no result, the summary is left out.
+    """
+    metrics = path / "metrics.jsonl"
+    records = read_records(metrics, note) if metrics.exists() else []
+    summary = _mapping(path / "summary.json", json.loads, note)
     return Run(
         path=path,
-        config=flatten(read_yaml(config)) if config.exists() else {},
-        summary=json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else None,
+        config=flatten(_mapping(path / "config.yaml", _yaml, note)),
+        summary=None if not summary or summary.get("failure") else summary,
         rounds=[record for record in records if record["kind"] == "round"],
         evaluations=[record for record in records if record["kind"] == "evaluation"],
     )
+
+
+def _yaml(text: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.create(text))
+
+
+def _mapping(path: Path, parse: Callable[[str], Any], note: Callable[[str], None]) -> dict[str, Any]:
+    """The mapping a file holds; an empty one if it is missing or damaged."""
+    if not path.exists():
+        return {}
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
+        value = error
+    if isinstance(value, dict):
+        return value
+    note(f"{path} is damaged and left out")
+    return {}
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -118,4 +143,4 @@ def seed_curves(run: Run, axis: str) -> list[Curve]:
 def _at(record: dict[str, Any], axis: str, seed: int) -> Any:
     """Where a seed stands on an axis; runs of earlier versions have its env steps as the mean over seeds only."""
     per_seed = record["per_seed"].get(axis)
-    return record[axis] if per_seed is None else per_seed[seed]
+    return record.get(axis) if per_seed is None else per_seed[seed]

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
+FEWEST = 5
+"""Fewest seeds an interval is shown of: of two, Student's t makes it thirteen times as wide as they lie apart."""
 Curve = tuple[np.ndarray, np.ndarray]
 """One seed's curve: x, not decreasing, and y, both [points]."""
 
@@ -27,21 +29,32 @@ def mean_ci95(values: ArrayLike) -> tuple[float, float]:
     return float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error)
 
 
-def welch_ci95(a: ArrayLike, b: ArrayLike) -> tuple[float, float]:
-    """Difference of the means of two samples `a` and `b`, and half the width of its 95 % interval.
+def welch(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
+    """Difference of the means of two samples `a` and `b`, half the width of its 95 % interval, and its p-value.
 
-    Welch's interval: the samples may have different sizes and variances. NaN where a sample has fewer than two values.
+    Welch's, two-sided: the samples may have different sizes and variances. NaN where a sample has fewer than two
+    values.
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     difference = float(first.mean() - second.mean())
     if min(first.size, second.size) < 2:
-        return difference, math.nan
+        return difference, math.nan, math.nan
     squares = [sample.var(ddof=1) / sample.size for sample in (first, second)]
     error = sum(squares)
     if error == 0.0:
-        return difference, 0.0
+        return difference, 0.0, float(difference == 0.0)
     freedom = error**2 / sum(s**2 / (n.size - 1) for s, n in zip(squares, (first, second), strict=True))
-    return difference, float(stdtrit(freedom, 0.975) * math.sqrt(error))
+    scale = math.sqrt(error)
+    return difference, float(stdtrit(freedom, 0.975) * scale), float(2 * stdtr(freedom, -abs(difference) / scale))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's p-values of hypotheses that are tested together: below a level wherever his procedure rejects at it."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
 
 
 def on_common_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
@@ -56,9 +69,23 @@ def on_common_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarr
     return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
 
 
-def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Grid, mean and half-width of the 95 % interval over curves, each [points]."""
+def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Grid, mean, and lower and upper end of the 95 % interval over curves, each [points]; see `within_data`.
+
+    The ends are NaN of fewer than FEWEST curves.
+    """
     grid, values = on_common_grid(curves)
     intervals = [mean_ci95(column) for column in values.T]
     mean, half_width = np.array(intervals, dtype=float).reshape(-1, 2).T
-    return grid, mean, half_width
+    return grid, mean, *within_data(mean, half_width, values)
+
+
+def within_data(mean: np.ndarray, half_width: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends [points] of intervals over `values` [seeds, points], none beyond what the seeds have there.
+
+    Student's interval is symmetric, whatever can be reached: of four returns of 500 and one of 300 it goes beyond 500.
+    NaN for fewer than FEWEST seeds.
+    """
+    if len(values) < FEWEST:
+        return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+    return np.fmax(mean - half_width, values.min(axis=0)), np.fmin(mean + half_width, values.max(axis=0))

@@ -8,19 +8,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from stellaris_jax.report.curves import comparison_figure, save
 from stellaris_jax.report.runs import Group, Run, group_replicates, read_run, short
-from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.report.statistics import FEWEST, mean_ci95
+from stellaris_jax.report.table import print_table, wide_console
 from stellaris_jax.schema import ConfigError
-from stellaris_jax.telemetry.format import compact, count, dollars, interval, number
+from stellaris_jax.telemetry.format import compact, count, dollars, number, over_seeds
 
-PIPE_WIDTH = 160
 MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
 """Summary values of the table, each the mean over a point's runs (staleness_max: their maximum)."""
+
+RETURN = (
+    "Return is the last evaluation, its mean over so many seeds, ± half of the 95 % interval over them (Student's t); "
+    f"of fewer than {FEWEST} seeds the smallest and the largest in place of an interval."
+)
 
 
 def report(sweep_dir: Path) -> None:
@@ -49,21 +52,25 @@ def report(sweep_dir: Path) -> None:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)
-    console = Console()
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    _print(console, sweep_dir.name, cells, failed, written)
+    console = wide_console()
+    print_table(console, sweep_dir.name, cells, names=[name for group in groups for name in _keys(group)])
+    if failed:
+        console.print(Text(f"Failed points: {', '.join(failed)}", style="red"))
+    for path in written:
+        console.print(Text(str(path)), soft_wrap=True)
 
 
 def sweep_row(group: Group) -> dict[str, Any]:
     """One point of a sweep as numbers: its keys, return over seeds, measures; None where there is no value."""
     done = _finished(group)
-    returns = [value for run in done for value in final_returns(run)]
+    returns = _returns(group)
     mean, half_width = mean_ci95(returns)
     row: dict[str, Any] = {
         **group.values,
         "return_mean": _defined(mean),
         "return_ci95": _defined(half_width),
+        "return_min": min(returns, default=None),
+        "return_max": max(returns, default=None),
         "seeds": len(returns),
         "failed": len(group.runs) - len(done),
     }
@@ -81,6 +88,10 @@ def final_returns(run: Run) -> list[float]:
     return [value for value in run.evaluations[-1]["per_seed"]["eval_return_mean"] if value is not None]
 
 
+def _returns(group: Group) -> list[float]:
+    return [value for run in _finished(group) for value in final_returns(run)]
+
+
 def _finished(group: Group) -> list[Run]:
     return [run for run in group.runs if run.summary is not None]
 
@@ -91,12 +102,10 @@ def _defined(value: float) -> float | None:
 
 def _cells(row: dict[str, Any], group: Group) -> dict[str, str]:
     """A row as a reader sees it."""
-    headings = Counter(map(short, group.values))
-    keys = {short(key) if headings[short(key)] == 1 else key: str(value) for key, value in group.values.items()}
     failed = row["failed"] == len(group.runs)
     return {
-        **(keys or {"point": group.label}),
-        "return": "failed" if failed else interval(row["return_mean"], row["return_ci95"]),
+        **_keys(group),
+        "return": "failed" if failed else over_seeds(row["return_mean"], row["return_ci95"], _returns(group)),
         "seeds": str(row["seeds"]),
         "staleness": f"{number(row['staleness_mean'], 2)} (max {count(row['staleness_max'])})",
         "steps/s": compact(row["steps_per_second"]),
@@ -106,29 +115,22 @@ def _cells(row: dict[str, Any], group: Group) -> dict[str, str]:
     }
 
 
+def _keys(group: Group) -> dict[str, str]:
+    """What sets a point apart, by headings as short as they can be."""
+    headings = Counter(map(short, group.values))
+    keys = {short(key) if headings[short(key)] == 1 else key: str(value) for key, value in group.values.items()}
+    return keys or {"point": group.label}
+
+
 def _markdown(name: str, cells: list[dict[str, str]], failed: list[str], curves: bool) -> str:
     lines = [f"# {name}", ""]
     if cells:
         header = list(cells[0])
         table = [header, ["---"] * len(header), *(list(row.values()) for row in cells)]
         lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
-        lines += ["", "Return is the last evaluation, ± half of the 95 % interval over seeds (Student's t)."]
+        lines += ["", RETURN]
     if failed:
         lines += ["", f"Failed points: {', '.join(failed)}."]
     if curves:
         lines += ["", "![Return against env steps, simulated seconds and dollars](curves.png)"]
     return "\n".join(lines) + "\n"
-
-
-def _print(console: Console, name: str, cells: list[dict[str, str]], failed: list[str], written: list[Path]) -> None:
-    if cells:
-        table = Table(title=Text(name))
-        for column in cells[0]:
-            table.add_column(Text(column))
-        for row in cells:
-            table.add_row(*map(Text, row.values()))
-        console.print(table)
-    if failed:
-        console.print(Text(f"Failed points: {', '.join(failed)}", style="red"))
-    for path in written:
-        console.print(Text(str(path)), soft_wrap=True)

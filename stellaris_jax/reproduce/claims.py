@@ -3,76 +3,124 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from stellaris_jax.report.statistics import mean_ci95, welch_ci95
+from stellaris_jax.report.statistics import holm, mean_ci95, welch
+from stellaris_jax.telemetry.format import significant
 
 HOLDS, OPEN, REVERSED = "holds", "not shown", "reversed"
 """Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other."""
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of a table: what is claimed, the paper's figures, ours, and whether it holds."""
+    """One row of a table: what is claimed, the paper's figures, ours, and whether it holds.
+
+    `n` is the number of seeds (or measurements) on either side of the comparison. `p` is of Welch's test, two-sided,
+    that both sides have one mean; `p_holm` is Holm's of all the claims of a figure, by which the verdict `survives`
+    being one of so many, or does not. They are None where nothing was tested, `survives` also of what is not shown.
+    """
 
     claim: str
     paper: str
     ours: str
+    n: str
+    p: float | None
+    p_holm: float | None
     verdict: str
+    survives: bool | None
 
 
 def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
-    """The claim that `a` [seeds] is greater than `b` [seeds], by Welch's interval of the difference of means."""
-    difference, half_width = welch_ci95(a, b)
-    ours = f"{_interval(a, unit)} against {_interval(b, unit)}: {_signed(difference)} ± {_half(half_width)}"
-    shown = abs(difference) > half_width  # never where the interval is unknown
-    return Claim(claim, paper, ours, (HOLDS if difference > 0 else REVERSED) if shown else OPEN)
+    """The claim that `a` [seeds] is greater than `b` [seeds], by Welch's interval of the difference of means.
+
+    NaN stands for a seed of which it is not known; then nothing is shown.
+    """
+    sides = [np.asarray(side, float) for side in (a, b)]
+    ours, n = " against ".join(_interval(side, unit) for side in sides), _count(sides)
+    if not np.isfinite(np.concatenate(sides)).all():
+        return undecided(claim, paper, ours, n)
+    difference, half_width, p = welch(*sides)
+    ours = f"{ours}: {'+' if difference >= 0 else '−'}{significant(abs(difference))}{_half(half_width)}"
+    if np.isnan(p):
+        return undecided(claim, paper, ours, n)
+    verdict = OPEN if p >= LEVEL else HOLDS if difference > 0 else REVERSED
+    return Claim(claim, paper, ours, n, float(f"{p:.3g}"), None, verdict, None)
 
 
 def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
     """The claim that `a` is smaller than `b`."""
     found = more(claim, paper, a, b, unit)
     swapped = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
-    return Claim(claim, paper, found.ours, swapped[found.verdict])
+    return replace(found, verdict=swapped[found.verdict])
 
 
 def fact(claim: str, paper: str, ours: str, holds: bool) -> Claim:
     """A claim about figures that have no spread, such as an order of means."""
-    return Claim(claim, paper, ours, HOLDS if holds else REVERSED)
+    return Claim(claim, paper, ours, "", None, None, HOLDS if holds else REVERSED, True)
+
+
+def undecided(claim: str, paper: str, ours: str, n: str = "") -> Claim:
+    """A claim for which there is too little to test it."""
+    return Claim(claim, paper, ours, n, None, None, OPEN, None)
+
+
+def corrected(claims: Sequence[Claim]) -> list[Claim]:
+    """The claims of one figure, with Holm's correction for the number of those that were tested."""
+    adjusted = iter(holm([claim.p for claim in claims if claim.p is not None]))
+    return [claim if claim.p is None else _judged(claim, next(adjusted)) for claim in claims]
+
+
+def _judged(claim: Claim, p_holm: float) -> Claim:
+    survives = None if claim.verdict == OPEN else p_holm < LEVEL
+    return replace(claim, p_holm=float(f"{p_holm:.3g}"), survives=survives)
 
 
 def write_claims(claims: Iterable[Claim], path: Path) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Claim)])
         writer.writeheader()
-        writer.writerows(asdict(claim) for claim in claims)
+        for claim in claims:
+            writer.writerow(asdict(claim) | {"survives": {True: "yes", False: "no", None: ""}[claim.survives]})
 
 
 def read_claims(path: Path) -> list[Claim]:
+    """What `write_claims` wrote; by files of earlier versions, which were not corrected, no verdict survives."""
     with open(path, newline="", encoding="utf-8") as file:
-        return [Claim(**row) for row in csv.DictReader(file)]
+        return [
+            Claim(
+                row["claim"],
+                row["paper"],
+                row["ours"],
+                row.get("n") or "",
+                float(row["p"]) if row.get("p") else None,
+                float(row["p_holm"]) if row.get("p_holm") else None,
+                row["verdict"],
+                {"yes": True, "no": False}.get(row.get("survives", "")),
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
-def _interval(values: ArrayLike, unit: str) -> str:
-    mean, half_width = mean_ci95(values)
-    if unit == "$":
-        return f"${mean:.3g} ± {_half(half_width)}"
-    return f"{_number(mean)}{unit} ± {_half(half_width)}"
-
-
-def _signed(value: float) -> str:
-    return f"{'+' if value >= 0 else '−'}{_number(abs(value))}"
-
-
-def _number(value: float) -> str:
-    """Three digits, and all of those before the point: 0.635, 12.5, 1,034."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def _interval(values: np.ndarray, unit: str) -> str:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return "nothing known"
+    mean, half_width = mean_ci95(known)
+    text = f"${significant(mean)}" if unit == "$" else f"{significant(mean)}{unit}"
+    text += _half(half_width)
+    return text if len(known) == len(values) else f"{text} (known of {len(known)} of {len(values)})"
 
 
 def _half(width: float) -> str:
-    """Half of an interval: two digits, and all of those before the point."""
-    return f"{width:,.0f}" if width >= 100 else f"{width:.2g}"
+    return f" ± {significant(width, 2)}" if np.isfinite(width) else ""
+
+
+def _count(sides: Sequence[np.ndarray]) -> str:
+    return " and ".join(dict.fromkeys(str(len(side)) for side in sides))

@@ -23,7 +23,7 @@ from stellaris_jax.reproduce import store
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.scaling import width_of
-from stellaris_jax.timeline import Timeline, Usage
+from stellaris_jax.timeline import Round, Timeline, Usage
 
 
 @dataclass(frozen=True)
@@ -75,21 +75,21 @@ class Series:
 
 def _accounts(config: Config, one: Learned) -> tuple[np.ndarray, ...]:
     """Env steps, simulated seconds, dollars, dollars for learners, and common dollars, of the run up to each point."""
-    accounts, usages = Accounts(config), _usages(config, one)
+    accounts, usages = Accounts(config), [Usage(), *(record.usage for record in rounds_of(config, one))]
     rows = []
-    for usage in (usages[round_ - 1] for round_ in one.rounds):
+    for usage in (usages[round_] for round_ in one.rounds):
         own, common = (rule(config.system, config.prices, usage, accounts.reserved) for rule in (bill, common_bill))
         rows.append((accounts.env_steps([usage]), usage.seconds, own.total, _learners(own), common.total))
     return tuple(np.array(rows, float).T)
 
 
-def _usages(config: Config, one: Learned) -> list[Usage]:
-    """What had been used at the end of every round."""
+def rounds_of(config: Config, one: Learned) -> list[Round]:
+    """All rounds of a run, simulated again."""
     timeline = Timeline.of(config, one.seed)
     if not one.actors:
-        return [timeline.next_round().usage for _ in range(one.rounds[-1])]
+        return [timeline.next_round() for _ in range(one.rounds[-1])]
     cut, envs = cut_of(config), width_of(config).envs
-    return [timeline.next_round(n, cut.epochs * cut.count(n * envs)).usage for n in one.actors]
+    return [timeline.next_round(n, cut.epochs * cut.count(n * envs)) for n in one.actors]
 
 
 def _learners(bill: Bill) -> float:
@@ -117,8 +117,12 @@ def cost(histories: Iterable[History]) -> list[float]:
 
 
 def within(histories: Iterable[History], axis: str, limit: float) -> list[float]:
-    """What `final` would be had the runs ended at `limit` seconds (`seconds`) or dollars (`cost_usd`)."""
-    return [store.final(h.returns[: max(1, int(np.sum(getattr(h, axis) <= limit)))].tolist()) for h in histories]
+    """What `final` would be had the runs ended at `limit` seconds (`seconds`) or dollars (`cost_usd`).
+
+    NaN of a run that had not been evaluated by then.
+    """
+    counts = [(history, int(np.sum(getattr(history, axis) <= limit))) for history in histories]
+    return [store.final(history.returns[:count].tolist()) if count else np.nan for history, count in counts]
 
 
 def alike(a: Sequence[History], b: Sequence[History], axis: str) -> tuple[list[float], list[float]]:
@@ -131,8 +135,8 @@ def until(histories: Iterable[History], axis: str, target: float, evaluations: i
     """What it took on an axis until the mean of so many evaluations in a row reached the target; inf where none did."""
     spent = []
     for history in histories:
-        means = np.convolve(history.returns, np.full(evaluations, 1 / evaluations), "valid")
-        reached = np.flatnonzero(means >= target)
+        rows = [history.returns[i : i + evaluations] for i in range(len(history.returns) - evaluations + 1)]
+        reached = np.flatnonzero([np.mean(row) >= target for row in rows])
         spent.append(float(getattr(history, axis)[reached[0] + evaluations - 1]) if len(reached) else np.inf)
     return spent
 

@@ -21,7 +21,7 @@ import numpy as np
 from stellaris_jax.compose import load_config
 from stellaris_jax.envs.job import TRAINING, JobEnv, make
 from stellaris_jax.reproduce import published
-from stellaris_jax.reproduce.claims import OPEN, Claim, less, more
+from stellaris_jax.reproduce.claims import Claim, less, more, undecided
 from stellaris_jax.reproduce.history import History, Series, alike, cost, final, of, until
 from stellaris_jax.reproduce.pictures import Bar, Mark, bars, curves, widths
 from stellaris_jax.reproduce.study import Figure, Study
@@ -120,7 +120,7 @@ def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
                 yield less(claim, paper, spent[0], spent[1], unit)
             else:
                 came = " against ".join(f"{np.isfinite(s).sum()} of {len(s)}" for s in spent)
-                yield Claim(claim, paper, f"reached by {came} seeds", OPEN)
+                yield undecided(claim, paper, f"reached by {came} seeds")
         yield more(f"{text} ends higher than {rival}", "–", final(ours), final(other))
         yield less(f"{text} costs less than {rival}, all rounds", "–", cost(ours), cost(other), "$")
         yield more(f"{text} is higher than {rival} after the same dollars", "–", *alike(ours, other, "cost_usd"))

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, cycle
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from stellaris_jax.report.curves import BLACK, BLUE, COLOURS, DPI, LINES, TEXT, VERMILION, draw_band, save, tidy
-from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.report.curves import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    LINES,
+    TEXT,
+    VERMILION,
+    about_spread,
+    begin_at_zero,
+    draw_band,
+    legend_below,
+    save,
+    tidy,
+    titled,
+)
+from stellaris_jax.report.statistics import FEWEST, mean_ci95
 from stellaris_jax.reproduce.history import History
 from stellaris_jax.telemetry.format import compact, dollars
 
+PAPER: dict[str, Any] = {"color": BLACK, "marker": "o", "markerfacecolor": "white", "linestyle": ":"}
+"""How the paper's points are drawn."""
 AXES = {"env_steps": "env steps", "seconds": "simulated seconds", "cost_usd": "dollars"}
 TUNED = ", tuned"
 """What the name of a series ends in if its learning rate was tuned."""
@@ -41,10 +58,8 @@ Marks = Mapping[str, Sequence[Mark]]
 def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     """A row per panel: return against env steps, simulated seconds and dollars; the paper's points as open circles."""
     names = list(dict.fromkeys(_name(history) for history in chain(*panels.values())))
-    colours = dict(zip(names, cycle(COLOURS), strict=False))
-    lines = dict(zip(names, cycle(LINES), strict=False))  # what coincides is still seen
-    figure = Figure(figsize=(10, 0.9 + 2.4 * len(panels)), dpi=DPI, layout="constrained")
-    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    styles = looks(names)
+    figure = titled(title, 0.5 + 2.4 * len(panels))
     rows = figure.subplots(len(panels), len(AXES), sharey="row", squeeze=False)
     for row, (panel, histories) in zip(rows, panels.items(), strict=True):
         for axes, (axis, label) in zip(row, AXES.items(), strict=True):
@@ -52,24 +67,29 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
                 members = [history for history in histories if _name(history) == name]
                 if members:
                     drawn = [(getattr(history, axis), history.returns) for history in members]
-                    draw_band(axes, drawn, {"color": colours[name], "linestyle": lines[name]})
+                    draw_band(axes, drawn, styles[name])
             for mark in marks.get(panel, ()):
                 if mark.axis == axis:
-                    style = {"color": colours[mark.series], "linestyle": ":", "linewidth": 1}
-                    axes.plot(mark.x, mark.y, marker="o", markerfacecolor="white", **style)
-            axes.set_xlim(left=0)
+                    axes.plot(mark.x, mark.y, linewidth=1, **PAPER | {"color": styles[mark.series]["color"]})
+            begin_at_zero(axes)
             axes.set_xlabel(label, fontsize=TEXT)
             axes.xaxis.set_major_locator(MaxNLocator(5))
             written = dollars if axis == "cost_usd" else compact
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _, written=written: written(value)))
             tidy(axes)
         row[0].set_ylabel(f"{panel}\nreturn", fontsize=TEXT)
-    for name in names:
-        rows[0][0].plot([], [], color=colours[name], linestyle=lines[name], label=name)
+    handles = [Line2D([], [], label=name, **styles[name]) for name in names]
     if any(marks.values()):
-        rows[0][0].plot([], [], color=BLACK, marker="o", markerfacecolor="white", linestyle=":", label="paper")
-    figure.legend(loc="outside lower center", ncols=min(5, len(names) + 1), frameon=False, fontsize=TEXT)
+        handles.append(Line2D([], [], label="paper", **PAPER))
+    counts = Counter((panel, history.series) for panel, members in panels.items() for history in members)
+    legend_below(figure, handles, columns=5, note=about_spread(counts.values()))
     save(figure, path)
+
+
+def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How the curve of each name is drawn: its colour, and its dashes, so that what coincides is still seen."""
+    pairs = zip(cycle(COLOURS), cycle(LINES), strict=False)
+    return {name: {"color": colour, "linestyle": line} for name, (colour, line) in zip(names, pairs, strict=False)}
 
 
 def _name(history: History) -> str:
@@ -79,24 +99,21 @@ def _name(history: History) -> str:
 
 def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Path, title: str) -> None:
     """A panel each: actors of every round `[seeds][rounds]` by name, as means with intervals."""
-    figure = Figure(figsize=(10, 3.2), dpi=DPI, layout="constrained")
-    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    figure = titled(title, 3.0)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     names = list(dict.fromkeys(chain(*panels.values())))
-    looks = zip(names, cycle(COLOURS), cycle(LINES), strict=False)
-    style = {name: {"color": colour, "linestyle": line} for name, colour, line in looks}
+    styles = looks(names)
     for axes, (panel, rules) in zip(grid, panels.items(), strict=True):
         for name, seeds in rules.items():
             drawn = [(np.arange(1, len(actors) + 1, dtype=float), np.array(actors, float)) for actors in seeds]
-            draw_band(axes, drawn, style[name])
+            draw_band(axes, drawn, styles[name])
         axes.set_title(panel, fontsize=TEXT)
         axes.set_xlabel("round", fontsize=TEXT)
         axes.set_ylim(bottom=0)
         tidy(axes)
     grid[0].set_ylabel("actors", fontsize=TEXT)
-    for name in names:
-        grid[0].plot([], [], label=name, **style[name])
-    figure.legend(loc="outside lower center", ncols=min(6, len(names)), frameon=False, fontsize=TEXT)
+    note = about_spread(len(seeds) for rules in panels.values() for seeds in rules.values())
+    legend_below(figure, [Line2D([], [], label=name, **styles[name]) for name in names], columns=6, note=note)
     save(figure, path)
 
 
@@ -112,24 +129,25 @@ def bars(panels: Mapping[str, Sequence[Bar]], path: Path, title: str, unit: str)
     """A panel of horizontal bars each: the paper's in grey, if it has any, ours in blue with its 95 % interval."""
     published = any(bar.paper is not None for panel in panels.values() for bar in panel)
     offset, thick = (0.2, 0.38) if published else (0.0, 0.6)
-    height = 1.2 + 0.42 * max(len(panel) for panel in panels.values())
-    figure = Figure(figsize=(10, height), dpi=DPI, layout="constrained")
-    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    figure = titled(title, 1.0 + 0.42 * max(len(panel) for panel in panels.values()))
     for axes, (name, panel) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for i, bar in enumerate(panel):
             mean, half_width = mean_ci95(bar.ours)
             if published:
                 axes.barh(i - offset, bar.paper or 0.0, height=thick, color="0.7", label="paper" if i == 0 else None)
             axes.barh(i + offset, mean, height=thick, color=BLUE, label="here" if i == 0 else None)
-            axes.errorbar(mean, i + offset, xerr=np.nan_to_num(half_width), color=BLACK, linewidth=1, capsize=2)
+            if len(bar.ours) < FEWEST:
+                axes.plot(bar.ours, [i + offset] * len(bar.ours), color=BLACK, linestyle="", marker=".", markersize=4)
+            else:
+                axes.errorbar(mean, i + offset, xerr=half_width, color=BLACK, linewidth=1, capsize=2)
         axes.set_yticks(range(len(panel)), [bar.label for bar in panel])
         axes.invert_yaxis()
         axes.set_title(name, fontsize=TEXT)
         axes.set_xlabel(unit, fontsize=TEXT)
         tidy(axes)
-    if published:
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=TEXT)
+    handles = figure.axes[0].get_legend_handles_labels()[0] if published else []
+    counts = [len(bar.ours) for panel in panels.values() for bar in panel]
+    legend_below(figure, handles, columns=2, note=about_spread(counts, "lines", "points"))
     save(figure, path)
 
 
@@ -144,17 +162,18 @@ class Point(NamedTuple):
 
 def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -> None:
     """Return above and dollars below over the values of a parameter, a column each; the paper's dotted."""
-    figure = Figure(figsize=(10, 4.6), dpi=DPI, layout="constrained")
-    figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold")
+    figure = titled(title, 4.4)
     grid = figure.subplots(2, len(panels), squeeze=False, sharex="col", sharey="row")
     for column, (name, points) in zip(grid.T, panels.items(), strict=True):
         for index, axes in enumerate(column):
-            ours = [mean_ci95(point[2 + index]) for point in points]
             x = range(len(points))
-            axes.errorbar(
-                x, [mean for mean, _ in ours], yerr=[np.nan_to_num(half) for _, half in ours],
-                color=BLUE, marker="o", capsize=3, label="here",
-            )  # fmt: skip
+            intervals = [mean_ci95(point[2 + index]) for point in points]
+            axes.plot(x, [mean for mean, _ in intervals], color=BLUE, marker="o", label="here")
+            for at, (mean, half_width), point in zip(x, intervals, points, strict=True):
+                if len(point[2 + index]) < FEWEST:
+                    axes.plot([at] * len(point[2 + index]), point[2 + index], color=BLUE, linestyle="", marker="_")
+                else:
+                    axes.errorbar(at, mean, yerr=half_width, color=BLUE, capsize=3)
             axes.plot(x, [point.paper[index] for point in points], color=VERMILION, marker="o",
                       markerfacecolor="white", linestyle=":", label="paper")  # fmt: skip
             axes.set_xticks(x, [point.value for point in points])
@@ -163,6 +182,6 @@ def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -
     for axes, measure in zip(grid[:, 0], ("return", "dollars"), strict=True):
         axes.set_ylim(bottom=0)
         axes.set_ylabel(measure, fontsize=TEXT)
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=TEXT)
+    note = about_spread([len(point.returns) for points in panels.values() for point in points], "lines", "dashes")
+    legend_below(figure, grid[0][0].get_legend_handles_labels()[0], columns=2, note=note)
     save(figure, path)

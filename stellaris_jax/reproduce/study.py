@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
-from stellaris_jax.reproduce.claims import Claim, read_claims, write_claims
+from stellaris_jax.reproduce import gate
+from stellaris_jax.reproduce.claims import OPEN, Claim, corrected, read_claims, write_claims
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
 from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.training import Variant
@@ -18,6 +20,14 @@ from stellaris_jax.schema import ConfigError
 
 BEGIN, END = "<!-- made by scripts/reproduce.py: begin -->", "<!-- made by scripts/reproduce.py: end -->"
 """What lies between these lines of a README is written anew; the rest is kept."""
+ABOUT = (
+    "Intervals are of 95 %, over n seeds or measurements a side: of means by Student's t, of differences (behind the "
+    "colon) by Welch's. A claim *holds* if the interval of the difference lies on the paper's side of zero, is "
+    "*reversed* if it lies on the other side, and *not shown* if zero is in it, or if something is not *known*: a seed "
+    "that was not evaluated within the time or money. What has no interval has no spread over seeds. Of many claims "
+    "some hold by chance: verdicts in **bold** survive Holm's correction for the number of claims of their figure (to "
+    "5 % that any of its verdicts is chance), the others do not."
+)
 
 
 @dataclass(frozen=True)
@@ -48,9 +58,9 @@ class Study:
         return {name: [one.actors for one in found[variant]] for name, variant in variants.items()}
 
     def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
-        """Train what is missing and write `figure_<figure>.csv`; returns all its histories.
+        """Train what is missing and write `figure_<figure>.csv` and `gate.csv`; returns all histories of the figure.
 
-        What the file holds of other environments than those of `series` stays.
+        What the files hold of other environments than those of `series` stays.
         """
         series = list(series)
         count = self.seeds or seeds
@@ -60,6 +70,8 @@ class Study:
         envs = {one.env for one in series}
         kept = [history for history in read_csv(path) if history.env not in envs]
         write_csv([*kept, *fresh], path)
+        escaped = [gate.escapes(figure, one, found[one.variant]) for one in series]
+        gate.write([row for row in escaped if row is not None], self.results / gate.FILE)
         return [*kept, *fresh]
 
     def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -90,7 +102,7 @@ def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]
     for figure in chain.from_iterable(parts.values()):
         print(f"figure {figure}", flush=True)
         claims = figures[figure](study)
-        write_claims(claims, study.results / f"claims_{figure}.csv")
+        write_claims(corrected(claims), study.results / f"claims_{figure}.csv")
         _write_readme(study.results, figures)
 
 
@@ -103,20 +115,22 @@ def _write_readme(results: Path, figures: Iterable[str]) -> None:
 
 
 def _body(results: Path, figures: Sequence[str]) -> str:
-    """The table of claims and the pictures, of all figures there are."""
-    lines = [
-        "Intervals are of 95 %: of means over seeds by Student's t, of differences (behind the colon) by Welch's. A",
-        "claim *holds* if the interval of the difference lies on the paper's side of zero, is *reversed* if it lies on",
-        "the other side, and *not shown* if zero is in it. What has no interval has no spread over seeds.",
-        "",
-        "| figure | claim | paper | here | |",
-        "|---|---|---|---|---|",
-    ]
+    """The tables of claims and of escapes, and the pictures, of all figures there are."""
     made = [figure for figure in figures if (results / f"claims_{figure}.csv").is_file()]
-    for figure in made:
-        for claim in read_claims(results / f"claims_{figure}.csv"):
-            verdict = f"**{claim.verdict}**" if claim.verdict != "not shown" else claim.verdict
-            lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {verdict} |")
+    claims = [(figure, claim) for figure in made for claim in read_claims(results / f"claims_{figure}.csv")]
+    judged = [claim.survives for _, claim in claims if claim.p is not None and claim.survives is not None]
+    lines = [
+        fill(f"{ABOUT} Of {len(judged)} verdicts {sum(judged)} survive.", 118),
+        "",
+        "| figure | claim | paper | here | n | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for figure, claim in claims:
+        verdict = f"**{claim.verdict}**" if claim.survives else claim.verdict
+        if claim.survives is None and claim.verdict != OPEN:
+            verdict += ", not corrected"  # made by an earlier version
+        lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {claim.n} | {verdict} |")
+    lines += ["", *gate.table(results / gate.FILE, made)]
     for figure in made:
         for picture in [results / f"figure_{figure}.png", *sorted(results.glob(f"figure_{figure}_*.png"))]:
             lines += ["", f"![Figure {figure}]({picture.name})"]

@@ -14,17 +14,38 @@ from functools import cached_property
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from stellaris_jax.compose import load_config
 from stellaris_jax.config import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.run import train
+from stellaris_jax.scaling.scheduler import SHIPPED, Scheduler
+from stellaris_jax.schema import RunError
 
 BLOCK = 5
 """Seeds trained side by side in one run; more seeds are more runs, so that five become ten by adding five."""
-IRRELEVANT = ("seed", "num_seeds", "resume", "engine.", "run.", "checkpoint.", "system.name", "scaling.name",
-              "platform.name", "delays.name", "prices.name")  # fmt: skip
+IRRELEVANT = ("seed", "num_seeds", "resume", "engine.", "run.", "checkpoint.", "env.timeout", "system.name",
+              "scaling.name", "platform.name", "delays.name", "prices.name")  # fmt: skip
+"""Keys, or what keys begin with, that change nothing of what is learned."""
+
+
+def relevant(config: Config) -> dict[str, Any]:
+    """The settings that change what is learned, by their keys."""
+    return {key: attrgetter(key)(config) for key in knobs() if not key.startswith(IRRELEVANT)}
+
+
+def revisions(config: Config) -> list[str]:
+    """What this package came to do differently, to what this configuration learns, since results are kept.
+
+    Whoever changes a default of the schema, or what a setting means, adds a line: what was learned before is then of
+    another digest, and trained anew.
+    """
+    changes = {
+        "episodes of host environments outlast evaluations": config.env.name.startswith("envpool/"),
+        "body and heads of a shared network have keys of their own": config.network.shared,
+    }
+    return [change for change, concerns in changes.items() if concerns]
 
 
 @dataclass(frozen=True)
@@ -37,11 +58,13 @@ class Variant:
 
     @cached_property
     def digest(self) -> str:
-        """What tells its configuration from others: of every setting that is not the schema's own, but for seeds, where
-        runs lie, and how this machine computes them."""
+        """What tells what it learns from what others do: every setting that is not the schema's own, but for seeds,
+        where runs lie, and how this machine computes them; the files it reads; and the package's own `revisions`."""
         config, plain = load_config([*self.overrides]), Config()
-        values = {key: attrgetter(key)(config) for key in knobs() if not key.startswith(IRRELEVANT)}
-        own = {key: value for key, value in values.items() if value != attrgetter(key)(plain)}
+        own = {key: value for key, value in relevant(config).items() if value != attrgetter(key)(plain)}
+        if config.scaling.rule == "minionsrl":
+            own["scheduler"] = Scheduler.load(config.scaling.scheduler or SHIPPED).digest
+        own |= dict.fromkeys(revisions(config), True)
         return sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
 
     def with_settings(self, label: str, *overrides: str) -> Variant:
@@ -91,7 +114,13 @@ def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
 
 
 def _finished(job: Job, root: Path) -> bool:
-    return (job.path(root) / "summary.json").is_file()
+    """Whether the run is over. Raises RunError if it has no result."""
+    path = job.path(root) / "summary.json"
+    if not path.is_file():
+        return False
+    if reason := json.loads(path.read_text(encoding="utf-8")).get("failure"):
+        raise RunError(f"{path.parent}: {reason}")
+    return True
 
 
 def _train(job: Job, root: Path) -> None:

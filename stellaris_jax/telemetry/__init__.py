@@ -1,8 +1,8 @@
 """Everything a run writes and shows while it trains: `metrics.jsonl`, TensorBoard events and the display.
 
 Records are plain dicts; every scalar is a mean over seeds, `per_seed` holds the values themselves. `env_steps`,
-`updates`, `wall_seconds`, `simulated_seconds`, `cost_usd`, `gate_escapes`, `dropped`, `failed` and
-`nonfinite_gradients` count from the start of the run, everything else describes the record's round.
+`updates`, `wall_seconds`, `simulated_seconds`, `cost_usd`, `gate_escapes`, `gate_groups`, `dropped`,
+`failed` and `nonfinite_gradients` count from the start of the run, everything else describes the record's round.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-
 from stellaris_jax.telemetry.jsonl import MetricsLog, plain
-from stellaris_jax.telemetry.progress import make_display
+from stellaris_jax.telemetry.progress import Display
 from stellaris_jax.telemetry.summary import print_summary
 from stellaris_jax.telemetry.tensorboard import EventLog
 
@@ -22,32 +20,17 @@ from stellaris_jax.telemetry.tensorboard import EventLog
 class Telemetry:
     """The one place the trainer reports to.
 
-    `total_rounds` is the round training ends at, `title` heads the display, `progress` asks for the live display
-    (which needs a terminal; otherwise lines are printed). `resume_round` is the last round of a run that is being
-    continued: what the run directory holds of later rounds is dropped. Without it the metrics start afresh.
+    `display` is what shows it. `resume_round` is the last round of a run that is being continued: what the run
+    directory holds of later rounds is dropped. Without it the metrics start afresh.
+    `evaluations` are the ones that stayed, oldest first.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        *,
-        total_rounds: int,
-        title: str,
-        progress: bool,
-        resume_round: int | None = None,
-        console: Console | None = None,
-    ) -> None:
+    def __init__(self, run_dir: Path, display: Display, resume_round: int | None = None) -> None:
         self._run_dir = Path(run_dir)
-        self._run_dir.mkdir(parents=True, exist_ok=True)
-        self._console = console or Console()
-        self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round)
+        self._display = display
+        self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round, display.note)
         self._events = EventLog(self._run_dir, resume_round, self._metrics.last_env_steps)
-        try:
-            self._display = make_display(self._console, title, total_rounds, progress)
-        except BaseException:  # the output may be closed
-            self._events.close()
-            self._metrics.close()
-            raise
+        self.evaluations = self._metrics.evaluations
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
         """Reports training rounds, oldest first."""
@@ -63,7 +46,12 @@ class Telemetry:
         record = {"kind": "evaluation", **plain(record)}
         self._metrics.write([record])
         self._events.evaluation(record)
+        self._events.flush()
         self._display.evaluation(record)
+
+    def flush(self) -> None:
+        """Hands everything to the operating system, before a checkpoint makes it part of the run for good."""
+        self._events.flush()
 
     def note(self, text: str) -> None:
         """Shows a message once, above the live display: a checkpoint was saved, a fallback was taken."""
@@ -72,7 +60,7 @@ class Telemetry:
     def finish(self, summary: dict[str, Any]) -> None:
         """Closes everything and prints the final table."""
         self.close()
-        print_summary(self._console, plain(summary), self._run_dir)
+        print_summary(self._display.console, plain(summary), self._run_dir)
 
     def close(self) -> None:
         """Ends the display and closes the files; a second call does nothing."""

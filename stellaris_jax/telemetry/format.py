@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stellaris_jax.report.statistics import FEWEST
+
 MISSING = "-"
 
 
@@ -15,6 +21,18 @@ def count(value: float | None) -> str:
     if value is None:
         return MISSING
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """So many significant digits, and all of those before the point: `0.958`, `12.5`, `1,034`."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0.0:
+        return "0"
+    exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    if exponent < -4:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
 def compact(value: float | None) -> str:
@@ -49,11 +67,31 @@ def percent(share: float | None) -> str:
     return MISSING if share is None else f"{100 * share:.0f} %"
 
 
-def interval(mean: float | None, half_width: float | None, digits: int = 1) -> str:
-    """`12.3 ± 0.4`, or the mean alone where there is no interval."""
-    if mean is None or half_width is None:
-        return number(mean, digits)
-    return f"{number(mean, digits)} ± {number(half_width, digits)}"
+def interval(mean: float | None, half_width: float | None) -> str:
+    """`12.3 ± 0.45`, three significant digits of the mean and two of the rest; the mean alone without an interval."""
+    if mean is None or half_width is None or not math.isfinite(half_width):
+        return significant(mean)
+    return f"{significant(mean)} ± {significant(half_width, 2)}"
+
+
+def over_seeds(mean: float | None, half_width: float | None, per_seed: Sequence[float | None] | None) -> str:
+    """A mean with its interval; of seeds that are too few for one, with their range: `435 (398 to 472)`."""
+    known = [value for value in per_seed or () if value is not None]
+    if 1 < len(known) < FEWEST:
+        return f"{significant(mean)} ({significant(min(known))} to {significant(max(known))})"
+    return interval(mean, half_width)
+
+
+def basis(seeds: int, episodes: int) -> str:
+    """What `over_seeds` rests on: `95 % over 128 episodes`, of several seeds `3 seeds, 384 episodes`."""
+    interval_of = "95 % over " if seeds == 1 or seeds >= FEWEST else ""
+    return interval_of + (f"{seeds} seeds, " if seeds > 1 else "") + f"{count(episodes)} episodes"
+
+
+def escapes(record: Mapping[str, Any]) -> str:
+    """`25 of 200 groups`: those the gate had refused; a dash without a gate."""
+    escaped, groups = record.get("gate_escapes"), record.get("gate_groups")
+    return count(escaped) if escaped is None or groups is None else f"{count(escaped)} of {count(groups)} groups"
 
 
 def sparkline(values: list[float]) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+Record = dict[str, Any]
 
 
 def plain(value: Any) -> Any:
@@ -23,53 +28,86 @@ def plain(value: Any) -> Any:
     return value
 
 
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics file in order. A last line torn by a kill is left out.
+def complain(message: str) -> None:
+    """Tell whoever looks at the terminal, without a word in what a program prints."""
+    print(message, file=sys.stderr)
 
-    Raises ValueError with the line's number where any other line is not JSON.
+
+def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Record]:
+    """The records of a metrics file, in order.
+
+    Damaged lines are left out, and `note` is told of them; a last line torn by a kill is left out without a word.
     """
+    records, damaged = [], []
     with open(path, encoding="utf-8", errors="replace") as file:
-        lines = enumerate(file, start=1)
-        for number, line in lines:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                if next(lines, None) is None:
-                    return
-                raise ValueError(f"{path}:{number} is not a JSON record: {line[:60]!r}") from error
-            yield record
+        for number, line in enumerate(file, start=1):
+            if (record := _record(line)) is not None:
+                records.append(record)
+            elif line.endswith("\n"):
+                damaged.append(number)
+    if damaged:
+        lines = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines are"
+        first = "" if len(damaged) == 1 else f", the first of them line {damaged[0]}"
+        note(f"{path}: {lines} damaged and left out{first}")
+    return records
+
+
+def _record(line: str) -> Record | None:
+    """A line's record, if it is one and whole."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    returns = {"round": "train_return", "evaluation": "eval_return_mean"}
+    try:
+        whole = (
+            isinstance(record["per_seed"][returns[record["kind"]]], list)
+            and isinstance(record["round"], int)
+            and isinstance(record["env_steps"], (int, float))
+        )
+    except (TypeError, KeyError):
+        return None
+    return record if whole else None
 
 
 class MetricsLog:
     """Appends records to a metrics file.
 
     Without `resume_round` the file starts empty. With it, the records up to and including that round stay, and
-    later ones (written after the checkpoint that is being resumed) are dropped by an atomic rewrite.
-    `last_env_steps` is the largest env step that stayed, 0 if none.
+    later ones (written after the checkpoint that is being resumed) are dropped by an atomic rewrite; where lines are
+    damaged, the file as it was is kept beside it, and `note` is told.
+    `last_env_steps` is the largest env step that stayed, 0 if none, and `evaluations` are the evaluations that stayed.
     """
 
-    def __init__(self, path: Path, resume_round: int | None = None) -> None:
-        self.last_env_steps = 0
-        kept = []
+    def __init__(self, path: Path, resume_round: int | None = None, note: Callable[[str], None] = complain) -> None:
+        kept: list[Record] = []
         if resume_round is not None and path.exists():
-            kept = [record for record in read_records(path) if record["round"] <= resume_round]
-            self.last_env_steps = max((record["env_steps"] for record in kept), default=0)
+            damage: list[str] = []
+            kept = [record for record in read_records(path, damage.append) if record["round"] <= resume_round]
+            for message in damage:
+                original = path.with_name(f"damaged-{path.stem}-{resume_round}{path.suffix}")
+                shutil.copyfile(path, original)
+                note(f"{message}; the file as it was is {original}")
+        self.last_env_steps = max((record["env_steps"] for record in kept), default=0)
+        self.evaluations = [record for record in kept if record["kind"] == "evaluation"]
         fresh = path.with_name(path.name + ".tmp")
         with open(fresh, "w", encoding="utf-8") as file:
-            file.writelines(_line(record) for record in kept)
+            file.writelines(_line(plain(record)) for record in kept)
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, path)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
 
-    def write(self, records: list[dict[str, Any]]) -> None:
+    def write(self, records: list[Record]) -> None:
         """Appends plain records and hands them to the operating system, so that a kill loses at most this call."""
         self._file.write("".join(map(_line, records)))
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        """Closes the file. What cannot be written was told of by the call that wrote it."""
+        with suppress(OSError):
+            self._file.close()
 
 
-def _line(record: dict[str, Any]) -> str:
+def _line(record: Record) -> str:
     return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"

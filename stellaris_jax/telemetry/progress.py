@@ -19,9 +19,11 @@ from stellaris_jax.telemetry.format import (
     count,
     dollars,
     duration,
-    interval,
+    escapes,
     number,
+    over_seeds,
     percent,
+    significant,
     sparkline,
 )
 
@@ -43,6 +45,7 @@ class Display:
         self.started = time.monotonic()
         self.latest: dict[str, Any] = {}
         self.evaluations: list[dict[str, Any]] = []
+        self.work = ("", self.started)
         self._first_arrival: tuple[float, int] | None = None
         self._last_arrival = (self.started, 0)
 
@@ -53,10 +56,16 @@ class Display:
             self.latest = {**self.latest, **known, "gate": record.get("gate")}
         self._last_arrival = (time.monotonic(), records[-1]["round"])
         self._first_arrival = self._first_arrival or self._last_arrival
+        self.work = ("", self.started)
 
     def evaluation(self, record: dict[str, Any]) -> None:
         """Takes note of an evaluation."""
         self.evaluations.append(record)
+        self.work = ("", self.started)
+
+    def working(self, text: str) -> None:
+        """Shows what is under way, before it is begun, where it may take minutes without a record."""
+        self.work = (text, time.monotonic())
 
     def note(self, text: str) -> None:
         """Shows a message once."""
@@ -91,9 +100,9 @@ class LineDisplay(Display):
         latest = self.latest
         self.note(
             f"round {latest['round']}/{self.total_rounds}  {count(latest['env_steps'])} steps  "
-            f"{compact(latest.get('steps_per_second'))} steps/s  return {number(latest.get('train_return'))}  "
+            f"{compact(latest.get('steps_per_second'))} steps/s  return {significant(latest.get('train_return'))}  "
             f"staleness {number(latest.get('staleness_mean'))} (max {count(latest.get('staleness_max'))})  "
-            f"gate {_gate(latest)} ({count(latest.get('gate_escapes'))} escapes)  "
+            f"gate {_gate(latest)}  escaped {escapes(latest)}  "
             f"simulated {duration(latest.get('simulated_seconds'))}  {dollars(latest.get('cost_usd'))}  "
             f"ETA {duration(self.seconds_left())}"
         )
@@ -104,6 +113,10 @@ class LineDisplay(Display):
             f"evaluation at {count(record['env_steps'])} steps: return {_evaluated(record)}  "
             f"simulated {duration(record.get('simulated_seconds'))}  {dollars(record.get('cost_usd'))}"
         )
+
+    def working(self, text: str) -> None:
+        super().working(text)
+        self.note(text)
 
 
 class LiveDisplay(Display):
@@ -120,12 +133,16 @@ class LiveDisplay(Display):
 
     def panel(self) -> RenderableType:
         """The panel as it stands now."""
-        body = Group(self._bar(), self._values()) if self.latest else self._starting()
+        parts: list[RenderableType] = [self._bar(), self._values()] if self.latest else []
+        if self.work[0] or not parts:
+            parts.append(self._working())
+        body = Group(*parts)
         title = Text(self.title, style="bold")
         return Panel(body, title=title, title_align="left", width=min(WIDTH, self.console.width))
 
-    def _starting(self) -> RenderableType:
-        self._spinner.update(text=f"compiling the first rounds  {duration(time.monotonic() - self.started)}")
+    def _working(self) -> RenderableType:
+        text, since = self.work
+        self._spinner.update(text=Text(f"{text or 'starting'}  {duration(time.monotonic() - since)}"))
         return self._spinner
 
     def _bar(self) -> Table:
@@ -147,7 +164,7 @@ class LiveDisplay(Display):
         history = sparkline([value for value in returns if value is not None][-SPARKLINE_LENGTH:])
         evaluated = _evaluated(self.evaluations[-1]) if self.evaluations else MISSING
         rows: list[tuple[str, ...]] = [
-            ("return", f"train {_bold(number(latest.get('train_return')))}", f"eval {_bold(evaluated)}", history),
+            ("return", f"train {_bold(significant(latest.get('train_return')))}", f"eval {_bold(evaluated)}", history),
             (
                 "speed",
                 f"{_bold(compact(latest.get('steps_per_second')))} env steps/s",
@@ -160,7 +177,7 @@ class LiveDisplay(Display):
                 f"max {_bold(count(latest.get('staleness_max')))}",
                 f"group {number(latest.get('group_size'))}",
             ),
-            ("gate", f"β {_bold(_gate(latest))}", f"escapes {count(latest.get('gate_escapes'))}", ""),
+            ("gate", f"β {_bold(_gate(latest))}", f"escaped {escapes(latest)}", ""),
             (
                 "simulated",
                 f"time {_bold(duration(latest.get('simulated_seconds')))}",
@@ -200,7 +217,8 @@ def _gate(record: dict[str, Any]) -> str:
 
 
 def _evaluated(record: dict[str, Any]) -> str:
-    return interval(record["eval_return_mean"], record.get("eval_return_ci95"))
+    per_seed = record.get("per_seed", {}).get("eval_return_mean")
+    return over_seeds(record["eval_return_mean"], record.get("eval_return_ci95"), per_seed)
 
 
 def _bold(text: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
-from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import HistogramProto, Summary
 
-FLUSH_SECONDS = 30
+FLUSH_SECONDS = 30.0
 _NOT_PLOTTED = {"kind", "round", "env_steps", "staleness_counts", "per_seed"}
 _NAMES = {
     "train_return": "train/return",
@@ -16,6 +19,7 @@ _NAMES = {
     "staleness_max": "staleness/max",
     "gate": "staleness/gate",
     "gate_escapes": "staleness/gate_escapes",
+    "gate_groups": "staleness/gate_groups",
     "group_size": "staleness/group_size",
     "dropped": "staleness/dropped",
     "failed": "simulated/failed",
@@ -25,22 +29,21 @@ _NAMES = {
 
 
 class EventLog:
-    """Writes TensorBoard events into `directory`.
+    """Writes TensorBoard events into `directory`. With `flush`, and every FLUSH_SECONDS, they become the operating
+    system's, from which a kill does not take them.
 
     When round `resume_round` of a run is resumed, TensorBoard is told to forget what an earlier process logged
     after `last_env_steps`.
     """
 
     def __init__(self, directory: Path, resume_round: int | None, last_env_steps: float) -> None:
-        resumed = resume_round is not None
-        self._writer = SummaryWriter(
-            str(directory),
-            flush_secs=FLUSH_SECONDS,
-            max_queue=1000,
-            purge_step=int(last_env_steps) + 1 if resumed else None,
-            # File names hold whole seconds: without this, a quick resume would overwrite the first file.
-            filename_suffix=f".resumed-{resume_round}" if resumed else "",
-        )
+        # File names hold whole seconds: without the suffix, a quick resume would overwrite the first file.
+        suffix = "" if resume_round is None else f".resumed-{resume_round}"
+        self._writer = EventsWriter(str(directory.absolute() / "events"), suffix)
+        if resume_round is not None:
+            start = Event(session_log=SessionLog(status=SessionLog.START), step=int(last_env_steps) + 1)
+            self._writer.write_event(start)
+        self.flush()
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
         """One point per round, and the staleness histogram of all these rounds together."""
@@ -49,6 +52,8 @@ class EventLog:
             values = {_NAMES.get(key, f"train/{key}"): value for key, value in plotted.items()}
             self._scalars(values, record["env_steps"])
         self._staleness([record.get("staleness_counts") or [] for record in records], records[-1]["env_steps"])
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
 
     def evaluation(self, record: dict[str, Any]) -> None:
         """The return of the policy: mean, interval and every seed."""
@@ -59,31 +64,36 @@ class EventLog:
         }
         self._scalars(values, record["env_steps"])
 
+    def flush(self) -> None:
+        """Hands what was written to the operating system."""
+        self._writer.flush()
+        self._flushed = time.monotonic()
+
     def close(self) -> None:
-        self._writer.close()
+        """Closes the file; a second call does nothing. What cannot be written was told of by the call that wrote it."""
+        with suppress(OSError, ValueError):  # the second is of a closed file
+            self._writer.close()
 
-    def _scalars(self, values: dict[str, Any], step: int) -> None:
-        # One event for all of a round's scalars takes a tenth of the time of one add_scalar call each.
-        scalars = [
-            Summary.Value(tag=name, simple_value=value)
-            for name, value in values.items()
-            if isinstance(value, (int, float))
-        ]
-        self._writer.file_writer.add_summary(Summary(value=scalars), step)
+    def _scalars(self, values: dict[str, Any], step: float) -> None:
+        # One event for all of a round's scalars.
+        numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+        self._write([Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()], step)
 
-    def _staleness(self, counts: list[list[int]], step: int) -> None:
+    def _write(self, values: list[Summary.Value], step: float) -> None:
+        self._writer.write_event(Event(summary=Summary(value=values), step=int(step), wall_time=time.time()))
+
+    def _staleness(self, counts: list[list[int]], step: float) -> None:
         length = max(map(len, counts))
         total = [sum(row[staleness] for row in counts if staleness < len(row)) for staleness in range(length)]
         if not any(total):
             return
-        self._writer.add_histogram_raw(
-            "staleness/distribution",
+        histogram = HistogramProto(
             min=next(staleness for staleness, count in enumerate(total) if count),
             max=max(staleness for staleness, count in enumerate(total) if count),
             num=sum(total),
             sum=sum(staleness * count for staleness, count in enumerate(total)),
             sum_squares=sum(staleness**2 * count for staleness, count in enumerate(total)),
-            bucket_limits=[staleness + 0.5 for staleness in range(length)],
-            bucket_counts=total,
-            global_step=step,
+            bucket_limit=[staleness + 0.5 for staleness in range(length)],
+            bucket=total,
         )
+        self._write([Summary.Value(tag="staleness/distribution", histo=histogram)], step)

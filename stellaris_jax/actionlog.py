@@ -1,0 +1,72 @@
+"""The actions that host environments were given, in one file that only grows.
+
+Such environments cannot be saved, but each is a function of its seed and of its actions: a resumed run gives it the
+same ones again. A checkpoint holds a mark in the file; what lies behind the mark belongs to a later checkpoint, or to
+one that was never finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Mark = dict[str, Any]
+"""Where the file ends for a checkpoint, as JSON data: `arrays`, `bytes` and the `digest` of those bytes."""
+
+
+class ActionLogError(ValueError):
+    """The file does not hold what its mark says."""
+
+
+class ActionLog:
+    """Arrays in a file, in the order they were appended."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._arrays, self._bytes, self._digest = 0, 0, hashlib.sha256()
+
+    def append(self, arrays: Sequence[np.ndarray]) -> Mark:
+        """Write arrays behind those appended or read so far, in place of whatever else is there; returns the mark."""
+        buffer = io.BytesIO()
+        for array in arrays:
+            np.save(buffer, array, allow_pickle=False)
+        data = buffer.getvalue()
+        with open(self.path, "r+b" if self._bytes and self.path.is_file() else "wb") as file:
+            file.seek(self._bytes)
+            file.write(data)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+        self._arrays, self._bytes = self._arrays + len(arrays), self._bytes + len(data)
+        self._digest.update(data)
+        return {"arrays": self._arrays, "bytes": self._bytes, "digest": self._digest.hexdigest()}
+
+    def read(self, mark: Mark) -> Iterator[np.ndarray]:
+        """The arrays up to a mark; what is appended next goes behind it.
+
+        Raises ActionLogError if the file is missing, shorter, or of other contents.
+        """
+        digest, left = hashlib.sha256(), mark["bytes"]
+        try:
+            with open(self.path, "rb") as file:
+                while left > 0 and (block := file.read(min(left, 1 << 20))):
+                    digest.update(block)
+                    left -= len(block)
+                if left > 0 or digest.hexdigest() != mark["digest"]:
+                    raise ActionLogError(f"{self.path} is damaged")
+                self._arrays, self._bytes, self._digest = mark["arrays"], mark["bytes"], digest
+                file.seek(0)
+                for _ in range(mark["arrays"]):
+                    yield np.load(file, allow_pickle=False)
+        except OSError as error:
+            raise ActionLogError(f"{self.path} cannot be read ({error.strerror})") from error
+
+    def clear(self) -> None:
+        """Begin an empty file with the next array."""
+        self._arrays, self._bytes, self._digest = 0, 0, hashlib.sha256()

@@ -1,0 +1,128 @@
+"""How often the gate on staleness was escaped in the runs of a study, which their timelines know without training.
+
+A queue that the gate refuses is aggregated all the same once as many gradients wait as there are learners, or nothing
+else can happen before the round is over. As the threshold decays, that becomes the rule.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from textwrap import fill
+
+from stellaris_jax.compose import load_config
+from stellaris_jax.reproduce.history import Series, rounds_of
+from stellaris_jax.reproduce.store import Learned
+from stellaris_jax.telemetry.format import count, percent
+from stellaris_jax.timeline import RULES, Group
+
+FILE = "gate.csv"
+SHARES = {
+    "share": "of all groups",
+    "late_share": "of late groups",
+    "late_gradient_share": "of late gradients",
+}
+"""What of groups and gradients has escaped, in the file and in the table."""
+ABOUT = (
+    "How often the gate was escaped: groups that were aggregated although their mean staleness was above its "
+    "threshold, since as many gradients waited as there are learners, or the round had nothing else to wait for. As "
+    "the threshold decays the rule becomes *n gradients, or the end of the round*; *late* is the later half of the "
+    "rounds."
+)
+
+
+@dataclass(frozen=True)
+class Escapes:
+    """The groups that all seeds of a series have aggregated, and those of them that escaped; both in the later half of
+    the rounds, too; and the gradients in either there."""
+
+    figure: str
+    env: str
+    series: str
+    seeds: int
+    groups: int
+    escapes: int
+    late_groups: int
+    late_escapes: int
+    late_gradients: int
+    late_escaped_gradients: int
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of groups that escaped, of all and of late ones, and of late gradients in groups that escaped."""
+        pairs = (
+            (self.escapes, self.groups),
+            (self.late_escapes, self.late_groups),
+            (self.late_escaped_gradients, self.late_gradients),
+        )
+        return {name: part / whole if whole else 0.0 for name, (part, whole) in zip(SHARES, pairs, strict=True)}
+
+
+NAMES = tuple(field.name for field in fields(Escapes))
+
+
+def escapes(figure: str, series: Series, curves: Sequence[Learned]) -> Escapes | None:
+    """What the timelines of these seeds say; None where the series' rule has no gate."""
+    config = load_config([*series.variant.overrides, *series.billing])
+    if not RULES[config.system.rule].gated:
+        return None
+    groups: list[Group] = []
+    late: list[Group] = []
+    for one in curves:
+        rounds = rounds_of(config, one)
+        groups += [group for record in rounds for group in record.groups]
+        late += [group for record in rounds[len(rounds) // 2 :] for group in record.groups]
+    gradients = [sum(len(group.gradients) for group in some) for some in (late, _escaped(late))]
+    counts = (len(groups), len(_escaped(groups)), len(late), len(_escaped(late)), *gradients)
+    return Escapes(figure, series.env, series.name, len(curves), *counts)
+
+
+def _escaped(groups: Sequence[Group]) -> list[Group]:
+    return [group for group in groups if group.escaped]
+
+
+def write(rows: Iterable[Escapes], path: Path) -> None:
+    """Enter rows into a file in place of what it has of their figures and environments."""
+    rows = list(rows)
+    if not rows:
+        return
+    replaced = {(row.figure, row.env) for row in rows}
+    kept = [row for row in read(path) if (row.figure, row.env) not in replaced]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*NAMES, *SHARES])
+        writer.writeheader()
+        for row in [*kept, *rows]:
+            writer.writerow(asdict(row) | {name: f"{share:.3g}" for name, share in row.shares.items()})
+
+
+def read(path: Path) -> list[Escapes]:
+    """What `write` wrote; nothing where there is no file."""
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return [
+            Escapes(row["figure"], row["env"], row["series"], *(int(row[name]) for name in NAMES[3:]))
+            for row in csv.DictReader(file)
+        ]
+
+
+def table(path: Path, figures: Sequence[str]) -> list[str]:
+    """The lines of a README about it: one for all series of an environment whose timelines are the same."""
+    rows = [row for figure in figures for row in read(path) if row.figure == figure]
+    if not rows:
+        return []
+    alike: dict[tuple[str, tuple[int, ...]], list[Escapes]] = {}
+    for row in rows:
+        alike.setdefault((row.env, tuple(getattr(row, name) for name in NAMES[3:])), []).append(row)
+    header = ("environment", "figure: series", "seeds", "groups", "escaped", *SHARES.values())
+    lines = [fill(ABOUT, 118), "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for (env, _), members in alike.items():
+        one, parts = members[0], groupby(members, key=attrgetter("figure"))
+        names = "; ".join(f"{figure}: {', '.join(row.series for row in part)}" for figure, part in parts)
+        counts = (count(one.seeds), count(one.groups), count(one.escapes))
+        lines.append(f"| {' | '.join([env, names, *counts, *map(percent, one.shares.values())])} |")
+    return [*lines, "", f"[{path.name}]({path.name})"]

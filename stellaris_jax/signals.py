@@ -1,0 +1,123 @@
+"""SIGINT and SIGTERM: noted at once, and obeyed as soon as what is under way has been brought to an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE_SECONDS = 5.0
+"""How long a SIGTERM waits for work that leaves nothing behind, such as compiling."""
+FUSE_SECONDS = 3.0
+"""How long a second signal waits for the process to end by itself."""
+
+
+class Abandoned(KeyboardInterrupt):
+    """A second signal came; what is still being computed need not be waited for."""
+
+    def __init__(self, signum: int):
+        super().__init__(f"abandoned by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+class Signals:
+    """Within, the first SIGINT or SIGTERM is only noted (`stopping` is set); a second one raises `Abandoned`.
+
+    Python handles signals between two instructions of the main thread, which a compiled program may keep for minutes.
+    So a thread of our own is woken by them. It tells what is being waited for, and ends the process where the main
+    thread does not get to: after a second signal, and after a SIGTERM while only `transient` work is under way.
+
+    Outside the main thread nothing is caught: whoever runs that has the signals.
+
+    Args:
+      tell: shows a message; called from the thread.
+      leave: called before the process is ended from there, and given a second.
+    """
+
+    def __init__(self, tell: Callable[[str], None], leave: Callable[[], None]):
+        self.tell, self.leave = tell, leave
+        self.stopping = threading.Event()
+        self.caught: list[int] = []
+        self._work, self._transient = "what is under way", False
+        self._handled = 0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    @contextmanager
+    def during(self, work: str, transient: bool = False) -> Iterator[None]:
+        """Name what is under way; `transient` work is of no use to anybody once it has been given up."""
+        before = self._work, self._transient
+        self._work, self._transient = work, transient
+        try:
+            yield
+        finally:
+            self._work, self._transient = before
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._reader, self._writer = socket.socketpair()
+            self._writer.setblocking(False)
+            self._previous = {signum: signal.signal(signum, self._handle) for signum in SIGNALS}
+            self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+            self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._previous:
+            return
+        for signum, handler in self._previous.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        signal.set_wakeup_fd(self._previous_fd)
+        self._writer.close()
+        self._thread.join()
+        self._reader.close()
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        """In the main thread. The first signal is the thread's to note; a second one has its usual effect."""
+        self._handled += 1
+        if self._handled > 1:
+            raise Abandoned(signum)
+
+    def _watch(self) -> None:
+        """In the thread: read the numbers of signals as they arrive, until the other end is closed."""
+        deadline: float | None = None
+        while True:
+            self._reader.settimeout(None if deadline is None else max(0.01, deadline - time.monotonic()))
+            try:
+                number = self._reader.recv(1)
+            except TimeoutError:
+                self._end()
+                continue
+            if not number:
+                return
+            if number[0] not in SIGNALS:
+                continue
+            self.caught.append(number[0])
+            if len(self.caught) > 1:
+                deadline = time.monotonic() + FUSE_SECONDS
+            elif self._note(signal.Signals(number[0])):
+                deadline = time.monotonic() + PATIENCE_SECONDS
+
+    def _note(self, signum: signal.Signals) -> bool:
+        """Take note of the first signal; whether the process is to end soon whatever happens."""
+        impatient = self._transient and signum == signal.SIGTERM
+        limit = f" for at most {PATIENCE_SECONDS:.0f} s" if impatient else ""
+        self.stopping.set()
+        self.tell(f"{signum.name}: waiting{limit} for {self._work}; a second signal ends the run at once")
+        return impatient
+
+    def _end(self) -> None:
+        """End the process from here; what has been saved is whole whenever that happens."""
+        farewell = threading.Thread(target=self.leave, daemon=True)
+        farewell.start()
+        farewell.join(1.0)
+        os._exit(128 + self.caught[-1])

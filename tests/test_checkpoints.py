@@ -1,0 +1,375 @@
+"""Checkpoints: damaged and stray ones set aside, saves confirmed, the best one kept, rounds saved first."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from test_telemetry import read_events
+from test_trainer import REPOSITORY, TINY, assert_identical, start, steps, tiny, wait_for_checkpoints
+
+from stellaris_jax import Config, Trainer, cli, load_config
+from stellaris_jax.billing import Bill
+from stellaris_jax.checkpoint import CheckpointError, Checkpoints
+from stellaris_jax.evaluate import Evaluation
+from stellaris_jax.report.runs import read_run
+from stellaris_jax.run import Interrupted, open_run, train
+from stellaris_jax.schema import RunError
+from stellaris_jax.telemetry.jsonl import read_records
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+STATE = {"x": jnp.arange(3.0)}
+ABSTRACT = {"x": jax.ShapeDtypeStruct((3,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))}
+
+
+def silent(_: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def reference(shared_programs: None) -> Trainer:
+    """What eight uninterrupted rounds learn."""
+    trainer = Trainer(tiny(steps(8)))
+    trainer.run()
+    return trainer
+
+
+def evaluations(run_dir: Path) -> list[int]:
+    return [record["round"] for record in read_records(run_dir / "metrics.jsonl") if record["kind"] == "evaluation"]
+
+
+# Damage --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "stray", "file"])
+def test_a_damaged_newest_checkpoint_does_not_stop_later_ones(damage: str, reference: Trainer, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(tiny(steps(6), f"run.dir={run_dir}", "checkpoint.interval=2"))
+    saved = run_dir / "checkpoints"
+    if damage == "stray":
+        (saved / "99999").mkdir()
+    elif damage == "file":
+        (saved / "99999").write_text("not a checkpoint")
+    else:
+        for data in (saved / "6" / "state").glob("**/d/*"):
+            raw = bytearray(data.read_bytes())
+            raw[len(raw) // 2] ^= 1
+            data.write_bytes(raw if damage == "flipped" else b"")
+    train(load_config([f"resume={run_dir}", steps(8)]))
+    names = {path.name for path in saved.iterdir()}
+    assert "8" in names
+    assert {"flipped": "damaged-6", "empty": "damaged-6", "stray": "damaged-99999", "file": "99999"}[damage] in names
+    assert_identical(open_run(run_dir), reference)
+
+
+def test_what_is_set_aside_is_never_overwritten(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=5)
+    for round_ in (1, 2):
+        checkpoints.save(round_, STATE, {})
+    checkpoints.close()
+    for expected in ({"damaged-2"}, {"damaged-2", "damaged-2-2"}):
+        for path in (tmp_path / "checkpoints" / "2").rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"")
+        checkpoints = Checkpoints(tmp_path / "checkpoints", keep=5)
+        assert checkpoints.restore(ABSTRACT, silent)[0] == 1
+        checkpoints.save(2, STATE, {"again": True})
+        checkpoints.wait()
+        assert {path.name for path in (tmp_path / "checkpoints").glob("damaged*")} == expected
+        assert checkpoints.restore(ABSTRACT, silent)[2] == {"again": True}
+        checkpoints.close()
+
+
+@pytest.mark.parametrize("failing", ["silent", "raising"])
+def test_a_save_that_was_not_confirmed_is_an_error(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*_: Any, **__: Any) -> bool:
+        if failing == "raising":
+            raise ValueError("somewhere [os_error_code='28']\nand much more")
+        return False
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", save)
+    reason = "No space left on device" if failing == "raising" else "there is no "
+    with pytest.raises(CheckpointError, match=rf"round 1 could not be saved in .*/checkpoints \({reason}.*\)\.$"):
+        checkpoints.save(1, STATE, {})
+        checkpoints.save(2, STATE, {})
+    checkpoints.close()
+
+
+# The best one --------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
+    """Whatever else is scored after it, numbers or not, and over a restart."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    for round_, score in enumerate([1.0, 5.0, math.nan, -math.inf, None, math.inf, 4.0], start=1):
+        checkpoints.save(round_, STATE, {})
+        checkpoints.score(round_, score)
+    assert checkpoints.rounds() == [2, 7]
+    checkpoints.close()
+    again = Checkpoints(tmp_path / "checkpoints", keep=1)
+    again.score(2, 5.0)
+    again.score(7, 4.0)
+    for round_ in (8, 9):
+        again.save(round_, STATE, {})
+    assert again.rounds() == [2, 9]
+    again.close()
+
+
+def test_one_nan_evaluation_does_not_lose_the_best_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = {1: 1.0, 2: 9.0, 3: math.nan, 4: 2.0, 5: 3.0, 6: 4.0, 7: math.nan, 8: 5.0}
+
+    def evaluate(trainer: Trainer) -> Evaluation:
+        values = np.full((1, 4), returns[trainer.round])
+        return Evaluation(values, np.ones((1, 4)))
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    run_dir = tmp_path / "run"
+    train(tiny(steps(6), f"run.dir={run_dir}", "evaluation.points=6", "checkpoint.keep=1"))
+    present = {path.name for path in (run_dir / "checkpoints").iterdir()}
+    assert present == {"2", "6"}
+    train(load_config([f"resume={run_dir}", steps(8), "evaluation.points=8"]))
+    assert {path.name for path in (run_dir / "checkpoints").iterdir()} == {"2", "8"}
+
+
+# Before what may fail ------------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_that_fails_loses_no_round(
+    reference: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its round is on disk, also where no checkpoint was due; the evaluation is made up for by going on."""
+    evaluate = Trainer.evaluate
+
+    def failing(trainer: Trainer) -> Evaluation:
+        if trainer.round == 4:
+            assert (run_dir / "checkpoints" / "4").is_dir()
+            raise ZeroDivisionError("the evaluation broke")
+        return evaluate(trainer)
+
+    run_dir = tmp_path / "run"
+    monkeypatch.setattr(Trainer, "evaluate", failing)
+    with pytest.raises(ZeroDivisionError, match="the evaluation broke"):
+        train(tiny(steps(8), f"run.dir={run_dir}", "evaluation.points=4", "checkpoint.interval=7"))
+    assert evaluations(run_dir) == [2]
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    train(load_config([f"resume={run_dir}"]))
+    assert evaluations(run_dir) == [2, 4, 6, 8]
+    assert_identical(open_run(run_dir), reference)
+    wall = [record["wall_seconds"] for record in read_records(run_dir / "metrics.jsonl")]
+    assert wall == sorted(wall)
+
+
+def test_an_environment_that_fails_loses_no_round(
+    reference: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Trainer.step
+
+    def failing(trainer: Trainer) -> list[dict[str, Any]]:
+        if trainer.round == 5:
+            raise OSError("the environment broke")
+        return step(trainer)
+
+    run_dir = tmp_path / "run"
+    monkeypatch.setattr(Trainer, "step", failing)
+    with pytest.raises(OSError, match="the environment broke"):
+        train(tiny(steps(8), f"run.dir={run_dir}", "engine.chunk_rounds=1"))
+    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["5"]
+    monkeypatch.setattr(Trainer, "step", step)
+    train(load_config([f"resume={run_dir}"]))
+    assert_identical(open_run(run_dir), reference)
+
+
+@pytest.mark.parametrize("when", ["compile", "step"])
+def test_a_signal_is_obeyed_after_what_is_under_way(
+    when: str, reference: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither is a chunk begun after the compiler, nor an evaluation after the chunk."""
+    original = getattr(Trainer, when)
+
+    def interrupted(trainer: Trainer) -> Any:
+        trainer.engine.widths.clear()  # nothing is compiled yet
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert trainer.stopping.wait(60)
+        assert "SIGTERM: waiting " in capsys.readouterr().out, "it is told at once"
+        return original(trainer)
+
+    run_dir = tmp_path / "run"
+    new = "network.hidden=[9]" if when == "compile" else "network.hidden=[8]"  # what no other test has compiled
+    monkeypatch.setattr(Trainer, when, interrupted)
+    monkeypatch.setattr("stellaris_jax.signals.PATIENCE_SECONDS", 600.0)  # this process is pytest
+    with pytest.raises(Interrupted) as stop:
+        train(tiny(steps(8), f"run.dir={run_dir}", "evaluation.points=8", new))
+    monkeypatch.setattr(Trainer, when, original)
+    assert stop.value.signum == signal.SIGTERM
+    rounds = [record["round"] for record in read_records(run_dir / "metrics.jsonl")]
+    assert rounds == ([] if when == "compile" else [1])
+    train(load_config([f"resume={run_dir}"]))
+    assert evaluations(run_dir) == list(range(1, 9))
+    if when == "step":
+        assert_identical(open_run(run_dir), reference)
+
+
+def test_compiling_is_told_of_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    original = Trainer.compile
+
+    def watched(trainer: Trainer) -> float:
+        shown.append(capsys.readouterr().out)
+        return original(trainer)
+
+    monkeypatch.setattr(Trainer, "compile", watched)
+    train(tiny(steps(2), f"run.dir={tmp_path / 'run'}", "network.hidden=[10]"))
+    assert "building gymnax/CartPole-v1" in shown[0] and shown[0].endswith("compiling rounds 1 to 2\n")
+
+
+# What becomes of the rest --------------------------------------------------------------------------------------------
+
+
+def points(run_dir: Path) -> dict[str, list[int]]:
+    """What TensorBoard shows of a run directory: the steps of a point of rounds, and of one of evaluations."""
+    shown: dict[str, list[int]] = {"train/entropy": [], "eval/return_mean": []}
+    for file in sorted(run_dir.glob("events.*"), key=lambda path: len(path.name)):
+        for event in read_events(file):
+            if event.HasField("session_log"):
+                shown = {tag: [step for step in steps_ if step < event.step] for tag, steps_ in shown.items()}
+            for value in event.summary.value:
+                if value.tag in shown:
+                    shown[value.tag].append(event.step)
+    return shown
+
+
+def test_a_kill_loses_no_point_of_tensorboard(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(
+        run_dir, *TINY, steps(400), f"run.dir={run_dir}", "evaluation.points=100", "checkpoint.interval=4"
+    )
+    wait_for_checkpoints(process, run_dir, 3)
+    process.kill()
+    process.communicate(timeout=60)
+    assert not (run_dir / "summary.json").exists(), "the run ended before it could be killed"
+    newest = max(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
+    assert set(points(run_dir)["train/entropy"]) >= {128 * round_ for round_ in range(1, newest + 1)}
+    train(load_config([f"resume={run_dir}"]))
+    assert points(run_dir) == {
+        "train/entropy": [128 * round_ for round_ in range(1, 401)],
+        "eval/return_mean": [128 * round_ for round_ in range(4, 401, 4)],
+    }
+
+
+@pytest.mark.parametrize("limit", [2_000, 20_000])
+def test_a_full_disk_is_one_sentence(limit: int, tmp_path: Path) -> None:
+    """Files may not grow beyond so many bytes: first the configuration does not fit, then the metrics."""
+    code = (
+        "import sys; from stellaris_jax.cli import main; sys.path.insert(0, sys.argv.pop(1)); import train\n"
+        "import resource, stellaris_jax.run, jax; jax.config.update('jax_enable_compilation_cache', False)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY)); main(train.task)"
+    )
+    overrides = [*TINY, steps(60), f"run.dir={tmp_path / 'run'}", "checkpoint.interval=20"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(REPOSITORY / "scripts"), *overrides],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert "File too large" in done.stderr and str(tmp_path / "run") in done.stderr
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != limit, "the limit is the other process's"
+
+
+# Results that are none -----------------------------------------------------------------------------------------------
+
+
+def failed(run_dir: Path, *overrides: str) -> dict[str, Any]:
+    """The summary of a run that ends without a result, whose sentence is the error's."""
+    with pytest.raises(RunError) as error:
+        train(tiny(f"run.dir={run_dir}", *overrides))
+    text = (run_dir / "summary.json").read_text()
+    summary: dict[str, Any] = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert str(error.value) == f"{run_dir}: {summary['failure']}"
+    return summary
+
+
+def test_a_run_that_learned_from_nothing_has_failed(tmp_path: Path) -> None:
+    nonfinite = ["env=diagnostic/nonfinite", "env.kwargs={}", "env.normalize_reward=false", "evaluation.episodes=0"]
+    broken = [*nonfinite, "algorithm.rollout_length=256", "algorithm.minibatches=2", "total_steps=4096", "num_seeds=2"]
+    summary = failed(tmp_path / "run", *broken)
+    assert summary["nonfinite_gradients"] == 2 * summary["gradients"] > 0
+    assert "no gradient of seeds 0, 1 was finite" in summary["failure"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_return_that_is_not_finite_has_failed(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returns = np.array([[1.0, 2.0], [value, 1.0]])
+    monkeypatch.setattr(Trainer, "evaluate", lambda *_: Evaluation(returns, np.ones((2, 2))))
+    summary = failed(tmp_path / "run", steps(2), "num_seeds=2")
+    assert f"evaluated return is {value}" in summary["failure"]
+    assert summary["eval_return_per_seed"] == [1.5, None]
+
+
+def test_dollars_without_end_have_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stellaris_jax.records.bill", lambda *_: Bill(math.inf))
+    summary = failed(tmp_path / "run", steps(2))
+    assert "cost in dollars is inf" in summary["failure"] and summary["cost_usd"] is None
+
+
+def test_a_failed_run_exits_with_one_and_a_sentence(tmp_path: Path) -> None:
+    """A loss beyond float32 has no finite gradient."""
+    overrides = [*TINY, steps(2), f"run.dir={tmp_path / 'run'}", "algorithm.value_coefficient=3e38"]
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *overrides],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    reason = "no gradient of seed 0 was finite, so all were rejected and nothing was learned."
+    assert done.stderr == f"error: {tmp_path / 'run'}: {reason}\n"
+
+
+def test_a_sweep_goes_on_after_a_run_without_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stellaris_jax.report.sweep.report", lambda folder: None)
+    seen = []
+
+    def task(config: Config) -> None:
+        seen.append(config.seed)
+        if config.seed == 1:
+            raise RunError("its return is nan.")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(task, ["-m", "seed=0,1,2"])
+    assert stopped.value.code == 1 and seen == [0, 1, 2]
+    assert capsys.readouterr().err == "error: its return is nan.\nerror: 1 of 3 points have no result: 1.\n"
+
+
+def test_a_run_without_result_is_reported_as_failed(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"eval_return_mean": null, "failure": "its return is nan."}')
+    assert read_run(tmp_path).summary is None
+    (tmp_path / "summary.json").write_text('{"eval_return_mean": 1.0, "failure": null}')
+    assert read_run(tmp_path).summary == {"eval_return_mean": 1.0, "failure": None}

@@ -1,0 +1,100 @@
+"""A trained policy as users hold it: one observation or a batch, compiled once, carried elsewhere by pickle."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stellaris_jax.config import Config
+from stellaris_jax.envs.base import Box, Discrete, Space
+from stellaris_jax.networks import ActorCritic
+from stellaris_jax.policy import Policy
+from stellaris_jax.rollout import init_normalizers, view
+
+
+def make(observation: Box, action: Space) -> Policy:
+    """A policy of random parameters that has seen some observations."""
+    config = Config()
+    config.network.hidden, config.env.normalize_observation = [8], observation.dtype == "float32"
+    network = ActorCritic(observation, action, config.network)
+    params = network.init(jax.random.key(0))
+    params += 0.3 * jax.random.normal(jax.random.key(1), params.shape)
+    normalizers = init_normalizers(observation)
+    seen = normalizers.obs._replace(mean=jnp.full(observation.shape, 0.5), variance=jnp.full(observation.shape, 4.0))
+    return Policy(network, params, normalizers._replace(obs=seen), config)
+
+
+REAL = Box((4,), (-9.0,) * 4, (9.0,) * 4)
+BYTES = Box((2, 3), (0.0,) * 6, (255.0,) * 6, "uint8")
+
+
+def observations(space: Box, count: int) -> np.ndarray:
+    drawn = np.random.default_rng(0).uniform(space.low[0], space.high[0], (count, *space.shape))
+    return drawn.astype(space.dtype)
+
+
+@pytest.mark.parametrize("space", [REAL, BYTES])
+def test_acts_as_the_network_that_was_trained(space: Box) -> None:
+    """On bytes, too: networks read them as fractions, and as soon as they are floats no longer."""
+    policy, obs = make(space, Box((2,), (-1.0,) * 2, (1.0,) * 2)), observations(space, 5)
+    tree = policy.network.unravel(policy.params)
+    parameters = policy.network.policy(tree, view(policy.normalizers, jnp.asarray(obs), policy.config.env))
+    expected = policy.network.distribution.mode(parameters)
+    np.testing.assert_allclose(policy(obs), expected, rtol=1e-5)
+    one = policy(obs[3])
+    assert one.shape == (2,) and policy(obs[:1]).shape == (1, 2)
+    np.testing.assert_allclose(one, expected[3], rtol=1e-5)
+    np.testing.assert_allclose(policy(obs[3].tolist()), one)
+
+
+def test_samples_by_a_key() -> None:
+    policy = make(REAL, Discrete(3))
+    obs = observations(REAL, 1).repeat(400, axis=0)
+    drawn = np.asarray(policy(obs, jax.random.key(0)))
+    assert drawn.dtype == np.int32 and set(drawn) == {0, 1, 2}
+    np.testing.assert_array_equal(drawn, policy(obs, jax.random.key(0)))
+    assert policy(obs[0], jax.random.key(0)).shape == ()
+
+
+def test_is_compiled_once_for_each_size_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, traced = make(REAL, Discrete(3)), []
+    original = policy.network.policy
+    monkeypatch.setattr(policy.network, "policy", lambda *given: traced.append(given) or original(*given))
+    for obs in observations(REAL, 4):
+        policy(obs)
+    assert len(traced) == 1
+    for _ in range(3):
+        policy(observations(REAL, 4))
+    assert len(traced) == 2
+
+
+def test_works_inside_other_programs() -> None:
+    policy, obs = make(REAL, Discrete(3)), observations(REAL, 4)
+    np.testing.assert_array_equal(jax.jit(policy)(obs), policy(obs))
+    np.testing.assert_array_equal(jax.vmap(policy)(obs), policy(obs))
+
+
+def test_is_carried_to_another_process(tmp_path: Path) -> None:
+    policy, obs = make(REAL, Discrete(3)), observations(REAL, 8)
+    expected = np.asarray(policy(obs))  # what it has compiled stays here
+    (tmp_path / "policy").write_bytes(pickle.dumps(policy))
+    np.save(tmp_path / "obs.npy", obs)
+    code = (
+        "import pickle, numpy, pathlib; policy = pickle.loads(pathlib.Path('policy').read_bytes());"
+        "print(numpy.asarray(policy(numpy.load('obs.npy'))).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(expected.tolist())
+
+
+@pytest.mark.parametrize("shape", [(3,), (), (2, 5), (2, 2, 4)])
+def test_other_shapes_are_refused_in_a_sentence(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"accepted: \(4,\) or \(B, 4\)"):
+        make(REAL, Discrete(3))(np.zeros(shape))

@@ -1,0 +1,78 @@
+"""What a run records, beside what happened: the step size, and how often the gate was escaped."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import optax
+import pytest
+
+from stellaris_jax.aggregator import MODES, staleness_weighted
+from stellaris_jax.compose import load_config
+from stellaris_jax.config import Config
+from stellaris_jax.records import Accounts
+from stellaris_jax.telemetry.summary import summary_rows
+from stellaris_jax.timeline import Round, Timeline, Usage
+
+SMALL = ("env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2", "algorithm.minibatches=8")
+
+
+def simulated(config: Config, rounds: int) -> list[Round]:
+    timeline = Timeline.of(config, seed=0)
+    return [timeline.next_round() for _ in range(rounds)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_learning_rate_is_the_step_that_was_made(mode: str) -> None:
+    """An optimizer whose every step is as long as its learning rate, whatever the gradient."""
+    config = load_config([*SMALL, "system=stellaris", f"system.aggregation={mode}"])
+    rate, factor = config.algorithm.learning_rate, 0.75
+    unit = optax.stateless(lambda updates, params: -rate * jnp.sign(updates))
+    aggregator = staleness_weighted(unit, mode)
+    for record in simulated(config, 3):
+        moved, steps = 0.0, 0
+        state = aggregator.init(jnp.zeros(1))
+        for group in record.groups:
+            size = len(group.weights)
+            updates, state = aggregator.update(
+                jnp.ones((size, 1)),
+                state,
+                jnp.zeros(1),
+                weights=jnp.array(group.weights),
+                size=jnp.int32(size),
+                step_scale=factor,
+            )
+            moved -= float(updates[0])
+            steps += size if mode == "sequential" else 1
+        logged = Accounts(config).timeline([record], factor, computed=16)["learning_rate"]
+        assert logged == pytest.approx(moved / steps, rel=1e-5)
+    assert (logged == pytest.approx(rate * factor)) == (mode == "gradient"), "only there staleness changes no step"
+
+
+def test_escapes_are_counted_beside_the_groups_they_are_of() -> None:
+    """Where no staleness is allowed any more, most groups of the last rounds have escaped; no other rule has a gate."""
+    gated = load_config([*SMALL, "system=stellaris", "system.decay=0.5", "num_seeds=2"])
+    accounts, row = Accounts(gated), [simulated(gated, 6)[-1]] * 2
+    record = accounts.timeline(row, 1.0, computed=16)
+    groups = [group for one in simulated(gated, 6) for group in one.groups]
+    assert record["gate_groups"] == 2 * len(groups)
+    assert record["gate_escapes"] == 2 * sum(group.escaped for group in groups)
+    assert 0 < record["gate_escapes"] < record["gate_groups"]
+    summary = accounts.summary(None, [one.usage for one in row], computed=96)
+    assert [summary[key] for key in ("gate_groups", "gate_escapes")] == [record["gate_groups"], record["gate_escapes"]]
+    open_ = load_config([*SMALL, "system=async"])
+    record = Accounts(open_).timeline(simulated(open_, 1), 1.0, computed=16)
+    assert record["gate_groups"] is record["gate_escapes"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ((), "128 (platform.actors) for 8 environments, as VMs"),
+        (("system.actor_billing=serverless",), "128 (platform.actors) for 8 environments, as functions"),
+        (("scaling=fixed", "scaling.actors=4", "scaling.maximum=4"), "at most 4, 2 environments each, as VMs"),
+    ],
+)
+def test_the_summary_says_whom_the_bill_is_for(settings: tuple[str, ...], shown: str) -> None:
+    config = load_config([*SMALL, *settings])
+    summary = Accounts(config).summary(None, [Usage(seconds=1.0)], computed=0)
+    assert dict(summary_rows(summary))["billed actors"] == shown
