@@ -63,7 +63,7 @@ def main() -> None:
     console = wide_console()
     result: Any
     if getattr(arguments, "json", None) is not None:
-        check_file(arguments.json)
+        program.check_output("--json", arguments.json)
     if arguments.command == "measure":
         print(json.dumps(benchmark.measure(arguments.job, arguments.system, arguments.seed)))
         return
@@ -88,17 +88,6 @@ def main() -> None:
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def check_file(path: Path) -> None:
-    """Make the directory of a file that is to be written. Raises ConfigError where there cannot be such a file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fits = not path.is_dir()
-    except OSError:
-        fits = False
-    if not fits:
-        raise ConfigError(f"--json={path} cannot be a file.")
-
-
 def check_peer(peer: str, python: str) -> None:
     """Raise ConfigError unless `python` runs and has what a peer needs: found out before an hour has gone by."""
     module = PEER_MODULES[peer]
@@ -115,6 +104,7 @@ def write_delays(console: Console, arguments: argparse.Namespace) -> None:
 
     if arguments.out.exists():
         raise ConfigError(f"--out={arguments.out} exists; name another file.")
+    program.check_output("--out", arguments.out)
     table = calibrate(load_config(arguments.overrides), arguments.repeats)
     command = shlex.join(
         ["python", "scripts/benchmark.py", "calibrate", *arguments.overrides, "--out", str(arguments.out)]

@@ -37,7 +37,8 @@ def main() -> None:
 
     enable_compile_cache()
     if arguments.out.exists():
-        raise ConfigError(f"--out {arguments.out} exists; name another file.")
+        raise ConfigError(f"--out={arguments.out} exists; name another file.")
+    program.check_output("--out", arguments.out)
     start = Scheduler.load(arguments.start) if arguments.start else None
     begin = time.perf_counter()
     scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)

@@ -16,6 +16,7 @@ import jax
 
 from stellaris_jax.compose import load_config
 from stellaris_jax.run import device_name, enable_compile_cache, versions
+from stellaris_jax.schema import ConfigError
 from stellaris_jax.telemetry.format import significant
 from stellaris_jax.trainer import Trainer
 
@@ -119,8 +120,10 @@ def measure(job: str, system: str, seed: int = 0) -> Figures:
 
 
 def _in_own_process(command: list[str]) -> Figures:
-    """Run a command whose last line of output is one JSON object."""
+    """Run a command whose last line of output is one JSON object. A ConfigError there is one here."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 2 and done.stderr.startswith("error: "):
+        raise ConfigError(done.stderr.removeprefix("error: ").strip())
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from stellaris_jax.schema import LAST_SEED, ConfigError, RunError
@@ -42,6 +43,16 @@ def seed(text: str) -> int:
     if number > LAST_SEED:
         raise argparse.ArgumentTypeError(f"must be at most {LAST_SEED}, not {text}")
     return number
+
+
+def check_output(option: str, path: Path) -> None:
+    """Make the directory of a file that will be written after much work. Raises ConfigError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError
+    except OSError:
+        raise ConfigError(f"{option}={path} cannot be written.") from None
 
 
 def run(main: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ import jax
 import pytest
 from rich.console import Console
 
-from stellaris_jax import cli, load_config, program
+from stellaris_jax import ConfigError, benchmark, cli, load_config, program
 from stellaris_jax.compose import to_yaml
 from stellaris_jax.config import knobs
 from stellaris_jax.telemetry.progress import LiveDisplay
@@ -64,7 +64,9 @@ def process(command: str, cwd: Path, **environment: str) -> subprocess.Completed
         ("benchmark.py throughput --rejax /nope", "--rejax=/nope is not a program"),
         (f"benchmark.py throughput --rejax {sys.executable}", "is not a Python that has rejax"),
         ("benchmark.py engine --repeats 0", "--repeats: must be an integer of at least 1"),
-        ("benchmark.py envs --json /dev/null/figures.json", "--json=/dev/null/figures.json cannot be a file"),
+        ("benchmark.py envs --json /dev/null/figures.json", "--json=/dev/null/figures.json cannot be written"),
+        ("benchmark.py calibrate --out /dev/null/mine.yaml", "--out=/dev/null/mine.yaml cannot be written"),
+        ("train_scheduler.py --out /dev/null/x.npz", "--out=/dev/null/x.npz cannot be written"),
         ("plot.py", "name a run directory"),
         ("plot.py nowhere", "nowhere holds no metrics"),
         ("plot.py --sweep nowhere", "--sweep=nowhere is not a directory"),
@@ -198,6 +200,13 @@ def test_platforms_that_are_not_there(platform: str, tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stderr.startswith(f"error: JAX_PLATFORMS={platform} ")
 
 
+def test_what_a_measurement_in_another_process_refuses() -> None:
+    """Its sentence is ours, instead of a traceback around it."""
+    command = [sys.executable, str(SCRIPTS / "benchmark.py"), "measure", "cartpole_small", "central", "--seed", "-1"]
+    with pytest.raises(ConfigError, match=r"^argument --seed: must be an integer of at least 0, not '-1'$"):
+        benchmark._in_own_process(command)
+
+
 @pytest.mark.parametrize("command", ["train.py engine.devices=4", "train.py -m engine.devices=1,4"])
 def test_devices_of_a_cpu(command: str, tmp_path: Path) -> None:
     """In a process of its own, where importing gymnax starts JAX."""
@@ -210,7 +219,7 @@ def test_devices_of_a_cpu(command: str, tmp_path: Path) -> None:
 
 def test_more_devices_than_there_are() -> None:
     """JAX has started in this process."""
-    with pytest.raises(program.ConfigError, match=r"engine\.devices=16 is too many"):
+    with pytest.raises(ConfigError, match=r"engine\.devices=16 is too many"):
         load_config(["engine.devices=16"])
 
 
