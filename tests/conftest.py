@@ -38,9 +38,13 @@ def pytest_configure() -> None:
     jax.config.update("jax_num_cpu_devices", 4)
 
 
+MADE: dict[Any, Any] = {}
+"""Engines and evaluators of this process, by what shapes their programs."""
+
+
 @pytest.fixture(scope="module")
 def shared_programs() -> Iterator[None]:
-    """Trainers of a module share what they compile, as far as their configurations allow it."""
+    """Trainers share what they compile with those before, as far as their configurations allow it."""
     from stellaris_jax import trainer
 
     def key(config: Config) -> str:
@@ -48,15 +52,13 @@ def shared_programs() -> Iterator[None]:
         return json.dumps([static, [attrgetter(name)(config) for name in COMPILED]], sort_keys=True)
 
     def remembered(make: Callable[..., Any], place: int) -> Callable[..., Any]:
-        made: dict[Any, Any] = {}
-
         def remember(*arguments: Any) -> Any:
             """`arguments[place]` is the configuration; what shapes the program beside it has an equal value."""
             rest = [repr(x) for x in arguments if isinstance(x, (int, trainer.PlanShape))]
-            found = (key(arguments[place]), *rest)
-            if found not in made:
-                made[found] = make(*arguments)
-            return made[found]
+            found = (make, key(arguments[place]), *rest)
+            if found not in MADE:
+                MADE[found] = make(*arguments)
+            return MADE[found]
 
         return remember
 

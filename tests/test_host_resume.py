@@ -51,8 +51,10 @@ def settings(env: str, *overrides: str) -> Config:
     return config(*ENVS[env], *overrides)
 
 
-@pytest.mark.parametrize("overlap", ["true", "false"])
-@pytest.mark.parametrize("env", list(ENVS))
+ENVPOOL = [pytest.param(env, "false", marks=pytest.mark.slow) for env in ("hopper", "atari")]
+
+
+@pytest.mark.parametrize(("env", "overlap"), [*((env, "true") for env in ENVS), ("clockwork", "false"), *ENVPOOL])
 def test_evaluations_checkpoints_and_restarts_leave_no_trace(env: str, overlap: str, tmp_path: Path) -> None:
     """One run without any, one with both after every round that is taken up anew after every second one."""
     common = [f"env.overlap={overlap}", "evaluation.episodes=1"]

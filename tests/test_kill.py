@@ -57,7 +57,6 @@ ENVIRONMENTS = {
     "own": ["env.name=test/clockwork", "env.kwargs={}"],
     "envpool": ["env=envpool/cartpole", "env.overlap=false"],
 }
-environments = pytest.mark.parametrize("environment", list(ENVIRONMENTS))
 MACHINE = ("wall_seconds", "train_seconds", "compile_seconds", "detection_seconds", "steps_per_second")
 
 
@@ -150,7 +149,7 @@ def check(environment: str, moments: list[bool], seed: int, uninterrupted: Any, 
     assert figures(run_dir) == expected_figures
 
 
-@environments
+@pytest.mark.parametrize("environment", ["jax", "own"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(environment: str, uninterrupted: Any, tmp_path: Path) -> None:
     """On JAX environments several kills of one run, of which one comes before the process has made any progress."""
     moments = [False, True, False] if environment == "jax" else [False]
@@ -158,7 +157,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(environment: str, uninterr
 
 
 @pytest.mark.slow
-@environments
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_run_survives_kills_at_any_moment(environment: str, uninterrupted: Any, tmp_path: Path) -> None:
     for seed in range(20 if environment == "jax" else 5):
         draw = np.random.default_rng(1000 + seed)

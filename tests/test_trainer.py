@@ -99,7 +99,7 @@ def uninterrupted() -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stopped_run_says_how_to_go_on_and_does(signum: int, uninterrupted: Trainer, tmp_path: Path) -> None:
     """test_kill.py has the signal that cannot be caught."""
     run_dir = tmp_path / "run"
