@@ -53,6 +53,7 @@ class Counter:
     """In playground's place: it counts its steps, pays the count, and is done at 3; reading it takes `state`."""
 
     action_size = 1
+    n_substeps = 1
 
     def __init__(self, config: Any):
         self.config = config
