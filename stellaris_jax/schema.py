@@ -76,6 +76,9 @@ class Knob:
         if not _is_kind(value, self.kind):
             raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {shown(value)}.")
         check_data(self.key, value)
+        if self.kind is float and isinstance(value, int) and abs(value) >= 2**31:
+            # From Python; whatever is composed is a float. JAX computes with integers of 32 bits.
+            raise ConfigError(f"{self.key} must be written as a float, {float(value):g}, not as the integer {value}.")
         if self.choices and value not in self.choices:
             meant = did_you_mean(value, self.choices)
             raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(value)}{meant}")

@@ -246,11 +246,12 @@ def test_the_live_panel_fits_the_terminal() -> None:
     display = LiveDisplay(console, "stellaris · ppo · gymnax/CartPole-v1", 245)
     display.close()
     record = {"round": 5, "env_steps": 10_240, "updates": 115, "train_return": 97.4, "steps_per_second": 94_800.0}
-    display.rounds([{**record, "staleness_mean": 5.5, "staleness_max": 13, "cost_usd": 0.058, "occupancy": 1.0}])
+    gate = {"gate_escapes": 3, "gate_groups": 20, "occupancy": 1.0}
+    display.rounds([{**record, **gate, "staleness_mean": 5.5, "staleness_max": 13, "cost_usd": 0.058}])
     console.export_text()
     console.print(display.panel())
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 40
-    for part in ("return", "97.4", "staleness", "5.50", "115", "updates", "escapes", "$0.058", "occupancy"):
+    for part in ("return", "97.4", "staleness", "5.50", "115", "updates", "escaped", "$0.058", "occupancy"):
         assert part in text
     assert "…" not in text
