@@ -177,7 +177,8 @@ LETTERS = string.ascii_letters + string.digits + string.punctuation + " éß日"
 
 
 @examples
-@given(st.text(st.sampled_from(LETTERS), min_size=1))
+# A reference that is cut off is no override, and a whole one is refused as a value: see test_refused_values.py.
+@given(st.text(st.sampled_from(LETTERS), min_size=1).filter(lambda value: "${" not in value))
 def test_any_value_survives_the_shell_and_the_grammar_of_overrides(value: str) -> None:
     (line,) = shlex.split(argument("resume", value))
     with _composer(None) as hydra:

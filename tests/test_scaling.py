@@ -251,7 +251,7 @@ def test_devices_change_nothing_in_narrow_rounds() -> None:
 
 def test_interrupted_runs_of_several_seeds_go_on(tmp_path: Path) -> None:
     """Their mean env steps need not be whole."""
-    scaling = ["scaling=adapt", "scaling.target=20", "scaling.window=1", "scaling.minimum=4", "scaling.ends=false"]
+    scaling = ["scaling=adapt", "scaling.target=24", "scaling.window=1", "scaling.minimum=4", "scaling.ends=false"]
     more = ["algorithm.anneal=false", "num_seeds=3", "run.progress=false", f"run.dir={tmp_path / 'run'}"]
     train(config(*scaling, *more, rounds=4))
     summary = train(load_config([f"resume={tmp_path / 'run'}", f"total_steps={6 * T * ACTORS * EACH}"]))
