@@ -144,7 +144,6 @@ class HostEvaluator:
         pool.close()
         return returns, lengths
 
-
     def close(self) -> None:
         """End the thread."""
         if self._watch is not None:

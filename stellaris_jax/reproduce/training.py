@@ -16,6 +16,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
+import jax
+
 from stellaris_jax.compose import as_override, load_config
 from stellaris_jax.config import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
@@ -129,6 +131,7 @@ def _train(job: Job, root: Path) -> None:
     place = as_override("resume" if started else "run.dir", path)
     overrides = [place] if started else [*job.overrides, place, "run.progress=false"]
     train(load_config(overrides))
+    jax.clear_caches()  # the next run compiles programs of its own, and what is kept grows by a gigabyte a run
 
 
 @contextmanager
