@@ -1,68 +1,8 @@
-"""Draws the curves of one run, compares several, or draws a timeline.
-
-python scripts/plot.py RUN_DIR [RUN_DIR ...] [--out FILE]
-python scripts/plot.py --sweep DIR                                  table and curves of all runs DIR/0, DIR/1, ...
-python scripts/plot.py --timeline 2 system=stellaris [--out FILE]   the first two rounds of a configuration
-"""
+"""Draw the curves of runs, or a timeline: `python scripts/plot.py --help`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from stellaris_jax import program
-from stellaris_jax.compose import load_config
-from stellaris_jax.report.curves import FORMATS, checked, plot_run, plot_runs
-from stellaris_jax.report.gantt import plot_timeline
-from stellaris_jax.report.runs import group_replicates, read_run
-from stellaris_jax.report.sweep import report
-from stellaris_jax.schema import ConfigError, RunError
-
-OUT = f"{', '.join(FORMATS)}; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
-
-
-def main() -> None:
-    parser = program.Parser(__doc__)
-    parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
-    rounds = program.at_least(1)
-    parser.add_argument("--timeline", type=rounds, metavar="ROUNDS", help="draw who computes what in the first rounds")
-    parser.add_argument("--sweep", type=Path, metavar="DIR", help="report on the runs of a sweep again")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
-    arguments = parser.parse_args()
-    if arguments.sweep is not None:
-        if not arguments.sweep.is_dir():
-            raise ConfigError(f"--sweep={arguments.sweep} is not a directory.")
-        report(arguments.sweep)
-        return
-    if arguments.out is not None:
-        checked(arguments.out)
-    if not arguments.subjects and arguments.timeline is None:
-        parser.error("name a run directory")
-    try:
-        path = draw(arguments.subjects, arguments.timeline, arguments.out)
-    except OSError as error:
-        raise RunError(f"{error.filename or arguments.out}: {error.strerror}.") from error
-    print(path)
-
-
-def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
-    """Draw a timeline, one run, or several beside each other."""
-    if rounds is not None:
-        return timeline(subjects, rounds, out or Path("timeline.png"))
-    run_dirs = [Path(subject) for subject in subjects]
-    if len(run_dirs) == 1:
-        return plot_run(run_dirs[0], out)
-    groups = group_replicates([read_run(run_dir) for run_dir in run_dirs])
-    runs = {group.label: [run.path for run in group.runs] for group in groups}
-    return plot_runs(runs, out or Path("comparison.png"), title="Comparison of runs")
-
-
-def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
-    """Draw the first rounds of a configuration."""
-    config = load_config(overrides)
-    if rounds > config.rounds:
-        raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")
-    return plot_timeline(config, rounds, out)
-
+from stellaris_jax.cli.plot import main
 
 if __name__ == "__main__":
-    program.run(main)
+    main()

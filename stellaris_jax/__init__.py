@@ -11,13 +11,13 @@ __version__ = "0.1.0.dev0"
 __all__ = ["Config", "ConfigError", "Policy", "Trainer", "__version__", "load_config", "load_policy", "train"]
 
 _HOMES = {
-    "Config": "config",
-    "ConfigError": "schema",
-    "Policy": "policy",
-    "Trainer": "trainer",
-    "load_config": "compose",
-    "load_policy": "policy",
-    "train": "run",
+    "Config": "config.tree",
+    "ConfigError": "config.schema",
+    "Policy": "training.policy",
+    "Trainer": "training.trainer",
+    "load_config": "training.loading",
+    "load_policy": "training.policy",
+    "train": "training.run",
 }
 
 

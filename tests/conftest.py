@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from stellaris_jax.config import Config
+    from stellaris_jax.config.tree import Config
 
 NOT_COMPILED = ("seed", "total_steps", "delays", "prices", "system", "evaluation", "checkpoint", "run", "resume")
 COMPILED = ("system.aggregation", "system.truncation", "system.rho", "evaluation.greedy")
@@ -45,7 +45,7 @@ MADE: dict[Any, Any] = {}
 @pytest.fixture(scope="module")
 def shared_programs() -> Iterator[None]:
     """Trainers share what they compile with those before, as far as their configurations allow it."""
-    from stellaris_jax import trainer
+    from stellaris_jax.training import trainer
 
     def key(config: Config) -> str:
         static = {name: value for name, value in asdict(config).items() if name not in NOT_COMPILED}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stellaris_jax.config import DelaysConfig, SystemConfig
+from stellaris_jax.config.tree import DelaysConfig, SystemConfig
 from stellaris_jax.timeline.delays import Stream
 
 
@@ -66,9 +66,7 @@ class Diary:
     def __init__(self, system: SystemConfig, delays: DelaysConfig, actors: int, minibatches: int, seed: int):
         self.system, self.actors, self.minibatches = system, actors, minibatches
         self.failure = delays.failure
-        self.durations = {
-            name: Stream(getattr(delays, name), seed, name) for name in ("learner", "actor", "aggregate")
-        }
+        self.durations = {name: Stream(getattr(delays, name), seed, name) for name in ("learner", "actor", "aggregate")}
         self.luck = Stream(None, seed, "failure")
         self.now = 0.0
         self.waits = 0

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from stellaris_jax.config import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline.delays import Stream
 
 

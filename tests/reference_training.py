@@ -15,8 +15,8 @@ import numpy as np
 import optax
 from reference import Aggregation, Delivery
 
-from stellaris_jax.config import Config
-from stellaris_jax.rollout import ActorState, Normalizers, prepare, rollout
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import ActorState, Normalizers, prepare, rollout
 
 Tree = Any
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from stellaris_jax.config import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline import RULES, Gradient, Round, Timeline
 
 GRADIENTS = 16

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stellaris_jax.compose import load_config
 from stellaris_jax.reproduce.history import History, Series, write_csv
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant
+from stellaris_jax.training.loading import load_config
 
 TASK = (
     "env=gymnax/cartpole",

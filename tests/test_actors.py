@@ -16,17 +16,17 @@ from host_env import Clockwork
 from test_trainer import assert_identical, leaves
 
 from stellaris_jax import Config, Trainer, load_config
-from stellaris_jax.actors import Actors, Behaviour
-from stellaris_jax.checkpoint import Checkpoints
-from stellaris_jax.config import AlgorithmConfig, EnvConfig
+from stellaris_jax.agent.losses.common import Samples
+from stellaris_jax.agent.losses.ppo import ppo_loss
+from stellaris_jax.agent.networks import ActorCritic, normalizer
+from stellaris_jax.agent.networks.distributions import Categorical
+from stellaris_jax.agent.networks.normalizer import RunningStatistics
+from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
+from stellaris_jax.engine.rollout import Normalizers, Trajectory, episode_totals, prepare
 from stellaris_jax.envs.registry import register
-from stellaris_jax.losses.common import Samples
-from stellaris_jax.losses.ppo import ppo_loss
-from stellaris_jax.networks import ActorCritic, normalizer
-from stellaris_jax.networks.distributions import Categorical
-from stellaris_jax.networks.normalizer import RunningStatistics
-from stellaris_jax.rollout import Normalizers, Trajectory, episode_totals, prepare
-from stellaris_jax.watch import ActorError
+from stellaris_jax.training.checkpoint import Checkpoints
+from stellaris_jax.training.sources.actors import Actors, Behaviour
+from stellaris_jax.training.sources.watch import ActorError
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 T, N = 16, 6

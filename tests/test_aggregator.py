@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from stellaris_jax.aggregator import MODES, StalenessWeightedState, staleness_weighted
-from stellaris_jax.backend import AXIS, make_mesh
-from stellaris_jax.config import SystemConfig
+from stellaris_jax.config.tree import SystemConfig
+from stellaris_jax.engine.aggregator import MODES, StalenessWeightedState, staleness_weighted
+from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.timeline.rules import Stellaris
 
 ALPHA = 0.1

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris_jax.actors import Actors, Behaviour
-from stellaris_jax.config import AlgorithmConfig, Config, EnvConfig, NetworkConfig
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import AlgorithmConfig, Config, EnvConfig, NetworkConfig
+from stellaris_jax.engine.rollout import Trajectory, episode_totals, init_normalizers, prepare
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, HostEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.networks import ActorCritic
-from stellaris_jax.rollout import Trajectory, episode_totals, init_normalizers, prepare
+from stellaris_jax.training.sources.actors import Actors, Behaviour
 
 T, N = 14, 3
 ALGORITHM = AlgorithmConfig(rollout_length=T, gamma=0.9, gae_lambda=0.8)

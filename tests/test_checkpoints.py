@@ -20,15 +20,16 @@ import pytest
 from test_telemetry import read_events
 from test_trainer import REPOSITORY, TINY, assert_identical, start, steps, tiny, wait_for_checkpoints
 
-from stellaris_jax import Config, Trainer, cli, load_config
-from stellaris_jax.billing import Bill
-from stellaris_jax.checkpoint import CheckpointError, Checkpoints
-from stellaris_jax.evaluate import Evaluation
+from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.cli import train as cli
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.report.runs import read_run
+from stellaris_jax.report.telemetry.jsonl import read_records
 from stellaris_jax.reproduce.training import Job, Variant, runs
-from stellaris_jax.run import Interrupted, open_run, train
-from stellaris_jax.schema import RunError
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.timeline.billing import Bill
+from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
+from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.run import Interrupted, open_run, train
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 STATE = {"x": jnp.arange(3.0)}
@@ -212,7 +213,7 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
     run_dir = tmp_path / "run"
     new = "network.hidden=[9]" if when == "compile" else "network.hidden=[8]"  # what no other test has compiled
     monkeypatch.setattr(Trainer, when, interrupted)
-    monkeypatch.setattr("stellaris_jax.signals.PATIENCE_SECONDS", 600.0)  # this process is pytest
+    monkeypatch.setattr("stellaris_jax.training.signals.PATIENCE_SECONDS", 600.0)  # this process is pytest
     with pytest.raises(Interrupted) as stop:
         train(tiny(steps(8), f"run.dir={run_dir}", "evaluation.points=8", new))
     monkeypatch.setattr(Trainer, when, original)
@@ -258,9 +259,7 @@ def points(run_dir: Path) -> dict[str, list[int]]:
 
 def test_a_kill_loses_no_point_of_tensorboard(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    process = start(
-        run_dir, *TINY, steps(400), f"run.dir={run_dir}", "evaluation.points=100", "checkpoint.interval=4"
-    )
+    process = start(run_dir, *TINY, steps(400), f"run.dir={run_dir}", "evaluation.points=100", "checkpoint.interval=4")
     wait_for_checkpoints(process, run_dir, 3)
     process.kill()
     process.communicate(timeout=60)
@@ -278,13 +277,13 @@ def test_a_kill_loses_no_point_of_tensorboard(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_sentence(limit: int, tmp_path: Path) -> None:
     """Files may not grow beyond so many bytes: first the configuration does not fit, then the metrics."""
     code = (
-        "import sys; from stellaris_jax.cli import main; sys.path.insert(0, sys.argv.pop(1)); import train\n"
-        "import resource, stellaris_jax.run, jax; jax.config.update('jax_enable_compilation_cache', False)\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY)); main(train.task)"
+        "import sys; from stellaris_jax.cli.train import main\n"
+        "import resource, stellaris_jax.training.run, jax; jax.config.update('jax_enable_compilation_cache', False)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY)); main(sys.argv[1:])"
     )
     overrides = [*TINY, steps(60), f"run.dir={tmp_path / 'run'}", "checkpoint.interval=20"]
     done = subprocess.run(
-        [sys.executable, "-c", code, str(REPOSITORY / "scripts"), *overrides],
+        [sys.executable, "-c", code, *overrides],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
@@ -319,9 +318,7 @@ def test_a_run_that_learned_from_nothing_has_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_return_that_is_not_finite_has_failed(
-    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_return_that_is_not_finite_has_failed(value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = np.array([[1.0, 2.0], [value, 1.0]])
     monkeypatch.setattr(Trainer, "evaluate", lambda *_: Evaluation(returns, np.ones((2, 2))))
     summary = failed(tmp_path / "run", steps(2), "num_seeds=2")
@@ -330,7 +327,7 @@ def test_a_return_that_is_not_finite_has_failed(
 
 
 def test_dollars_without_end_have_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stellaris_jax.records.bill", lambda *_: Bill(math.inf))
+    monkeypatch.setattr("stellaris_jax.training.records.bill", lambda *_: Bill(math.inf))
     summary = failed(tmp_path / "run", steps(2))
     assert "cost in dollars is inf" in summary["failure"] and summary["cost_usd"] is None
 
@@ -364,7 +361,7 @@ def test_a_sweep_goes_on_after_a_run_without_result(
             raise RunError("its return is nan.")
 
     with pytest.raises(SystemExit) as stopped:
-        cli.main(task, ["-m", "seed=0,1,2"])
+        cli.main(["-m", "seed=0,1,2"], task)
     assert stopped.value.code == 1 and seen == [0, 1, 2]
     assert capsys.readouterr().err == "error: its return is nan.\nerror: 1 of 3 points have no result: 1.\n"
 

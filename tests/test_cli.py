@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stellaris_jax import cli
-from stellaris_jax.compose import GROUPS, choices, load_config, load_sweep
-from stellaris_jax.config import Config, knobs, sections
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.cli import train as cli
+from stellaris_jax.config.compose import GROUPS, choices, load_sweep
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config, knobs, sections
+from stellaris_jax.training.loading import load_config
 
 
 def test_sweep_file_expands_to_its_grid() -> None:
@@ -48,7 +49,7 @@ def test_dummy_sweep_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert Path.cwd() == tmp_path and Path(config.run.dir).is_dir()
         seen.append(config)
 
-    cli.main(task, ["-m", "sweep=staleness", "env=gymnax/Acrobot-v1", "env.kwargs.max_steps_in_episode=9"])
+    cli.main(["-m", "sweep=staleness", "env=gymnax/Acrobot-v1", "env.kwargs.max_steps_in_episode=9"], task)
     assert len({(config.system.name, config.seed) for config in seen}) == len(seen) == 10
     assert all(config.env.kwargs == {"max_steps_in_episode": 9} for config in seen)
     (folder,) = reported
@@ -73,7 +74,7 @@ def test_sweep_survives_a_point_that_fails(
             raise FloatingPointError("diverged")
 
     with pytest.raises(SystemExit) as stopped:
-        cli.main(task, ["--multirun", "seed=0,1,2", "hydra.sweep.dir=mine"])
+        cli.main(["--multirun", "seed=0,1,2", "hydra.sweep.dir=mine"], task)
     assert stopped.value.code == 1 and seen == [0, 1, 2] and reported == [Path("mine")]
     assert "diverged" in capsys.readouterr().err
 
@@ -81,7 +82,7 @@ def test_sweep_survives_a_point_that_fails(
 def test_single_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     seen: list[Config] = []
-    cli.main(seen.append, ["system=ssp", "seed=3"])
+    cli.main(["system=ssp", "seed=3"], seen.append)
     assert seen == [load_config(["system=ssp", "seed=3"])]
     assert list(tmp_path.iterdir()) == []
 
@@ -108,7 +109,7 @@ def test_mistakes_end_in_one_line_before_anything_runs(
         raise AssertionError("must not run")
 
     with pytest.raises(SystemExit) as stopped:
-        cli.main(task, argv)
+        cli.main(argv, task)
     error = capsys.readouterr().err
     assert stopped.value.code == 2
     assert error.startswith("error: ") and part in error and error.count("\n") == 1, error
@@ -125,12 +126,12 @@ def test_config_error_of_the_task_is_one_line(
         raise ConfigError("run.dir=x holds a run.")
 
     with pytest.raises(SystemExit) as stopped:
-        cli.main(task, argv)
+        cli.main(argv, task)
     assert stopped.value.code == 2 and capsys.readouterr().err == "error: run.dir=x holds a run.\n"
 
 
 def test_help_explains_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(lambda config: None, ["--help", "env=brax/hopper", "algorithm.clip=0.123"])
+    cli.main(["--help", "env=brax/hopper", "algorithm.clip=0.123"], lambda config: None)
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert max(map(len, lines)) <= cli.WIDTH

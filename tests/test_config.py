@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.compose import choices, from_yaml, load_config, to_yaml
-from stellaris_jax.config import Config, knobs
-from stellaris_jax.schema import ConfigError
-from stellaris_jax.validation import validate
+from stellaris_jax.config.compose import choices, from_yaml, to_yaml
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.training.loading import load_config, validate
 
 
 def complaint(*overrides: str) -> str:

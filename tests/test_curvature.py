@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.scaling.curvature import extreme_eigenvalues, hessian_vector_product
-from stellaris_jax.scaling.noise import noise_scale
-from stellaris_jax.scaling.ratio import curvature_ratio
+from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_product
+from stellaris_jax.timeline.scaling.noise import noise_scale
+from stellaris_jax.timeline.scaling.ratio import curvature_ratio
 
 INPUTS, HIDDEN, SAMPLES = 3, 5, 16
 PARAMS = INPUTS * HIDDEN + HIDDEN + HIDDEN + 1

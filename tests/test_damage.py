@@ -15,7 +15,7 @@ from commands import call
 from test_trainer import assert_identical, steps, tiny
 
 from stellaris_jax import Trainer, train
-from stellaris_jax.rundir import LOCK
+from stellaris_jax.training.rundir import LOCK
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SAVED, NEWEST, LONGER = 2, 4, 6
@@ -98,8 +98,8 @@ def check_resumption(run_dir: Path, whole: Trainer, metrics_damaged: bool, **_: 
         return trainers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stellaris_jax.run.Trainer", make)
-        patch.setattr("stellaris_jax.run.plot_run", lambda run_dir: None)
+        patch.setattr("stellaris_jax.training.run.Trainer", make)
+        patch.setattr("stellaris_jax.training.run.plot_run", lambda run_dir: None)
         done = call("train.py", f"resume={run_dir}", steps(LONGER))
     if not refused(done):
         assert_identical(trainers[-1], whole)

@@ -11,9 +11,9 @@ from test_config import complaint
 from test_scheduler import scheduler
 
 from stellaris_jax import ConfigError, load_config, load_policy
-from stellaris_jax.compose import from_yaml, to_yaml
-from stellaris_jax.config import Config
-from stellaris_jax.scaling import Scheduler
+from stellaris_jax.config.compose import from_yaml, to_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.timeline.scaling import Scheduler
 
 DAMAGED = {
     "binary": bytes(range(128, 256)),

@@ -10,7 +10,7 @@ import pytest
 from test_telemetry import evaluation_record, open_telemetry, round_record, rounds_in
 
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.report.telemetry.jsonl import read_records
 
 GOOD = [json.dumps(round_record(number)) for number in (1, 2, 3)]
 
@@ -55,9 +55,7 @@ def test_a_resumed_run_writes_json_again_whatever_it_had_read(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "summary.json"])
-@pytest.mark.parametrize(
-    "content", [b"\x89PNG\xff\xfe", b"{", b"- 1", b"a: &a [*a]", b"[" * 100_000, b"a: *b"]
-)
+@pytest.mark.parametrize("content", [b"\x89PNG\xff\xfe", b"{", b"- 1", b"a: &a [*a]", b"[" * 100_000, b"a: *b"])
 def test_a_damaged_file_is_left_out_and_told_of(file: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(GOOD) + "\n")
     (tmp_path / file).write_bytes(content)

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs import VecEnv, available, make, register, registry, resolve
 from stellaris_jax.envs.names import match
-from stellaris_jax.schema import ConfigError
 
 N = 4
 KEYS = jax.random.split(jax.random.key(0), N)

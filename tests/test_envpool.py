@@ -10,10 +10,11 @@ pytest.importorskip("envpool")
 
 import itertools
 
-from stellaris_jax import Trainer, benchmark_envs, load_config
+from benchmarks import envs as benchmark_envs
+from stellaris_jax import Trainer, load_config
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, HostPool, HostStep, Preprocessing, bounded
 from stellaris_jax.envs.registry import make
-from stellaris_jax.schema import ConfigError
 
 
 def play(pool: HostPool, actions: np.ndarray) -> list[HostStep]:

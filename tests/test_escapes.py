@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from studies import CENTRAL, TASK
 
-from stellaris_jax.compose import load_config
 from stellaris_jax.reproduce import gate
 from stellaris_jax.reproduce.claims import less, more, undecided
 from stellaris_jax.reproduce.history import Series
@@ -16,6 +15,7 @@ from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.study import Study, reproduce
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline import Timeline
+from stellaris_jax.training.loading import load_config
 
 GATED = Variant("toy/stellaris", (*TASK, "system=stellaris", "system.decay=0.5"))
 SERIES = [Series("Stellaris", "toy", GATED), Series("same", "toy", GATED), Series("central", "toy", CENTRAL)]

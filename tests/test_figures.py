@@ -11,18 +11,23 @@ import numpy as np
 import pytest
 from studies import CENTRAL, Imagined
 
-from stellaris_jax.billing import bill
-from stellaris_jax.compose import load_config
-from stellaris_jax.envs.job import JobEnv
-from stellaris_jax.reproduce import minionsrl, nitro, pictures, stellaris, stellaris_figures, stellaris_systems
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.reproduce import pictures
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED
-from stellaris_jax.reproduce.stellaris_figures import FIGURES
+from stellaris_jax.reproduce.minionsrl import study as minionsrl
+from stellaris_jax.reproduce.minionsrl.job import JobEnv
+from stellaris_jax.reproduce.minionsrl.scheduling import Choice, Outcome
+from stellaris_jax.reproduce.nitro import study as nitro
+from stellaris_jax.reproduce.stellaris import figures as stellaris_figures
+from stellaris_jax.reproduce.stellaris import study as stellaris
+from stellaris_jax.reproduce.stellaris import systems as stellaris_systems
+from stellaris_jax.reproduce.stellaris.figures import FIGURES
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
-from stellaris_jax.scaling import Scheduler, width_of
-from stellaris_jax.scaling.scheduler import SHIPPED
-from stellaris_jax.scheduling import Choice, Outcome
-from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline import Round, Timeline, Usage
+from stellaris_jax.timeline.billing import bill
+from stellaris_jax.timeline.scaling import Scheduler, width_of
+from stellaris_jax.timeline.scaling.scheduler import SHIPPED
+from stellaris_jax.training.loading import load_config
 
 
 def test_the_evaluation_of_nitro_is_of_valid_configurations() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gate import Diary
 
-from stellaris_jax.config import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline import Timeline
 
 

@@ -13,13 +13,13 @@ from test_actors import LONG, config
 from test_trainer import assert_identical
 
 from stellaris_jax import Config, Trainer, load_config
-from stellaris_jax import watch as watch_module
-from stellaris_jax.actionlog import ActionLog, ActionLogError
-from stellaris_jax.actors import Behaviour
-from stellaris_jax.checkpoint import Checkpoints
 from stellaris_jax.envs.base import HostStep
 from stellaris_jax.envs.registry import register
-from stellaris_jax.watch import EnvStalled
+from stellaris_jax.training.checkpoint import Checkpoints
+from stellaris_jax.training.sources import watch as watch_module
+from stellaris_jax.training.sources.actionlog import ActionLog, ActionLogError
+from stellaris_jax.training.sources.actors import Behaviour
+from stellaris_jax.training.sources.watch import EnvStalled
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 ENVS = {

@@ -8,7 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from stellaris_jax.config import (
+from stellaris_jax.agent.losses import ALGORITHMS
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import (
     AlgorithmConfig,
     Config,
     DelayConfig,
@@ -19,10 +21,8 @@ from stellaris_jax.config import (
     PlatformConfig,
     SystemConfig,
 )
-from stellaris_jax.engine import Engine
+from stellaris_jax.engine.program import Engine
 from stellaris_jax.envs.registry import make
-from stellaris_jax.losses import ALGORITHMS
-from stellaris_jax.networks import ActorCritic
 from stellaris_jax.timeline import Cut, PlanShape, Timeline, build_plan, minibatch_order
 
 GAMMA = 0.5

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from test_trainer import tiny
 
-from stellaris_jax import ConfigError, Trainer, load_config, memory
-from stellaris_jax.engine_state import StateLayout
+from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.config import memory
+from stellaris_jax.config.memory import Part, check_fits
+from stellaris_jax.engine.state import StateLayout
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
-from stellaris_jax.footprint import _sizes, parts
-from stellaris_jax.memory import Part, check_fits
+from stellaris_jax.training.footprint import _sizes, parts
 
 GIB = 2**30
 

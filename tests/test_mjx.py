@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs import Box, make
-from stellaris_jax.envs.mjx import MjxEnv, MjxState
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.envs.suites.mjx import MjxEnv, MjxState
 
 mujoco = pytest.importorskip("mujoco")
 mjx = pytest.importorskip("mujoco.mjx")

@@ -11,11 +11,11 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.config import NetworkConfig
+from stellaris_jax.agent.networks import ActorCritic, normalizer
+from stellaris_jax.agent.networks.actor_critic import ALIGNMENT
+from stellaris_jax.agent.networks.distributions import Categorical, DiagonalGaussian, for_space
+from stellaris_jax.config.tree import NetworkConfig
 from stellaris_jax.envs.base import Box, Discrete, Space
-from stellaris_jax.networks import ActorCritic, normalizer
-from stellaris_jax.networks.actor_critic import ALIGNMENT
-from stellaris_jax.networks.distributions import Categorical, DiagonalGaussian, for_space
 
 SAMPLES = 20_000
 IMAGE = Box((4, 5), (0.0,) * 20, (1.0,) * 20)

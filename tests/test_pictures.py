@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from run_dirs import make_run
 from studies import made_up
 
-from stellaris_jax.compose import load_config
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import comparison_figure, plot_run, run_figure
 from stellaris_jax.report.gantt import timeline_figure
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.reproduce import pictures
 from stellaris_jax.reproduce.pictures import Bar, Point
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.training.loading import load_config
 
 PLOT = Path(__file__).parents[1] / "scripts" / "plot.py"
 AT_500 = [500.0, 500.0, 500.0, 500.0, 300.0]

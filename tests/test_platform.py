@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenarios import LEARNER, Scenario, advance, examples, scenarios, simulate, used
 
-from stellaris_jax.billing import HOUR, bill, common_bill
-from stellaris_jax.calibrate import calibrate, write
-from stellaris_jax.compose import choices, load_config
-from stellaris_jax.config import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
+from stellaris_jax.config.compose import choices
+from stellaris_jax.config.tree import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
 from stellaris_jax.timeline import Timeline
+from stellaris_jax.timeline.billing import HOUR, bill, common_bill
 from stellaris_jax.timeline.delays import ENTITIES, Stream
-from stellaris_jax.trainer import Trainer
+from stellaris_jax.training.calibrate import calibrate, write
+from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.trainer import Trainer
 
 # Delays and platform ----------------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris_jax.config import Config
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import init_normalizers, view
 from stellaris_jax.envs.base import Box, Discrete, Space
-from stellaris_jax.networks import ActorCritic
-from stellaris_jax.policy import Policy
-from stellaris_jax.rollout import init_normalizers, view
+from stellaris_jax.training.policy import Policy
 
 
 def make(observation: Box, action: Space) -> Policy:

@@ -14,15 +14,15 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.config import AlgorithmConfig, Config, EnvConfig, NetworkConfig, SystemConfig
-from stellaris_jax.engine import Engine, EngineState, RoundMetrics
+from stellaris_jax.agent.losses.common import Samples, adapt_kl_coefficient
+from stellaris_jax.agent.losses.gae import gae, linear_recurrence
+from stellaris_jax.agent.losses.ppo import ppo_loss
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.distributions import Categorical
+from stellaris_jax.config.tree import AlgorithmConfig, Config, EnvConfig, NetworkConfig, SystemConfig
+from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
+from stellaris_jax.engine.rollout import Trajectory, rollout
 from stellaris_jax.envs.registry import make
-from stellaris_jax.losses.common import Samples, adapt_kl_coefficient
-from stellaris_jax.losses.gae import gae, linear_recurrence
-from stellaris_jax.losses.ppo import ppo_loss
-from stellaris_jax.networks import ActorCritic
-from stellaris_jax.networks.distributions import Categorical
-from stellaris_jax.rollout import Trajectory, rollout
 from stellaris_jax.timeline import Cut, PlanShape, Timeline, build_plan, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)
@@ -224,9 +224,7 @@ CONFIG = Config(
 CONFIG.engine.chunk_rounds = ROUNDS
 GRADIENTS = CONFIG.algorithm.epochs * CONFIG.algorithm.minibatches
 SAMPLES = CONFIG.env.num_envs * CONFIG.algorithm.rollout_length
-CUT = Cut(
-    CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, CONFIG.algorithm.rollout_length, CONFIG.env.num_envs
-)
+CUT = Cut(CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, CONFIG.algorithm.rollout_length, CONFIG.env.num_envs)
 
 
 @pytest.fixture(scope="module")

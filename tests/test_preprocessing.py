@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from host_env import Clockwork
 
-from stellaris_jax.compose import load_config
-from stellaris_jax.config import AlgorithmConfig, EnvConfig
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
+from stellaris_jax.engine.rollout import Trajectory, episode_totals, init_normalizers, prepare
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, Preprocessing
 from stellaris_jax.envs.registry import from_config, make
 from stellaris_jax.envs.wrappers import StickyActions, preprocess
-from stellaris_jax.networks import ActorCritic
-from stellaris_jax.rollout import Trajectory, episode_totals, init_normalizers, prepare
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.training.loading import load_config
 
 T, N = 40, 5
 

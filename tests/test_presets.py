@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from stellaris_jax.compose import GROUPS, choices, load_config, shipped_configs
-from stellaris_jax.config import Config, knobs
-from stellaris_jax.scaling import SCALINGS
+from stellaris_jax.config.compose import GROUPS, choices, shipped_configs
+from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.rules import RULES
-from stellaris_jax.validation import validate
+from stellaris_jax.timeline.scaling import SCALINGS
+from stellaris_jax.training.loading import load_config, validate
 
 FILES = [(group, choice) for group in GROUPS for choice in choices(group)]
 

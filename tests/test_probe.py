@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from test_scaling import EACH, T, config
 
-from stellaris_jax import Trainer, learner
+from stellaris_jax import Trainer
+from stellaris_jax.engine import learner
 
 
 def _batches(trainer: Trainer, count: int) -> list[Any]:

@@ -16,10 +16,13 @@ import jax
 import pytest
 from rich.console import Console
 
-from stellaris_jax import ConfigError, benchmark, cli, load_config, program
-from stellaris_jax.compose import to_yaml
-from stellaris_jax.config import knobs
-from stellaris_jax.telemetry.progress import LiveDisplay
+from benchmarks import throughput as benchmark
+from stellaris_jax import ConfigError, load_config
+from stellaris_jax.cli import program
+from stellaris_jax.cli import train as cli
+from stellaris_jax.config.compose import to_yaml
+from stellaris_jax.config.tree import knobs
+from stellaris_jax.report.telemetry.progress import LiveDisplay
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TINY = ["env.num_envs=8", "network.hidden=[4]", "algorithm.rollout_length=8", "algorithm.epochs=2"]
@@ -95,7 +98,7 @@ def test_mistakes_end_in_one_line(
 def test_more_episodes_than_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from stellaris_jax import run
+    from stellaris_jax.training import run
 
     config = load_config([*SMALL, "total_steps=64", "evaluation.episodes=0", f"run.dir={tmp_path / 'run'}"])
     run.train(config)
@@ -161,7 +164,7 @@ def test_a_sweep_whose_reader_goes_away_trains_no_further(
 
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as end:
         patched.setattr(sys, "stdout", Closed())
-        cli.main(lambda config: seen.append(config.seed), ["-m", "seed=0,1,2"])
+        cli.main(["-m", "seed=0,1,2"], lambda config: seen.append(config.seed))
     assert end.value.code == PIPE and seen == []
 
 
@@ -231,7 +234,7 @@ def test_help_fits_the_terminal(
     columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    cli.main(lambda config: None, ["--help"])
+    cli.main(["--help"], lambda config: None)
     lines = capsys.readouterr().out.splitlines()
     told = [line for line in lines if "scripts/" not in line]
     names = [f"  {key} " for key in knobs()]

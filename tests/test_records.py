@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from stellaris_jax.aggregator import MODES, staleness_weighted
-from stellaris_jax.compose import load_config
-from stellaris_jax.config import Config
-from stellaris_jax.records import Accounts
-from stellaris_jax.telemetry.summary import summary_rows
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.aggregator import MODES, staleness_weighted
+from stellaris_jax.report.telemetry.summary import summary_rows
 from stellaris_jax.timeline import Round, Timeline, Usage
+from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.records import Accounts
 
 SMALL = ("env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2", "algorithm.minibatches=8")
 

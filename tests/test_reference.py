@@ -17,7 +17,9 @@ from jax.flatten_util import ravel_pytree
 from reference import System
 from reference_training import Functions, Training
 
-from stellaris_jax.config import (
+from stellaris_jax.agent.losses import ALGORITHMS
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import (
     AlgorithmConfig,
     Config,
     DelayConfig,
@@ -27,10 +29,8 @@ from stellaris_jax.config import (
     PlatformConfig,
     SystemConfig,
 )
-from stellaris_jax.engine import Engine, EngineState, RoundMetrics
+from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
 from stellaris_jax.envs.registry import make
-from stellaris_jax.losses import ALGORITHMS
-from stellaris_jax.networks import ActorCritic
 from stellaris_jax.timeline import RULES, PlanShape, Timeline, build_plan
 
 CASES = [(rule, learners) for rule in RULES for learners in (1, 3, 8) if rule != "central" or learners == 1]

@@ -10,11 +10,11 @@ import pytest
 from test_config import complaint, put, with_value
 
 from stellaris_jax import Config, ConfigError, Trainer, load_config
-from stellaris_jax.config import knobs
+from stellaris_jax.config.schema import shown
+from stellaris_jax.config.tree import knobs
 from stellaris_jax.envs.registry import make
-from stellaris_jax.schema import shown
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.validation import validate
+from stellaris_jax.training.loading import validate
 
 NUMBERS = [key for key, entry in knobs().items() if entry.kind in (float, list[float])]
 

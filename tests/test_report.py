@@ -17,11 +17,11 @@ import scipy.stats
 from matplotlib.patches import Rectangle
 from run_dirs import STEPS, make_run
 
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import comparison_figure, plot_run, plot_runs, run_figure
 from stellaris_jax.report.runs import differing_keys, flatten, group_replicates, read_run, seed_curves
 from stellaris_jax.report.statistics import FEWEST, band, mean_ci95, on_common_grid
 from stellaris_jax.report.sweep import report
-from stellaris_jax.schema import ConfigError
 
 ROOT = Path(__file__).parents[1]
 
@@ -259,8 +259,8 @@ def test_directory_without_points_is_refused(tmp_path: Path) -> None:
 
 
 def test_timeline_figure_shows_every_gradient_and_update(tmp_path: Path) -> None:
-    from stellaris_jax.compose import load_config
     from stellaris_jax.report.gantt import plot_timeline, timeline_figure
+    from stellaris_jax.training.loading import load_config
 
     config = load_config(["system=async", "system.learners=3", "delays=constant"])
     axes = timeline_figure(config, rounds=2).axes[0]

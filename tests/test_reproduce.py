@@ -13,7 +13,8 @@ import pytest
 import scipy.stats
 from studies import CENTRAL, TASK, made_up
 
-from stellaris_jax.config import Config
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config
 from stellaris_jax.report.statistics import holm, welch
 from stellaris_jax.reproduce import training
 from stellaris_jax.reproduce.claims import (
@@ -32,8 +33,7 @@ from stellaris_jax.reproduce.history import History, Series, alike, final, read_
 from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant, jobs, runs
-from stellaris_jax.scaling.scheduler import SHIPPED, Scheduler
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.timeline.scaling.scheduler import SHIPPED, Scheduler
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SEEDS = range(3, 5)

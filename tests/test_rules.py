@@ -23,7 +23,7 @@ from scenarios import (
     watch,
 )
 
-from stellaris_jax.config import DelayConfig, SystemConfig
+from stellaris_jax.config.tree import DelayConfig, SystemConfig
 from stellaris_jax.timeline import RULES
 
 

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from scenarios import examples
 from test_trainer import REPOSITORY, TINY, assert_identical, steps, tiny
 
-from stellaris_jax import ConfigError, Trainer, cli, load_config
-from stellaris_jax.checkpoint import CheckpointError
-from stellaris_jax.compose import _composer
-from stellaris_jax.run import open_run, train
-from stellaris_jax.rundir import LOCK, run_directory
-from stellaris_jax.telemetry.commands import argument, evaluate_command, resume_command
+from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.cli import train as cli
+from stellaris_jax.config.compose import _composer
+from stellaris_jax.report.telemetry.commands import argument, evaluate_command, resume_command
+from stellaris_jax.training.checkpoint import CheckpointError
+from stellaris_jax.training.run import open_run, train
+from stellaris_jax.training.rundir import LOCK, run_directory
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -86,7 +87,7 @@ def four_processes(code: str, *arguments: str) -> list[str]:
 
 def test_directories_of_one_second_are_reserved(tmp_path: Path) -> None:
     names = four_processes(
-        "from stellaris_jax.config import Config; from stellaris_jax.rundir import run_directory\n"
+        "from stellaris_jax.config.tree import Config; from stellaris_jax.training.rundir import run_directory\n"
         "config = Config(); config.env.name = 'gymnax/CartPole-v1'; print('ready', flush=True); input()\n"
         "with run_directory(config) as path: (path / 'mine').write_text(sys.argv[1])"
     )
@@ -97,7 +98,7 @@ def test_directories_of_one_second_are_reserved(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
     names = four_processes(
-        "from stellaris_jax.run import train; from stellaris_jax import load_config\n"
+        "from stellaris_jax.training.run import train; from stellaris_jax import load_config\n"
         "config = load_config(sys.argv[1:]); print('ready', flush=True); input(); train(config)",
         *TINY,
         steps(2),
@@ -124,9 +125,9 @@ def test_sweeps_of_one_second_have_directories_of_their_own(tmp_path: Path, monk
     monkeypatch.setattr("stellaris_jax.report.sweep.report", lambda folder: None)
     seen: list[str] = []
     for _ in range(2):
-        cli.main(lambda config: seen.append(config.run.dir), ["-m", "seed=0,1"])
+        cli.main(["-m", "seed=0,1"], lambda config: seen.append(config.run.dir))
     assert seen == [f"{at_once}{number}/{point}" for number in ("", "-2") for point in (0, 1)]
-    cli.main(lambda config: seen.append(config.run.dir), ["-m", "seed=0,1", "hydra.sweep.dir=named"])
+    cli.main(["-m", "seed=0,1", "hydra.sweep.dir=named"], lambda config: seen.append(config.run.dir))
     assert seen[4:] == [f"{at_once}/0", f"{at_once}/1"], "a directory that was named is taken as it is"
 
 
@@ -140,7 +141,7 @@ def test_what_is_refused_leaves_no_directory(tmp_path: Path, monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise ConfigError("a package is missing.")
 
-    monkeypatch.setattr("stellaris_jax.run.Trainer", refuse)
+    monkeypatch.setattr("stellaris_jax.training.run.Trainer", refuse)
     (tmp_path / "empty").mkdir()
     for overrides in ([], [f"run.dir={tmp_path / 'new'}"], [f"run.dir={tmp_path / 'empty'}"]):
         with pytest.raises(ConfigError, match="a package is missing"):
@@ -199,7 +200,7 @@ def test_commands_are_plain_where_names_are() -> None:
 
 def test_a_run_goes_on_by_the_command_it_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a directory with everything in its name that shells, Hydra or Orbax read more into."""
-    name = "it's \"a\" [1]*? $x `y` #;&|<>(),={}~!%@^é"
+    name = 'it\'s "a" [1]*? $x `y` #;&|<>(),={}~!%@^é'
     config = tiny(steps(2))
     config.run.dir = name
     train(config)
@@ -252,9 +253,7 @@ def test_fewer_steps_than_done_are_refused(run_dir: Path) -> None:
     assert contents(run_dir) == before
 
 
-def test_the_schedule_of_an_annealed_learning_rate_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_schedule_of_an_annealed_learning_rate_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Longer, it would raise again what it had lowered."""
     run_dir = tmp_path / "run"
     train(tiny(steps(4), f"run.dir={run_dir}", "algorithm.anneal=true"))

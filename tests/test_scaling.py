@@ -17,18 +17,18 @@ from test_scaling_rules import WIDE, seen
 from test_trainer import again, assert_identical
 
 from stellaris_jax import Config, ConfigError, Trainer, load_config
-from stellaris_jax.actors import Actors, Behaviour
-from stellaris_jax.billing import bill
-from stellaris_jax.checkpoint import Checkpoints, to_host
+from stellaris_jax.agent.networks import ActorCritic, normalizer
+from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.envs.registry import register
-from stellaris_jax.networks import ActorCritic, normalizer
-from stellaris_jax.records import Accounts
 from stellaris_jax.report.gantt import plot_timeline
-from stellaris_jax.rollout import Normalizers
-from stellaris_jax.run import train
-from stellaris_jax.scaling import SCALINGS, width_of
-from stellaris_jax.telemetry.tensorboard import EventLog
+from stellaris_jax.report.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
+from stellaris_jax.timeline.billing import bill
+from stellaris_jax.timeline.scaling import SCALINGS, width_of
+from stellaris_jax.training.checkpoint import Checkpoints, to_host
+from stellaris_jax.training.records import Accounts
+from stellaris_jax.training.run import train
+from stellaris_jax.training.sources.actors import Actors, Behaviour
 
 T, ACTORS, EACH = 16, 8, 2
 register("test/clockwork", Clockwork)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.config import ScalingConfig
-from stellaris_jax.scaling import SCALINGS, Observation, Width
-from stellaris_jax.scaling.rules import boost
+from stellaris_jax.config.tree import ScalingConfig
+from stellaris_jax.timeline.scaling import SCALINGS, Observation, Width
+from stellaris_jax.timeline.scaling.rules import boost
 
 WIDE = Width(64, 8, 1, (8, 16, 32, 64))
 

@@ -15,17 +15,17 @@ from test_scaling import assert_resumes, config
 from test_scaling_rules import seen
 
 from stellaris_jax import ConfigError, Trainer, load_config, train
-from stellaris_jax.billing import bill
-from stellaris_jax.config import ScalingConfig
+from stellaris_jax.config.tree import ScalingConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, TimeStep
-from stellaris_jax.envs.job import JobEnv
 from stellaris_jax.envs.registry import make, register
-from stellaris_jax.policy import Policy
-from stellaris_jax.scaling import MinionsRL, Scales, Scheduler, Width
-from stellaris_jax.scaling.scheduler import SHIPPED, features
-from stellaris_jax.scheduling import constant, random, run_jobs, scheduled, train_scheduler
+from stellaris_jax.reproduce.minionsrl.job import JobEnv
+from stellaris_jax.reproduce.minionsrl.scheduling import constant, random, run_jobs, scheduled, train_scheduler
 from stellaris_jax.timeline import Timeline
+from stellaris_jax.timeline.billing import bill
+from stellaris_jax.timeline.scaling import MinionsRL, Scales, Scheduler, Width
+from stellaris_jax.timeline.scaling.scheduler import SHIPPED, features
+from stellaris_jax.training.policy import Policy
 
 SCALES = Scales(rounds=10, target=100.0, budget=1.0, seconds=10.0, kl=0.01)
 JOB = [

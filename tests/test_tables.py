@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from stellaris_jax.benchmark import JOBS, PEERS, SYSTEMS
-
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_script", SCRIPTS / "benchmark.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from benchmarks import main as benchmark
+from benchmarks.throughput import JOBS, PEERS, SYSTEMS
 
 
 def shown(show: Any, *given: Any, width: int) -> list[str]:
@@ -32,7 +19,7 @@ def shown(show: Any, *given: Any, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_throughput_names_its_jobs_and_systems_in_full(benchmark: ModuleType, width: int) -> None:
+def test_throughput_names_its_jobs_and_systems_in_full(width: int) -> None:
     row = {"steps_per_second": 4.1e6, "return_mean": 0.958, "compile_seconds": 12.3, "peak_memory_mb": 12_345.0}
     rows = [{"job": job, "what": system, f"ratio_to_{PEERS[job]}": 0.97, **row} for job in JOBS for system in SYSTEMS]
     lines = shown(benchmark.show_throughput, rows, PEERS, width=width)
@@ -44,7 +31,7 @@ def test_throughput_names_its_jobs_and_systems_in_full(benchmark: ModuleType, wi
     assert words.count("truncation") == len(JOBS)
 
 
-def test_what_has_no_room_goes_on_below(benchmark: ModuleType) -> None:
+def test_what_has_no_room_goes_on_below() -> None:
     speeds = dict.fromkeys(("suite", "adapter", "policy", "training", "training, no overlap"), 1e6)
     name, seconds = "playground/BerkeleyHumanoidJoystickRoughTerrain", {"training": 100.0}
     row = {"env": name, "num_envs": 9, "steps_per_second": speeds, "adapter_to_suite": 1.0, "compile_seconds": seconds}

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
 
-from stellaris_jax.telemetry import Telemetry
-from stellaris_jax.telemetry.format import (
+from stellaris_jax.report.telemetry import Telemetry
+from stellaris_jax.report.telemetry.format import (
     basis,
     compact,
     dollars,
@@ -25,9 +25,9 @@ from stellaris_jax.telemetry.format import (
     significant,
     sparkline,
 )
-from stellaris_jax.telemetry.jsonl import read_records
-from stellaris_jax.telemetry.progress import make_display
-from stellaris_jax.telemetry.summary import print_summary
+from stellaris_jax.report.telemetry.jsonl import read_records
+from stellaris_jax.report.telemetry.progress import make_display
+from stellaris_jax.report.telemetry.summary import print_summary
 
 
 def round_record(number: int, **changes: Any) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def test_resume_tells_tensorboard_what_to_forget(tmp_path: Path) -> None:
 
 def test_lines_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("stellaris_jax.telemetry.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("stellaris_jax.report.telemetry.progress.time.monotonic", lambda: now)
     telemetry, console = open_telemetry(tmp_path)
     for number in range(1, 21):
         now += 1.0

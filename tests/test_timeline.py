@@ -22,7 +22,7 @@ from scenarios import (
     used,
 )
 
-from stellaris_jax.config import DelayConfig
+from stellaris_jax.config.tree import DelayConfig
 from stellaris_jax.timeline import RULES
 
 # A hand-worked case -----------------------------------------------------------------------------------------------

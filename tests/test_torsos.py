@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris_jax.compose import choices, compose_config
-from stellaris_jax.config import NetworkConfig, knobs
+from stellaris_jax.agent.networks import ActorCritic, convolution
+from stellaris_jax.agent.networks.actor_critic import LOG_STD_RANGE
+from stellaris_jax.agent.networks.torsos import LAYERS, smallest_image
+from stellaris_jax.config.compose import choices, compose_config
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import NetworkConfig, knobs
 from stellaris_jax.envs.base import Box, Discrete, Space
-from stellaris_jax.networks import ActorCritic, convolution
-from stellaris_jax.networks.actor_critic import LOG_STD_RANGE
-from stellaris_jax.networks.torsos import LAYERS, smallest_image
-from stellaris_jax.schema import ConfigError
 
 TORSOS = [torso for torso in knobs()["network.torso"].choices if torso != "mlp"]
 SIDES = {"rllib_cnn": 81, "nature_cnn": 36, "impala_cnn": 1, "minatar_cnn": 3}

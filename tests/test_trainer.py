@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from stellaris_jax import Config, ConfigError, Trainer, load_config, load_policy
-from stellaris_jax.checkpoint import CheckpointError, Checkpoints, to_host
-from stellaris_jax.run import open_run, train
+from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints, to_host
+from stellaris_jax.training.run import open_run, train
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -57,7 +57,7 @@ def leaves(trainer: Trainer) -> list[np.ndarray]:
 def again(trainer: Trainer) -> Trainer:
     """Another trainer of the same configuration, at its start; it shares the first one's compiled programs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stellaris_jax.trainer.Engine", lambda *_: trainer.engine)
+        patch.setattr("stellaris_jax.training.trainer.Engine", lambda *_: trainer.engine)
         other = Trainer(trainer.config)
     other.probe, other._evaluators = trainer.probe, trainer._evaluators
     return other
@@ -176,10 +176,28 @@ def test_run_directory_holds_what_was_promised(tmp_path: Path) -> None:
     assert {"config.yaml", "metrics.jsonl", "summary.json", "checkpoints", "curve.png"} <= present
     assert any(name.startswith("events.out.tfevents") for name in present)
     promised = {
-        "env", "system", "algorithm", "seed", "num_seeds", "env_steps", "updates", "eval_return_mean",
-        "eval_return_ci95", "eval_episodes", "wall_seconds", "compile_seconds", "steps_per_second",
-        "staleness_mean", "staleness_max", "gate_escapes", "occupancy", "simulated_seconds", "cost_usd",
-        "nonfinite_gradients", "versions", "device",
+        "env",
+        "system",
+        "algorithm",
+        "seed",
+        "num_seeds",
+        "env_steps",
+        "updates",
+        "eval_return_mean",
+        "eval_return_ci95",
+        "eval_episodes",
+        "wall_seconds",
+        "compile_seconds",
+        "steps_per_second",
+        "staleness_mean",
+        "staleness_max",
+        "gate_escapes",
+        "occupancy",
+        "simulated_seconds",
+        "cost_usd",
+        "nonfinite_gradients",
+        "versions",
+        "device",
     }
     saved = json.loads((run_dir / "summary.json").read_text())
     assert promised <= set(saved)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.config import AlgorithmConfig
-from stellaris_jax.losses import ALGORITHMS
-from stellaris_jax.losses.common import LossMetrics, Samples, Steps
-from stellaris_jax.losses.ppo import ppo_loss
-from stellaris_jax.losses.truncation import MODES, truncated_ratio
+from stellaris_jax.agent.losses import ALGORITHMS
+from stellaris_jax.agent.losses.common import LossMetrics, Samples, Steps
+from stellaris_jax.agent.losses.ppo import ppo_loss
+from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
+from stellaris_jax.config.tree import AlgorithmConfig
 
 CLIP = 0.3
 examples = settings(deadline=None, max_examples=100)

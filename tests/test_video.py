@@ -20,11 +20,11 @@ import imageio.v3 as iio
 from commands import call
 
 from stellaris_jax import Trainer, load_config
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs import drawing
 from stellaris_jax.envs.registry import make
-from stellaris_jax.report.video import film
-from stellaris_jax.run import train
-from stellaris_jax.schema import ConfigError
+from stellaris_jax.training.run import train
+from stellaris_jax.training.video import film
 
 ROOT = Path(__file__).parents[1]
 BLUE, ORANGE = (0, 114, 178), (213, 94, 0)  # the drawings' body and accent
@@ -162,7 +162,7 @@ def test_mujoco_draws_bodies_where_they_are() -> None:
 def test_pace_of_envpool_is_gymnasiums() -> None:
     gymnasium = pytest.importorskip("gymnasium")
     pytest.importorskip("mujoco")
-    envpool = pytest.importorskip("stellaris_jax.envs.envpool")
+    envpool = pytest.importorskip("stellaris_jax.envs.suites.envpool")
     for task in envpool.TIMESTEP:
         reference = gymnasium.make(f"{task}-v5").unwrapped
         assert make(f"envpool/{task}-v5", {}).steps_per_second == pytest.approx(1 / reference.dt), task

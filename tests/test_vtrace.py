@@ -13,11 +13,11 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.config import AlgorithmConfig, knobs
-from stellaris_jax.losses import ALGORITHMS
-from stellaris_jax.losses.common import Samples, Steps
-from stellaris_jax.losses.vtrace import minibatch_vtrace, vtrace
-from stellaris_jax.networks.distributions import Categorical
+from stellaris_jax.agent.losses import ALGORITHMS
+from stellaris_jax.agent.losses.common import Samples, Steps
+from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
+from stellaris_jax.agent.networks.distributions import Categorical
+from stellaris_jax.config.tree import AlgorithmConfig, knobs
 from stellaris_jax.timeline import Cut, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)

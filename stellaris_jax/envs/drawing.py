@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.base import EnvState
-from stellaris_jax.schema import ConfigError
 
 SIDE = 480  # height and width of MuJoCo's pictures, in pixels
 NO_GL = (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from stellaris_jax.schema import ConfigError, shown
+from stellaris_jax.config.schema import ConfigError, shown
 
 LISTED = 100
 INTEGERS = 2**31

@@ -13,11 +13,11 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from stellaris_jax.config import EnvConfig
+from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.names import match, suggest
 from stellaris_jax.envs.wrappers import preprocess
-from stellaris_jax.schema import ConfigError, shown
 
 # Each suite with what it needs beyond this package.
 SUITES = {
@@ -29,6 +29,9 @@ SUITES = {
     "mjx": "the mujoco extra: pip install 'stellaris-jax[mujoco]'",
     "playground": "the playground extra: pip install 'stellaris-jax[playground]'",
 }
+
+HOMES = {"job": "stellaris_jax.reproduce.minionsrl.job"}
+"""Suites that are no modules of this package's folder for them."""
 
 _registered: dict[str, Callable[..., VecEnv | HostEnv]] = {}
 
@@ -134,7 +137,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def _load(suite: str, name: str) -> ModuleType:
     try:
-        module = importlib.import_module(f"stellaris_jax.envs.{suite}")
+        module = importlib.import_module(HOMES.get(suite, f"stellaris_jax.envs.suites.{suite}"))
         module.available()
     except ModuleNotFoundError as error:
         raise ConfigError(f"env.name={name} needs {SUITES[suite]}") from error

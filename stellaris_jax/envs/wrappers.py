@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stellaris_jax.config.memory import BOUND, Part, check_fits
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, EnvState, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.drawing import Renderer
-from stellaris_jax.memory import BOUND, Part, check_fits
-from stellaris_jax.schema import ConfigError
 
 
 def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEnv:

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run, read_run, seed_curves
 from stellaris_jax.report.statistics import FEWEST, Curve, band, within_data
-from stellaris_jax.schema import ConfigError
-from stellaris_jax.telemetry.format import compact, dollars
+from stellaris_jax.report.telemetry.format import compact, dollars
 
 AXES = {"env_steps": "env steps", "simulated_seconds": "simulated seconds", "cost_usd": "dollars"}
 # Okabe and Ito's palette, told apart under every common colour blindness.

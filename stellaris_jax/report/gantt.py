@@ -12,12 +12,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from stellaris_jax.config import Config
-from stellaris_jax.learner import cut_of
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.learner import cut_of
 from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
-from stellaris_jax.scaling.width import CONSTANT, is_scaled, width_of
-from stellaris_jax.schema import ConfigError
 from stellaris_jax.timeline import Round, Timeline
+from stellaris_jax.timeline.scaling.width import CONSTANT, is_scaled, width_of
 
 
 def plot_timeline(config: Config, rounds: int, path: Path) -> Path:

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from stellaris_jax.report.statistics import Curve
-from stellaris_jax.telemetry.jsonl import complain, read_records
+from stellaris_jax.report.telemetry.jsonl import complain, read_records
 
 NOT_COMPARED = ("run.dir", "run.name", "seed")
 """Config keys that do not make two runs different: where a run lives, and its seed, which makes it a replicate."""

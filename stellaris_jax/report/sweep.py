@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.text import Text
 
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import comparison_figure, save
 from stellaris_jax.report.runs import Group, Run, group_replicates, read_run, short
 from stellaris_jax.report.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.table import print_table, wide_console
-from stellaris_jax.schema import ConfigError
-from stellaris_jax.telemetry.format import compact, count, dollars, number, over_seeds
+from stellaris_jax.report.telemetry.format import compact, count, dollars, number, over_seeds
 
 MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
 """Summary values of the table, each the mean over a point's runs (staleness_max: their maximum)."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stellaris_jax.report.statistics import holm, mean_ci95, welch
-from stellaris_jax.telemetry.format import significant
+from stellaris_jax.report.telemetry.format import significant
 
 HOLDS, OPEN, REVERSED = "holds", "not shown", "reversed"
 """Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other."""

@@ -14,11 +14,11 @@ from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
 
-from stellaris_jax.compose import load_config
+from stellaris_jax.report.telemetry.format import count, percent
 from stellaris_jax.reproduce.history import Series, rounds_of
 from stellaris_jax.reproduce.store import Learned
-from stellaris_jax.telemetry.format import count, percent
 from stellaris_jax.timeline import RULES, Group
+from stellaris_jax.training.loading import load_config
 
 FILE = "gate.csv"
 SHARES = {

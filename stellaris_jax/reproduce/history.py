@@ -14,16 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from stellaris_jax.billing import Bill, bill, common_bill
-from stellaris_jax.compose import load_config
-from stellaris_jax.config import Config
-from stellaris_jax.learner import cut_of
-from stellaris_jax.records import Accounts
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.learner import cut_of
 from stellaris_jax.reproduce import store
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
-from stellaris_jax.scaling import width_of
 from stellaris_jax.timeline import Round, Timeline, Usage
+from stellaris_jax.timeline.billing import Bill, bill, common_bill
+from stellaris_jax.timeline.scaling import width_of
+from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.records import Accounts
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from stellaris_jax.report.curves import (
     titled,
 )
 from stellaris_jax.report.statistics import FEWEST, mean_ci95
+from stellaris_jax.report.telemetry.format import compact, dollars
 from stellaris_jax.reproduce.history import History
-from stellaris_jax.telemetry.format import compact, dollars
 
 PAPER: dict[str, Any] = {"color": BLACK, "marker": "o", "markerfacecolor": "white", "linestyle": ":"}
 """How the paper's points are drawn."""

@@ -18,12 +18,13 @@ from typing import IO, Any
 
 import jax
 
-from stellaris_jax.compose import as_override, load_config
-from stellaris_jax.config import Config, knobs
+from stellaris_jax.config.compose import as_override
+from stellaris_jax.config.schema import RunError
+from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
-from stellaris_jax.run import train
-from stellaris_jax.scaling.scheduler import SHIPPED, Scheduler
-from stellaris_jax.schema import RunError
+from stellaris_jax.timeline.scaling.scheduler import SHIPPED, Scheduler
+from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.run import train
 
 BLOCK = 5
 """Seeds trained side by side in one run; more seeds are more runs, so that five become ten by adding five."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stellaris_jax.config import DelayConfig
+from stellaris_jax.config.tree import DelayConfig
 
 ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling")
 BLOCK = 1024

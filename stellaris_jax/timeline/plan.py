@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stellaris_jax.timeline.simulate import Round
+from stellaris_jax.timeline.records import Round
 
 
 class Plan(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stellaris_jax.config import PlatformConfig
+from stellaris_jax.config.tree import PlatformConfig
 
 
 class Containers:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stellaris_jax.config import SystemConfig
+from stellaris_jax.config.tree import SystemConfig
 
 if TYPE_CHECKING:
-    from stellaris_jax.timeline.simulate import Gradient, Timeline
+    from stellaris_jax.timeline.records import Gradient
+    from stellaris_jax.timeline.simulate import Timeline
 
 
 class Rule:

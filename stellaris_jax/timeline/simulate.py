@@ -17,109 +17,25 @@ never on gradient values. So the timeline is simulated first, on the host, and e
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from typing import Any
 
-from stellaris_jax.config import Config, DelaysConfig, PlatformConfig, SystemConfig
-from stellaris_jax.scaling.width import DETECTING, width_of
+from stellaris_jax.config.tree import Config, DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline.delays import Stream
 from stellaris_jax.timeline.platform import Containers, Placement
+from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
 from stellaris_jax.timeline.rules import RULES
+from stellaris_jax.timeline.scaling.width import DETECTING, width_of
 
 DATA, DELIVERY, FAILURE, PUBLISH = range(4)
-
-
-@dataclass(slots=True)
-class Gradient:
-    """One minibatch gradient, from its invocation to its aggregation.
-
-    `version` is the policy it was computed on; `peers` the other versions that learners in flight held when it was
-    delivered; `staleness` = clock at aggregation - version.
-    """
-
-    fragment: int
-    minibatch: int
-    learner: int
-    version: int
-    start: float
-    end: float
-    peers: list[int]
-    staleness: int = 0
-
-
-@dataclass(slots=True)
-class Group:
-    """Gradients aggregated together into version `clock + 1`. `escaped`: the rule's gate had said no."""
-
-    gradients: list[Gradient]
-    weights: list[float]
-    clock: int
-    second: float
-    escaped: bool
-    threshold: float | None
-
-
-@dataclass
-class Usage:
-    """What has happened since the run began, in simulated seconds and counts; the bill is computed from it.
-
-    seconds: wall-clock. *_busy: function-seconds of useful work, passing data included; learner_failed: of invocations
-    that died; *_startup: of containers starting. updates: versions published. gradients: aggregated. dropped: too old
-    for the version ring. waits: evaluations of the rule put off because of the ring. escapes: of the rule's gate.
-    scaling_busy: of choosing the next round's actors. actor_invocations: fragments rolled, one per actor and round.
-    """
-
-    seconds: float = 0.0
-    learner_busy: float = 0.0
-    learner_failed: float = 0.0
-    learner_startup: float = 0.0
-    actor_busy: float = 0.0
-    actor_startup: float = 0.0
-    aggregate_busy: float = 0.0
-    scaling_busy: float = 0.0
-    actor_invocations: int = 0
-    invocations: int = 0
-    failures: int = 0
-    updates: int = 0
-    gradients: int = 0
-    dropped: int = 0
-    waits: int = 0
-    escapes: int = 0
-    staleness_total: int = 0
-    staleness_max: int = 0
-
-
-@dataclass
-class Round:
-    """All that happened from the start of collecting fragment `index` to the start of collecting the next.
-
-    `behaviour_version` is the policy the fragment was rolled with, `arrived` the newest one when it was complete, at
-    second `complete`. `actors` is how many rolled it, in `actor_seconds` each, on average. `usage` is the total since
-    the run began, at the round's end.
-    """
-
-    index: int
-    behaviour_version: int
-    start: float
-    actors: int
-    actor_seconds: float = 0.0
-    arrived: int = 0
-    complete: float = 0.0
-    groups: list[Group] = field(default_factory=list)
-    dropped: list[Gradient] = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage)
-
-    def staleness(self) -> list[int]:
-        """Staleness of every gradient aggregated in the round."""
-        return [gradient.staleness for group in self.groups for gradient in group.gradients]
 
 
 class Timeline:
     """Simulates one run. `next_round()` advances it; `state()` is all of it, as plain JSON data.
 
     Args:
-      system, platform, delays: see `stellaris_jax.config`.
+      system, platform, delays: see `stellaris_jax.config.tree`.
       gradients_per_round: minibatches the loader cuts a fragment into, over all epochs (G).
       seed: seeds the durations.
       actors: the most that roll a fragment; all of the platform's by default.

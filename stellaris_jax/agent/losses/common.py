@@ -1,0 +1,98 @@
+"""What all losses share: training data, metrics, and how per-sample terms become one loss."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.config.tree import AlgorithmConfig
+
+
+class Steps(NamedTuple):
+    """What V-trace needs of every step, leading axes as in `Samples`.
+
+    reward: as it is learned from. next_value: the actor's critic on the observation the step led to, before any reset.
+    """
+
+    reward: jax.Array
+    next_value: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+
+
+class Samples(NamedTuple):
+    """Training data, one row per environment step, leading axes `[B]` (or `[T, N]` before it is flattened).
+
+    obs: as the policy saw it. action: as sampled. distribution: parameters of mu(.|s), the behaviour policy.
+    log_prob: log mu(a|s). value, advantage, target: from the critic at collection time. valid: bool, false for what
+    nothing is to be learned from; `None` where there is no such thing. steps: `None` unless the algorithm learns from
+    sequences, whose minibatches are `[T, n]`, flattened. target_policy: parameters of pi_t(.|s), the target network's
+    policy, which the learner adds to the minibatch of an algorithm that has one.
+    """
+
+    obs: jax.Array
+    action: jax.Array
+    distribution: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+    valid: jax.Array | None = None
+    steps: Steps | None = None
+    target_policy: jax.Array | None = None
+
+
+class LossMetrics(NamedTuple):
+    """Terms of a loss per sample `[B]`, or their means; `truncated_fraction` is the share of samples where R' < R."""
+
+    policy_loss: jax.Array
+    value_loss: jax.Array
+    entropy: jax.Array
+    kl: jax.Array
+    clip_fraction: jax.Array
+    truncated_fraction: jax.Array
+
+
+LARGEST_LOG_RATIO = 80.0
+"""Where importance ratios end: the exponential of 88.8 is no float32 any more, and 0 times it is not 0."""
+
+
+def importance_ratio(log_ratio: jax.Array) -> jax.Array:
+    """pi / mu from its logarithm, finite however far the policies are apart."""
+    return jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_RATIO))
+
+
+def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip: float) -> jax.Array:
+    """PPO's min(R A, clip(R, 1 - epsilon, 1 + epsilon) A), to be maximised (Schulman et al. 2017, Eq. 7)."""
+    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+
+
+def is_truncated(used: jax.Array, own: jax.Array) -> jax.Array:
+    """Whether the ratio R' that was used is below the learner's own R by more than rounding."""
+    return used < own * (1.0 - 1e-6)
+
+
+def total(
+    terms: LossMetrics, valid: jax.Array | None, kl_coefficient: jax.Array, algorithm: AlgorithmConfig
+) -> tuple[jax.Array, LossMetrics]:
+    """Policy loss + value loss - entropy bonus + KL penalty, and their means over what is valid of a minibatch."""
+    means = LossMetrics(*(_mean(term, valid) for term in terms))
+    loss = means.policy_loss + algorithm.value_coefficient * means.value_loss
+    loss -= algorithm.entropy_coefficient * means.entropy
+    if algorithm.kl_coefficient > 0.0:
+        loss += kl_coefficient * means.kl
+    return loss, jax.tree.map(jax.lax.stop_gradient, means)
+
+
+def _mean(x: jax.Array, valid: jax.Array | None) -> jax.Array:
+    if valid is None:
+        return jnp.mean(x)
+    return jnp.sum(jnp.where(valid, x, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
+
+
+def adapt_kl_coefficient(coefficient: jax.Array, kl: jax.Array, target: float) -> jax.Array:
+    """RLlib's rule: x 1.5 if the round's KL exceeds twice the target, x 0.5 if it is below half of it."""
+    factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
+    return coefficient * factor

@@ -1,0 +1,55 @@
+"""Global importance-sampling truncation (Eq. 2): R' = min(min_i pi_i / mu, rho) over all learners in flight.
+
+Taken literally inside PPO's own minimum, Eq. 2 removes the gradient of most samples, so how R' is
+used is a mode:
+
+- `weight`: PPO's clipped surrogate times stop_gradient(R' / R): the trust region stays, the magnitude is truncated.
+- `surrogate`: R' replaces R, as printed. The gradient flows where R itself is the minimum, ties included.
+- `artifact`: the released code, which clamps from below: R' = min(R, max(min_i R_i, rho)), ties split in half.
+- `none`: R' = R.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.agent.losses.common import importance_ratio
+
+MODES = ("weight", "surrogate", "artifact", "none")
+TIE = 1e-5
+"""Relative difference up to which two ratios count as equal: log-probabilities recomputed differently (other batch
+shapes, other devices) differ by rounding, and at rho = 1 every sample of a fresh learner is a tie."""
+
+
+def truncated_ratio(
+    log_ratio: jax.Array, peer_log_ratio: jax.Array | None, rho: float, mode: str
+) -> tuple[jax.Array, jax.Array]:
+    """The ratio R' that enters the surrogate, and a weight without gradient that multiplies it.
+
+    Args:
+      log_ratio: log(pi_j / mu) of the learner's own policy, `[B]`, with gradient.
+      peer_log_ratio: min over the other learners' policies of log(pi_i / mu), `[B]`; `None` or +inf without any.
+      rho: the threshold.
+      mode: one of `MODES`.
+
+    Returns:
+      (ratio `[B]`, weight `[B]`).
+    """
+    ratio = importance_ratio(log_ratio)
+    if mode == "none":
+        return ratio, jnp.ones_like(ratio)
+    own = jax.lax.stop_gradient(ratio)
+    others = own if peer_log_ratio is None else jax.lax.stop_gradient(importance_ratio(peer_log_ratio))
+    smallest = jnp.minimum(own, others)
+    if mode == "artifact":
+        cap = jnp.maximum(smallest, rho)
+        half = 0.5 * (ratio + cap)
+        below = jnp.where(own < cap, ratio, cap)
+        return jnp.where(jnp.abs(own - cap) <= TIE * cap, half, below), jnp.ones_like(ratio)
+    truncated = jnp.minimum(smallest, rho)
+    if mode == "weight":
+        return ratio, truncated / jnp.maximum(own, jnp.finfo(own.dtype).tiny)
+    if mode == "surrogate":
+        return jnp.where(own <= truncated * (1.0 + TIE), ratio, truncated), jnp.ones_like(ratio)
+    raise ValueError(f"truncation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")

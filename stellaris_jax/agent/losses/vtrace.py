@@ -1,0 +1,77 @@
+"""V-trace: value targets and advantages of a policy from the steps of another (Espeholt et al. 2018, Section 4.1)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.agent.losses.common import Samples, importance_ratio
+from stellaris_jax.agent.losses.gae import cut, linear_recurrence
+from stellaris_jax.config.tree import AlgorithmConfig
+
+
+def vtrace(
+    log_ratio: jax.Array,
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    gamma: float,
+    trace_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+    valid: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Value targets vs and advantages q - V, all arrays `[T, n]` (Eq. 1 and Remark 2, with lambda on the traces).
+
+    vs_t - V_t = rho_t delta_t + gamma lambda c_t (vs_{t+1} - V_{t+1}), where rho = min(rho_bar, R), c = min(c_bar, R);
+    q_t = r_t + gamma (lambda vs_{t+1} + (1 - lambda) V_{t+1}). The advantage carries no importance weight: the paper's
+    policy gradient multiplies it by rho.
+
+    `log_ratio` is log R = log(pi / mu); `next_value` the value of the observation each step led to, before any reset.
+    Termination cuts the bootstrap; truncation keeps it, and both cut the trace. A step that is not `valid` cuts it too;
+    its target is its value, its advantage 0.
+    """
+    ratio = importance_ratio(log_ratio)
+    error = reward + jnp.where(terminated, 0.0, gamma * next_value) - value
+    ends = terminated | truncated
+    if valid is not None:
+        error = jnp.where(valid, error, 0.0)
+        ends |= ~valid
+    onwards = jnp.where(ends, 0.0, gamma * trace_lambda)
+    decay = onwards * jnp.minimum(ratio, c_bar)
+    beyond = jnp.zeros_like(value[0])
+    excess = linear_recurrence(decay, jnp.minimum(ratio, rho_bar) * error, beyond, reverse=True)
+    return value + excess, error + cut(onwards, jnp.concatenate([excess[1:], beyond[None]]))
+
+
+def minibatch_vtrace(
+    log_ratio: jax.Array, value: jax.Array, batch: Samples, algorithm: AlgorithmConfig
+) -> tuple[jax.Array, jax.Array]:
+    """`vtrace` of a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
+
+    `value` is the learner's critic. What it has not evaluated, the observation after the last step and the final ones
+    of truncated episodes, has the value the actor's critic gave it: one forward pass per fragment instead of one per
+    minibatch, at values that are as old as the data.
+    """
+    assert batch.steps is not None, "the minibatch holds no sequences"
+    columns = (log_ratio, value, batch.steps, batch.valid)
+    columns = jax.tree.map(lambda x: jax.lax.stop_gradient(x).reshape(algorithm.rollout_length, -1), columns)
+    log_ratio, value, steps, valid = columns
+    last = jnp.arange(algorithm.rollout_length)[:, None] == algorithm.rollout_length - 1
+    next_value = jnp.where(steps.truncated | last, steps.next_value, jnp.roll(value, -1, axis=0))
+    target, advantage = vtrace(
+        log_ratio,
+        steps.reward,
+        value,
+        next_value,
+        steps.terminated,
+        steps.truncated,
+        algorithm.gamma,
+        algorithm.gae_lambda,
+        algorithm.rho_bar,
+        algorithm.c_bar,
+        valid,
+    )
+    return target.reshape(-1), advantage.reshape(-1)

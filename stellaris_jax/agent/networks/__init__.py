@@ -1,0 +1,5 @@
+"""Actor-critic networks, action distributions, running normalisation."""
+
+from stellaris_jax.agent.networks.actor_critic import ActorCritic
+
+__all__ = ["ActorCritic"]

@@ -1,0 +1,180 @@
+"""Actor-critic networks over flat parameter vectors.
+
+A policy version is one vector `[P]`: the version ring, the accumulator and the optimizer then work on single arrays.
+Its length is a multiple of `ALIGNMENT`, the rest being zeros: XLA does not vectorise loops over a ragged length, and an
+Adam step on one took four times as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from stellaris_jax.agent.networks.convolution import Initializer
+from stellaris_jax.agent.networks.distributions import DiagonalGaussian, Distribution, for_space
+from stellaris_jax.agent.networks.torsos import check_observation, torso
+from stellaris_jax.config.tree import NetworkConfig
+from stellaris_jax.envs.base import Box, Space
+
+ALIGNMENT = 64
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": nn.tanh, "relu": nn.relu}
+LOG_STD_RANGE = (-5.0, 2.0)
+"""Bounds of log-deviations that depend on the state."""
+
+
+def normc(norm: float) -> Initializer:
+    """Kernels whose columns, all weights of one output, are normal random vectors of length `norm` (RLlib)."""
+
+    def init(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        kernel = jax.random.normal(key, shape, dtype)
+        return kernel * norm * jax.lax.rsqrt(jnp.sum(jnp.square(kernel), axis=range(len(shape) - 1), keepdims=True))
+
+    return init
+
+
+class Initialization(NamedTuple):
+    """An initialiser of kernels, and its argument for inner layers and for the outputs of policy and critic."""
+
+    kernel: Callable[[float], Initializer]
+    inner: float
+    actor: float
+    critic: float
+
+
+INITIALIZATIONS = {
+    "orthogonal": Initialization(nn.initializers.orthogonal, math.sqrt(2.0), 0.01, 1.0),
+    "normc": Initialization(normc, 1.0, 0.01, 0.01),
+}
+
+
+class MLP(nn.Module):
+    """Dense layers on inputs `[B, ...]`, flattened behind the torso if there is one; the last layer is linear.
+
+    output_init: `None` leaves the last layer out. Biases start at 0.
+    """
+
+    torso: str
+    hidden: Sequence[int]
+    activation: str
+    kernel_init: Initializer
+    outputs: int = 0
+    output_init: Initializer | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        convolutions = torso(self.torso, self.kernel_init)
+        if convolutions is not None:
+            x = convolutions(x)
+        x = x.reshape(x.shape[0], -1)
+        for width in self.hidden:
+            x = ACTIVATIONS[self.activation](nn.Dense(width, kernel_init=self.kernel_init)(x))
+        return x if self.output_init is None else nn.Dense(self.outputs, kernel_init=self.output_init)(x)
+
+
+class ActorCritic:
+    """A policy and a value network, addressed by one flat vector of parameters `[P]`.
+
+    They share nothing, or with `network.shared` everything but their output layers. The log-deviations of a Gaussian
+    policy are free parameters, one per action dimension and initially 0, or with `network.log_std=state` outputs of
+    the policy, kept within `LOG_STD_RANGE`. `size` counts the parameters.
+
+    Raises ConfigError for observations the torso cannot read.
+    """
+
+    def __init__(self, observation_space: Box, action_space: Space, config: NetworkConfig):
+        check_observation(config.torso, observation_space.shape)
+        self.distribution: Distribution = for_space(action_space)
+        gaussian = isinstance(self.distribution, DiagonalGaussian)
+        self.free_log_std = gaussian and config.log_std == "free"
+        self._state_log_std = gaussian and config.log_std == "state"
+        outputs = self.distribution.size // 2 if self.free_log_std else self.distribution.size
+        start = INITIALIZATIONS[config.init]
+        inner = (config.torso, tuple(config.hidden), config.activation, start.kernel(start.inner))
+        self._body = MLP(*inner) if config.shared else None
+        above = ("mlp", (), *inner[2:]) if config.shared else inner
+        self._actor = MLP(*above, outputs, start.kernel(start.actor))
+        self._critic = MLP(*above, 1, start.kernel(start.critic))
+        self.observation_space, self.action_space, self.config = observation_space, action_space, config
+        self._template = jax.eval_shape(lambda: self._init_tree(jax.random.key(0)))
+        self.size: int = sum(leaf.size for leaf in jax.tree.leaves(self._template))
+        self._tail = np.zeros(-self.size % ALIGNMENT, np.float32)
+
+    @cached_property
+    def _unravel(self) -> Callable[[jax.Array], Any]:
+        # When first used: a network may turn out to be too large to be made.
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._template)
+        return ravel_pytree((zeros, self._tail))[1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorCritic, (self.observation_space, self.action_space, self.config)  # initialisers cannot be pickled
+
+    def _init_tree(self, key: jax.Array) -> dict[str, Any]:
+        tree: dict[str, Any] = {}
+        features = jnp.zeros((1, *self.observation_space.shape))
+        if self._body is None:
+            actor_key, critic_key = jax.random.split(key)
+        else:
+            actor_key, critic_key, body_key = jax.random.split(key, 3)
+            features, variables = self._body.init_with_output(body_key, features)
+            tree["body"] = variables["params"]
+        tree["actor"] = self._actor.init(actor_key, features)["params"]
+        tree["critic"] = self._critic.init(critic_key, features)["params"]
+        if self.free_log_std:
+            tree["log_std"] = jnp.zeros(self.distribution.size // 2)
+        return tree
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """Fresh parameters `[P]`."""
+        return self.ravel(self._init_tree(key))
+
+    def ravel(self, tree: dict[str, Any]) -> jax.Array:
+        """The vector `[P]` of a tree of parameters, or of gradients."""
+        return ravel_pytree((tree, self._tail))[0]
+
+    def unravel(self, flat: jax.Array) -> dict[str, Any]:
+        """The tree of parameters in a vector `[P]`."""
+        tree: dict[str, Any] = self._unravel(flat)[0]
+        return tree
+
+    def policy(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+        """Parameters `[B, D]` of the action distribution; `tree` is `unravel(flat)`."""
+        return self._policy(tree, self._features(tree, obs))
+
+    def value(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+        """State values `[B]`; `tree` is `unravel(flat)`."""
+        return self._value(tree, self._features(tree, obs))
+
+    def policy_and_value(self, tree: dict[str, Any], obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """`policy` and `value` of the same observations.
+
+        A shared body is differentiated once here, and twice by two calls: the compiler merges equal forward passes,
+        but not backward passes of different errors.
+        """
+        features = self._features(tree, obs)
+        return self._policy(tree, features), self._value(tree, features)
+
+    def _features(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+        """What actor and critic read: the outputs of a shared body, or else observations, bytes as fractions of 255."""
+        x = obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs
+        return x if self._body is None else self._body.apply({"params": tree["body"]}, x)  # type: ignore[return-value]
+
+    def _policy(self, tree: dict[str, Any], features: jax.Array) -> jax.Array:
+        outputs: jax.Array = self._actor.apply({"params": tree["actor"]}, features)  # type: ignore[assignment]
+        if self.free_log_std:
+            return jnp.concatenate([outputs, jnp.broadcast_to(tree["log_std"], outputs.shape)], axis=-1)
+        if self._state_log_std:
+            mean, log_std = jnp.split(outputs, 2, axis=-1)
+            return jnp.concatenate([mean, jnp.clip(log_std, *LOG_STD_RANGE)], axis=-1)
+        return outputs
+
+    def _value(self, tree: dict[str, Any], features: jax.Array) -> jax.Array:
+        values: jax.Array = self._critic.apply({"params": tree["critic"]}, features)  # type: ignore[assignment]
+        return values[:, 0]

@@ -1,0 +1,91 @@
+"""Convolutional torsos: what stands between an image and the dense layers. All have ReLUs, as published."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+
+from stellaris_jax.agent.networks.convolution import Conv, Initializer, max_pool
+from stellaris_jax.config.schema import ConfigError
+
+
+class Layer(NamedTuple):
+    """`features` filters of `kernel` x `kernel`; padding is SAME or VALID."""
+
+    features: int
+    kernel: int
+    stride: int
+    padding: str
+
+
+LAYERS: dict[str, tuple[Layer, ...]] = {
+    # RLlib's for 84 x 84, taken over by "Stellaris" (SC'24, Table II): the last filters see all of such an image.
+    "rllib_cnn": (Layer(16, 8, 4, "SAME"), Layer(32, 4, 2, "SAME"), Layer(256, 11, 1, "VALID")),
+    "nature_cnn": (Layer(32, 8, 4, "VALID"), Layer(64, 4, 2, "VALID"), Layer(64, 3, 1, "VALID")),  # Mnih et al. 2015
+    "minatar_cnn": (Layer(16, 3, 1, "VALID"),),  # Young & Tian 2019
+}
+"""Torsos that are convolutions one after the other, each behind a ReLU."""
+
+IMPALA_FEATURES = (16, 32, 32)
+
+
+class Stack(nn.Module):
+    """Convolutions one after the other, each with a ReLU: images `[B, H, W, C]` -> `[B, H', W', D]`."""
+
+    layers: tuple[Layer, ...]
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.layers:
+            x = nn.relu(Conv(*layer, self.kernel_init)(x))
+        return x
+
+
+class Impala(nn.Module):
+    """The residual torso of IMPALA (Espeholt et al. 2018, Fig. 3, right), up to the ReLU before its dense layer.
+
+    Three sections halve the image: a convolution, max-pooling 3x3 with stride 2, two blocks x + conv(conv(x)), every
+    convolution in a block behind a ReLU. `[B, H, W, C]` -> `[B, H/8, W/8, 32]`, rounded up.
+    """
+
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for features in IMPALA_FEATURES:
+            layer = Layer(features, 3, 1, "SAME")
+            x = max_pool(Conv(*layer, self.kernel_init)(x), 3, 2)
+            for _ in range(2):
+                inner = Conv(*layer, self.kernel_init)(nn.relu(x))
+                x = x + Conv(*layer, self.kernel_init)(nn.relu(inner))
+        return nn.relu(x)
+
+
+def torso(name: str, kernel_init: Initializer) -> nn.Module | None:
+    """The module of `network.torso`; `None` for `mlp`, which has dense layers alone."""
+    if name == "mlp":
+        return None
+    return Impala(kernel_init) if name == "impala_cnn" else Stack(LAYERS[name], kernel_init)
+
+
+def check_observation(name: str, shape: tuple[int, ...]) -> None:
+    """Raise ConfigError for observations `shape` that a torso cannot read."""
+    if name == "mlp":
+        return
+    side = smallest_image(name)
+    if len(shape) != 3 or min(shape[:2]) < side:
+        raise ConfigError(
+            f"network.torso={name} needs images of at least {side}x{side} pixels, [height, width, channels], but the "
+            f"environment's observations are {list(shape)}; network.torso=mlp takes any."
+        )
+
+
+def smallest_image(name: str) -> int:
+    """Pixels a side of the smallest image of which a torso makes anything."""
+    side = 1
+    for layer in reversed(LAYERS.get(name, ())):
+        side = (side - 1) * layer.stride + (layer.kernel if layer.padding == "VALID" else 1)
+    return side

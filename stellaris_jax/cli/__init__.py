@@ -1,0 +1,1 @@
+"""The commands: each module is one of `stellaris-jax <command>`, and of `scripts/`."""

@@ -1,0 +1,90 @@
+"""Evaluates the newest policy of a run, or films it.
+
+stellaris-jax evaluate RUN_DIR [--episodes N] [--seed S] [--greedy | --sample]
+stellaris-jax evaluate RUN_DIR --video FILE [--video-episodes N] [--seed S] [--greedy | --sample]
+
+Actions are chosen as in the evaluations of the run (evaluation.greedy), or as --greedy or --sample say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stellaris_jax.cli import program
+from stellaris_jax.config.schema import RunError
+
+if TYPE_CHECKING:
+    from stellaris_jax.training.trainer import Trainer
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command on these arguments; those of the process by default."""
+    program.run(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+    parser = program.Parser("evaluate", __doc__)
+    count = program.at_least(1)
+    parser.add_argument("run_dir", help="directory of the run")
+    parser.add_argument("--episodes", type=count, default=128, help="episodes per trained seed (default 128)")
+    parser.add_argument("--seed", type=program.seed, default=0, help="picks other episodes (default 0)")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--greedy", action="store_true", help="take the most likely actions")
+    actions.add_argument("--sample", action="store_true", help="sample actions from the policy")
+    parser.add_argument("--video", metavar="FILE", help="film the first trained seed instead, as .mp4 or (short) .gif")
+    parser.add_argument("--video-episodes", type=count, default=1, metavar="N", help="episodes in the film (default 1)")
+    parser.add_argument("--json", action="store_true", help="print one JSON line")
+    arguments = parser.parse_args(argv)
+
+    from stellaris_jax.training.run import open_run
+    from stellaris_jax.training.video import checked
+
+    if arguments.video is not None:
+        checked(arguments.video)
+    trainer = open_run(arguments.run_dir)
+    if arguments.greedy or arguments.sample:
+        trainer.config.evaluation.greedy = arguments.greedy
+    (evaluate if arguments.video is None else film)(trainer, arguments)
+
+
+def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
+    """Print what episodes of all trained seeds return."""
+    from stellaris_jax.report.telemetry.format import basis, over_seeds, significant
+    from stellaris_jax.report.telemetry.jsonl import plain
+    from stellaris_jax.training.footprint import check_run
+
+    trainer.config.evaluation.episodes = arguments.episodes
+    check_run(trainer.config, trainer.env, trainer.network)
+    result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
+    mean, ci95 = result.mean_ci95()
+    if not math.isfinite(mean):
+        raise RunError(f"the return of round {trainer.round} of {arguments.run_dir} is {mean}, which is no result.")
+    if arguments.json:
+        figures = {"round": trainer.round, "episodes": int(result.returns.size), "return_mean": mean}
+        print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
+        return
+    of = basis(len(trainer.seeds), result.returns.size)
+    print(f"{trainer.config.env.name}, round {trainer.round}")
+    print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}; length {result.lengths.mean():.1f}")
+    if len(trainer.seeds) > 1:
+        each = zip(trainer.seeds, result.per_seed, strict=True)
+        print("per seed: " + ", ".join(f"{seed}: {significant(value)}" for seed, value in each))
+
+
+def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
+    """Write the film and print where it is and what its episodes return."""
+    from stellaris_jax.training import video
+
+    shown = video.film(trainer, arguments.video, arguments.video_episodes, stream=arguments.seed)
+    returns, lengths = shown.returns[0].tolist(), shown.lengths[0].tolist()
+    if arguments.json:
+        figures = {"round": trainer.round, "video": arguments.video, "returns": returns, "lengths": lengths}
+        print(json.dumps(figures))
+        return
+    print(f"{trainer.config.env.name}, round {trainer.round}: {arguments.video}")
+    for total, length in zip(returns, lengths, strict=True):
+        print(f"return {total:.2f}, length {length}")

@@ -1,0 +1,43 @@
+"""`stellaris-jax <command> ...`: every command of the package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+from stellaris_jax.cli import program
+from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.schema import ConfigError
+
+COMMANDS = {
+    "train": "train an agent, or sweep over settings",
+    "evaluate": "evaluate the policy of a run, or film it",
+    "plot": "draw the curves of runs, or a timeline",
+    "reproduce": "redo a paper's evaluation",
+    "schedule": "train a scheduler of actors",
+    "benchmark": "measure this machine (in a checkout of the repository)",
+}
+MODULES = {"benchmark": "benchmarks.main"}
+"""Where a command is that is no module of this folder."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command on its arguments; those of the process by default."""
+    program.run(lambda: _main(sys.argv[1:] if argv is None else argv))
+
+
+def _main(argv: Sequence[str]) -> None:
+    name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    if name in ("-h", "--help"):
+        print("stellaris-jax COMMAND [--help | arguments]\n")
+        for command, about in COMMANDS.items():
+            print(f"  {command:10} {about}")
+        return
+    if name not in COMMANDS:
+        raise ConfigError(f"{name} is not a command: {', '.join(COMMANDS)}{did_you_mean(name, COMMANDS)}")
+    module = MODULES.get(name, f"stellaris_jax.cli.{name}")
+    if find_spec(module.partition(".")[0]) is None:
+        raise ConfigError(f"{name} works in a checkout of the repository only, whose benchmarks are not installed.")
+    import_module(module).main(rest)

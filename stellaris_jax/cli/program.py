@@ -1,0 +1,139 @@
+"""What the commands have in common: how they read numbers from the command line, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from stellaris_jax.config.commands import command, localised
+from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError
+
+SIGINT, SIGPIPE = 128 + 2, 128 + 13
+"""Exit codes of a program that a signal has ended, as shells have them."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that shows a docstring as it stands, and tells a mistake in one line."""
+
+    def __init__(self, name: str, description: str | None = None, **options: Any):
+        about = localised(description) if description else None
+        how = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=command(name), description=about, formatter_class=how, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+
+class SubParser(Parser):
+    """The parser of a part of a command."""
+
+    def __init__(self, **options: Any):
+        argparse.ArgumentParser.__init__(self, **options)
+
+
+def at_least(low: int) -> Callable[[str], int]:
+    """For `add_argument(type=...)`: an integer that is not below `low`."""
+
+    def integer(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or len(text) > 18 or int(text) < low:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {low}, not {text!r}")
+        return int(text)
+
+    return integer
+
+
+def seed(text: str) -> int:
+    """For `add_argument(type=...)`: a random seed."""
+    number = at_least(0)(text)
+    if number > LAST_SEED:
+        raise argparse.ArgumentTypeError(f"must be at most {LAST_SEED}, not {text}")
+    return number
+
+
+def check_output(option: str, path: Path) -> None:
+    """Make the directory of a file that will be written after much work. Raises ConfigError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError
+    except OSError:
+        raise ConfigError(f"{option}={path} cannot be written.") from None
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a command's `main`, and end as programs do.
+
+    A ConfigError ends it with exit code 2 and one line on stderr, a RunError and an output that cannot be written with
+    1 and a line.
+    Where the reader of a pipe has gone (`| head`), or at Ctrl-C, it ends without a word, with the shell's exit codes.
+    """
+    output = _Output(sys.stdout)
+    try:
+        with redirect_stdout(output):  # type: ignore[type-var]
+            try:
+                main()
+            except SystemExit:  # after --help, for one
+                output.flush()
+                raise
+            output.flush()
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(SIGINT)
+    except (OSError, SystemExit):
+        if output.error is None:
+            raise
+        # What is still to be written is forgotten, lest Python complains that it cannot be.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(output.error, BrokenPipeError):
+            sys.exit(SIGPIPE)
+        print(f"error: the output cannot be written ({output.error.strerror}).", file=sys.stderr)
+        sys.exit(1)
+
+
+@contextmanager
+def signalled() -> Iterator[None]:
+    """Training within the context, which ends the process with the shell's exit code once a signal has ended it."""
+    from stellaris_jax.training.run import Interrupted
+    from stellaris_jax.training.signals import Abandoned
+
+    try:
+        yield
+    except Interrupted as stop:
+        sys.exit(128 + stop.signum)
+    except Abandoned as stop:
+        sys.stdout.flush()
+        os._exit(128 + stop.signum)  # an orderly end would wait for what is still being computed
+
+
+class _Output:
+    """The standard output, and the error that it ended with: argparse ignores it, rich exits with a code of its own."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+        self.error: OSError | None = None
+
+    def write(self, text: str) -> int:
+        return self._told(self.stream.write, text)
+
+    def flush(self) -> None:
+        self._told(self.stream.flush)
+
+    def _told(self, do: Callable[..., Any], *arguments: str) -> Any:
+        try:
+            return do(*arguments)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)

@@ -1,0 +1,65 @@
+"""Trains a scheduler of actors (MinionsRL, AAAI'24) on a training job, and compares it with fixed numbers of actors.
+
+stellaris-jax schedule env=gymnax/cartpole --out schedulers/cartpole.npz
+stellaris-jax schedule env=gymnax/Catch-bsuite scaling.target=0.9 --start schedulers/cartpole.npz \\
+    --episodes 16 --out schedulers/catch.npz
+stellaris-jax train env=gymnax/Catch-bsuite scaling=minionsrl scaling.target=0.9 \\
+    scaling.scheduler=schedulers/catch.npz
+
+What is not an option is an override of the job's configuration, as for `stellaris-jax train`; scaling.target and
+scaling.budget are the return it should reach and the dollars it may cost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stellaris_jax.cli import program
+from stellaris_jax.config.schema import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command on these arguments; those of the process by default."""
+    program.run(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+    parser = program.Parser("schedule", __doc__)
+    parser.add_argument("job", nargs="*", help="overrides of the job's configuration")
+    parser.add_argument("--out", type=Path, required=True, help="file to write the scheduler to")
+    parser.add_argument("--start", type=Path, help="scheduler to go on from (fine-tuning)")
+    some, any_ = program.at_least(1), program.at_least(0)
+    parser.add_argument("--episodes", type=some, default=100, metavar="N", help="jobs to learn from (default 100)")
+    parser.add_argument("--compare", type=any_, default=16, metavar="N", help="jobs to compare on (default 16; 0: no)")
+    parser.add_argument("--seed", type=program.seed, default=0, metavar="S", help="first seed (default 0)")
+    arguments = parser.parse_args(argv)
+    # Imported late, so that --help answers at once.
+    from stellaris_jax.report.telemetry.format import significant
+    from stellaris_jax.reproduce.minionsrl.scheduling import constant, random, run_jobs, scheduled, train_scheduler
+    from stellaris_jax.timeline.scaling.scheduler import Scheduler
+    from stellaris_jax.training.run import enable_compile_cache
+
+    enable_compile_cache()
+    if arguments.out.exists():
+        raise ConfigError(f"--out={arguments.out} exists; name another file.")
+    program.check_output("--out", arguments.out)
+    start = Scheduler.load(arguments.start) if arguments.start else None
+    begin = time.perf_counter()
+    scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)
+    scheduler.save(arguments.out)
+    print(f"trained in {time.perf_counter() - begin:.0f} s: {arguments.out}")
+    if not arguments.compare:
+        return
+    most = env.width.maximum
+    rivals = {f"{n} actors": constant(n) for n in sorted({1, most // 4, most // 2, most} - {0})}
+    print(f"{'':14}{'seconds':>12}{'dollars':>12}{'rounds':>12}{'return':>12}{'reached':>12}{'objective':>14}")
+    for name, choose in {"scheduler": scheduled(scheduler), "random": random(most), **rivals}.items():
+        outcome = run_jobs(env, choose, arguments.compare, seed=(10_000 + arguments.seed) % 2**32)
+        means = [figure.mean() for figure in outcome]
+        reached = (outcome.reward >= env.scales.target).mean()
+        print(
+            f"{name:14}{means[0]:12.0f}{means[1]:12.4f}{means[2]:12.1f}{significant(means[3]):>12}{reached:12.0%}{means[4]:14.1f}",
+            flush=True,
+        )

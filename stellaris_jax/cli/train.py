@@ -1,0 +1,198 @@
+"""`stellaris-jax train`: `--help`, one run, or with `-m` a sweep of runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from stellaris_jax.cli import program
+from stellaris_jax.config.commands import localised
+from stellaris_jax.config.compose import (
+    GROUPS,
+    PRIMARY,
+    as_override,
+    choices,
+    compose_config,
+    load_sweep,
+    shipped_configs,
+)
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.tree import Config, knobs, sections
+from stellaris_jax.training.loading import checked, load_config
+
+WIDTH = 120
+"""Columns of the help, at most, and where it does not go to a terminal."""
+NARROW = 80
+"""Columns below which what a line is about stands under it."""
+COMMANDS = {
+    "stellaris-jax train [group=choice] [key=value] ...": "one run",
+    "stellaris-jax train -m [sweep=choice] [key=a,b,c] ...": "a sweep: one run per combination",
+}
+OPTIONS = {
+    "-h, --help": "this text; with overrides, the values they lead to",
+    "-m, --multirun": "sweep over every key with several values",
+    "--config-dir DIR": "a directory laid out like configs/, with further choices",
+}
+EXAMPLES = """\
+stellaris-jax train env=gymnax/acrobot num_seeds=8
+stellaris-jax train env=brax/hopper system=allreduce algorithm.learning_rate=3e-4
+stellaris-jax train -m sweep=staleness
+stellaris-jax train -m system=stellaris system.decay=0.9,0.96,1 seed=0,1,2
+stellaris-jax train resume=runs/NAME total_steps=1e6"""
+
+
+def train(config: Config) -> None:
+    """Train one configuration."""
+    # Imported when a configuration is known to be right, so that mistakes and --help answer at once.
+    from stellaris_jax.training.run import train
+
+    with program.signalled():
+        train(config)
+
+
+def main(argv: Sequence[str] | None = None, task: Callable[[Config], Any] = train) -> None:
+    """Run `task` on the configuration that the command line asks for, or on each of a sweep.
+
+    Args:
+      argv: the arguments; those of the process by default.
+      task: trains one configuration. In a sweep it is called once per point, with `run.dir` inside the sweep's
+        directory unless the command line sets it.
+
+    It ends as `stellaris_jax.cli.program.run` says; a ConfigError before anything has run, if it can be known by then.
+    In a sweep a RunError is told once its other points are done. The report of a sweep is written when its last point
+    is done, and also when it is cut short.
+    """
+    program.run(lambda: _main(task, sys.argv[1:] if argv is None else argv))
+
+
+def _main(task: Callable[[Config], Any], argv: Sequence[str]) -> None:
+    parser = program.Parser("train", add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--config-dir")
+    args, overrides = parser.parse_known_args(argv)
+    for flag in overrides:
+        if flag.startswith("-"):
+            raise ConfigError(f"{flag} is not an option; settings are written key=value, and --help lists them.")
+    if args.help:
+        print(help_text(compose_config(overrides, args.config_dir), args.config_dir))
+    elif args.multirun:
+        _sweep(task, overrides, args.config_dir)
+    else:
+        _single(task, overrides, args.config_dir)
+
+
+def help_text(config: Config, config_dir: str | Path | None = None) -> str:
+    """Every group with its choices and every key with its value in `config`, its meaning and what it accepts."""
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+    lines = [line for head, about in COMMANDS.items() for line in _row(localised(head), about, 62, width)]
+    lines += [line for head, about in OPTIONS.items() for line in _row(head, about, 23, width)]
+    lines += ["", "GROUPS (files below configs/)"]
+    for group in GROUPS:
+        others = "; or any other environment of a suite, as in env=brax/ant" if group == "env" else ""
+        lines += _row(group, ", ".join(choices(group, config_dir)) + others, 13, width)
+    headings = {"": "the run as a whole", **sections()}
+    entries = sorted(knobs().values(), key=lambda entry: list(headings).index(entry.key.rpartition(".")[0]))
+    heading = None
+    for entry in entries:
+        section = entry.key.rpartition(".")[0]
+        if section != heading:
+            heading = section
+            lines += ["", *_wrapped(f"{section.upper() or 'TOP LEVEL'}: {headings[section]}", width)]
+        about = f"{entry.help}; {entry.accepted}" if entry.accepted else entry.help
+        lines += _row(f"{entry.key:<30} {_shown(attrgetter(entry.key)(config))}", about, 46, width)
+    return "\n".join([*lines, "", "EXAMPLES", localised(EXAMPLES)])
+
+
+def _row(head: str, about: str, indent: int, width: int) -> list[str]:
+    """What a line is about, and wrapped text in a column to its right; below it where there is no room for that."""
+    below = width < NARROW
+    indent = 6 if below else indent
+    wrapped = [" " * indent + line for line in _wrapped(about, width - indent)]
+    if below:
+        head = re.sub(" +", " ", head)
+    if below or len(head) + 3 > indent:
+        return [f"  {head}", *wrapped]
+    return [f"  {head} ".ljust(indent) + wrapped[0].lstrip(), *wrapped[1:]]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(width, 24), break_on_hyphens=False)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if value != "" else "''"
+
+
+def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
+    sweep = load_sweep(overrides, config_dir)
+    if len(sweep.points) > 1:
+        raise ConfigError(f"This is a sweep over {len(sweep.points)} points; add -m to run them all.")
+    task(load_config(overrides, config_dir))
+
+
+def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
+    """Check every point, then let Hydra launch them one after the other, and report."""
+    sweep = load_sweep(overrides, config_dir)
+    named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
+    points = [compose_config(point, config_dir) for point in sweep.points]
+    # All points run in this process, and JAX starts but once.
+    from stellaris_jax.engine.mesh import emulate
+
+    emulate(max(config.engine.devices for config in points))
+    for config in points:
+        checked(config)
+    failed: list[str] = []
+
+    def run_point(_: DictConfig) -> Any:
+        job = HydraConfig.get()
+        config = load_config(job.overrides.task, config_dir)
+        config.run.dir = config.run.dir or str(Path(job.sweep.dir) / job.sweep.subdir)
+
+        def run_task() -> None:
+            print(f"point {job.job.num + 1} of {len(sweep.points)}: {' '.join(job.overrides.task)}", flush=True)
+            try:
+                task(config)
+            except RunError as error:
+                print(f"error: {error}", file=sys.stderr)
+                failed.append(str(job.job.num))
+
+        program.run(run_task)  # Hydra would turn what ends a program into a traceback, and go on
+
+    app = hydra.main(config_path=str(shipped_configs()), config_name=PRIMARY, version_base="1.3")(run_point)
+    # Another sweep may have begun in the same second.
+    directory = sweep.directory if named else _reserved(sweep.directory)
+    arguments = sys.argv
+    sys.argv = [arguments[0], "--multirun", *sweep.overrides, as_override("hydra.sweep.dir", directory)]
+    try:
+        app()
+    finally:
+        sys.argv = arguments
+        if any(directory.glob("[0-9]*")):
+            from stellaris_jax.report.sweep import report
+
+            report(directory)
+    if failed:
+        raise RunError(f"{len(failed)} of {len(sweep.points)} points have no result: {', '.join(failed)}.")
+
+
+def _reserved(directory: Path) -> Path:
+    from stellaris_jax.training.rundir import reason, reserve
+
+    try:
+        return reserve(directory)
+    except OSError as error:
+        advice = "hydra.sweep.dir=PATH names another place"
+        raise ConfigError(f"{directory} cannot be made: {reason(error)}; {advice}.") from None

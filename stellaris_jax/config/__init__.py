@@ -1,0 +1,1 @@
+"""The configuration: its fields, how it is composed, and what it must be to run."""

@@ -1,0 +1,416 @@
+"""From overrides to a `Config`: Hydra composition over `configs/`, with every mistake told in one sentence.
+
+Hydra is used for what it is good at (groups, the override grammar, sweeps). Around it stand three things of our own:
+overrides are checked against the schema before Hydra sees them, any environment of a suite is a choice of group `env`
+without a file (`SuiteSource`), and what Hydra still has to refuse is retold as a `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, get_origin
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+
+from stellaris_jax.config.commands import PACKAGE
+from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.schema import KINDS, ConfigError, Knob, check_text, shown
+from stellaris_jax.config.tree import Config, knobs, sections, unknown_key
+
+GROUPS = (
+    "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
+    "sweep",
+)  # fmt: skip
+"""Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
+
+NESTED = ("env", "experiment")
+"""Groups whose files lie in folders: `env=gymnax/cartpole`."""
+
+RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress")
+"""Keys, and groups of keys, that may differ when a run is resumed."""
+
+PRIMARY = "train"
+
+MOST_POINTS = 10_000
+"""Points of a sweep."""
+
+LONGEST_LINE = 100_000
+"""Characters of an override; Hydra reads a million in minutes."""
+
+UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
+"""What reading a file that is no YAML, or no configuration, raises."""
+
+
+def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
+    """Compose a configuration whose keys and types are right; what they mean may not be (see `load_config`).
+
+    Args:
+      overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
+      config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
+
+    Raises:
+      ConfigError: one sentence.
+    """
+    with _composer(config_dir) as hydra:
+        parsed = hydra.parse(overrides)
+        for override in parsed:
+            if override.is_sweep_override():
+                raise ConfigError(
+                    f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
+                )
+        resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
+        return _resumed(resumed[-1], parsed) if resumed else _typed(hydra.compose(parsed))
+
+
+class Sweep(NamedTuple):
+    """What a multirun goes through: its overrides with those of the sweep file among them, the override list of every
+    point (a single one where nothing is swept), and its directory."""
+
+    overrides: list[str]
+    points: list[list[str]]
+    directory: Path
+
+
+def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
+    """Expand what is swept, on the command line (`seed=0,1,2`) and in the chosen file of group `sweep`.
+
+    A key given on the command line replaces that of the file. Raises ConfigError.
+    """
+    with _composer(config_dir) as hydra:
+        given = hydra.parse(overrides)
+        keys = {o.key_or_group for o in given}
+        chosen = [o for o in given if o.key_or_group == "sweep" or o.is_hydra_override()]
+        node = hydra.compose(chosen, hydra=True).hydra
+        params = {key: value for key, value in (node.sweeper.params or {}).items() if key not in keys}
+        merged = hydra.parse([f"{key}={value}" for key, value in params.items()]) + given
+        points = list(itertools.islice(itertools.product(*(_values(o) for o in merged)), MOST_POINTS + 1))
+        if len(points) > MOST_POINTS:
+            raise ConfigError(f"This sweep has more than {MOST_POINTS} points; sweep over fewer values.")
+        return Sweep(hydra.search + [_line(o) for o in merged], [list(point) for point in points], Path(node.sweep.dir))
+
+
+def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
+    """The files of a config group such as `system`; those in folders as folder/name."""
+    with _composer(config_dir) as hydra:
+        return hydra.choices(group)
+
+
+PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)(?:\.{0,2}/|[a-z_])[\w./-]*(?: [\w./-]+)*", re.ASCII | re.I)
+"""Values of overrides that Hydra takes for text, and for all of it."""
+
+
+def as_override(key: str, value: str | Path) -> str:
+    """`key=value` for `load_config`, with the value quoted where Hydra would read more than text in it."""
+    text = str(value)
+    if PLAIN.fullmatch(text):
+        return f"{key}={text}"
+    # In Hydra's quotes a backslash stands for itself, unless a quotation mark comes after it.
+    escaped = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + (found[2] and r"\""), text)
+    return f'{key}="{escaped}"'
+
+
+def to_yaml(config: Config) -> str:
+    """The configuration as YAML, from which `from_yaml` makes an equal one."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def from_yaml(path: str | Path) -> Config:
+    """Read what `to_yaml` wrote. Keys the file lacks have their defaults. Raises ConfigError.
+
+    A file is read as it stands: what refers to something else, such as `${oc.env:HOME}`, is refused, not looked up.
+    """
+    node = read_yaml(path)
+    if not node:
+        raise ConfigError(f"{path} cannot be read as a configuration: there are no keys in it.")
+    try:
+        for key, text in _texts(node):
+            check_text(key, text)
+        return _typed(OmegaConf.create(node))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def read_yaml(path: str | Path) -> dict[Any, Any]:
+    """The mapping in a YAML file, as it stands there. Raises ConfigError."""
+    try:
+        node = OmegaConf.to_container(OmegaConf.load(path))
+    except UNREADABLE as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
+    if not isinstance(node, dict):
+        raise ConfigError(f"{path} cannot be read as a configuration: it is a list.")
+    return node
+
+
+def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a tree, with its dotted key."""
+    if isinstance(node, str):
+        yield key, node
+    elif isinstance(node, dict):
+        for name, value in node.items():
+            yield from _texts(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _texts(value, key)
+
+
+def shipped_configs() -> Path:
+    """The directory of the shipped config files: inside the installed package, or at the top of a checkout."""
+    installed = PACKAGE / "configs"
+    return installed if installed.is_dir() else PACKAGE.parent / "configs"
+
+
+class SuiteSource(ConfigSource):
+    """Where Hydra finds `env/<suite>/<name>` for a name that has no file of its own.
+
+    A spelling of a tuned environment (`CartPole-v1` for cartpole.yaml) gets its file, any other name nothing but the
+    name. Whether the suite has such an environment is checked later, by `load_config`.
+    """
+
+    @staticmethod
+    def scheme() -> str:
+        return "suites"
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return False
+
+    def is_config(self, config_path: str) -> bool:
+        return re.fullmatch(r"env/[^/]+/.+", config_path) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return []
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        name = config_path.removeprefix("env/").removesuffix(".yaml")
+        suite, _, task = name.partition("/")
+        folder = shipped_configs() / "env" / suite.lower()
+        tuned = next((file for file in sorted(folder.glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
+        node = OmegaConf.merge(OmegaConf.load(tuned) if tuned else {}, {"env": {"name": name}})
+        return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
+
+
+def _plain(task: str) -> str:
+    """`CartPole-v1` -> `cartpole`: lower case, without version and punctuation."""
+    return re.sub(r"[\W_]", "", re.sub(r"-v\d+$", "", task.lower()))
+
+
+class _Composer:
+    """Hydra, initialised on the config directories: parses and checks overrides, and composes."""
+
+    def __init__(self, own: Path | None):
+        self.own = own
+        self.search = [f"hydra.searchpath=['file://{own.resolve()}','suites://']"] if own else []
+        self.loader = GlobalHydra.instance().config_loader()
+
+    def parse(self, overrides: Sequence[str]) -> list[Override]:
+        """The overrides, checked against the schema and the files, in a form that Hydra accepts."""
+        parser = OverridesParser.create(self.loader)
+        parsed = []
+        if isinstance(overrides, str) or not all(isinstance(line, str) for line in overrides):
+            raise ConfigError(f"Overrides are a list of texts, as in ['seed=3'], not {shown(overrides)}.")
+        for line in overrides:
+            if len(line) > LONGEST_LINE:
+                raise ConfigError(f"{shown(line)} is too long an override; write it into a file of --config-dir.")
+            try:
+                (override,) = parser.parse_overrides([line])
+                self._check(override)
+                if not override.is_sweep_override():
+                    OmegaConf.create([override.value()])  # references are well formed
+                parsed += parser.parse_overrides([_normal(override, line)])
+            except ConfigError:
+                raise
+            except (HydraException, OmegaConfBaseException, RecursionError, ValueError):  # endless integers
+                advice = "write key=value" if "=" not in line else "quote the value, as in key='a, b'"
+                raise ConfigError(f"{shown(line)} is not an override; {advice}.") from None
+        return parsed
+
+    def _check(self, override: Override) -> None:
+        key = override.key_or_group
+        if override.is_hydra_override():
+            return
+        if override.is_delete():
+            raise ConfigError(f"~{key} is not possible; keys can be set, but not removed.")
+        if override.package is not None:
+            raise unknown_key(f"{key}@{override.package}")
+        if key in GROUPS:
+            for choice in _values(override):
+                self._check_choice(key, choice.removeprefix(f"{key}="))
+        elif key in sections():
+            if not isinstance(override.value(), dict):
+                raise _no_value(key)
+        elif _knob_of(key) is None:
+            raise unknown_key(key)
+
+    def _check_choice(self, group: str, choice: str) -> None:
+        if group == "env":
+            if not re.fullmatch(r"[^/]+/.+", choice):
+                raise ConfigError(f"env={choice} must be suite/name, such as env=gymnax/cartpole.")
+            return
+        options = self.choices(group)
+        if choice not in options:
+            raise ConfigError(f"{group}={choice} is not one of {', '.join(options)}{did_you_mean(choice, options)}")
+
+    def choices(self, group: str) -> list[str]:
+        folders = [""]
+        if group in NESTED:
+            folders = [f"{name}/" for name in self._list(group, ObjectType.GROUP)]
+        return [folder + name for folder in folders for name in self._list(f"{group}/{folder}", ObjectType.CONFIG)]
+
+    def _list(self, group: str, kind: ObjectType) -> list[str]:
+        return self.loader.get_group_options(group.rstrip("/"), kind, PRIMARY, self.search)
+
+    def compose(self, overrides: Sequence[Override], hydra: bool = False) -> DictConfig:
+        """The composed tree; with `hydra`, Hydra's own settings are in it."""
+        try:
+            return compose(PRIMARY, self.search + [_line(o) for o in overrides], return_hydra_config=hydra)
+        except (HydraException, *UNREADABLE) as error:
+            raise _retold(error, self.own) from None
+
+
+@contextmanager
+def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
+    """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
+    ConfigStore.instance().store(name="schema", node=Config)
+    Plugins.instance().register(SuiteSource)
+    own = Path(config_dir) if config_dir else None
+    if own and not own.is_dir():
+        raise ConfigError(f"The config directory {config_dir} does not exist.")
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(shipped_configs()), version_base="1.3"):
+            yield _Composer(own)
+    finally:
+        if outer is not None:
+            GlobalHydra.instance().initialize(outer)
+
+
+def _knob_of(key: str) -> Knob | None:
+    """The config field that `key` sets, wholly or, of a mapping such as env.kwargs, in part."""
+    owner = next(
+        (name for name, entry in knobs().items() if get_origin(entry.kind) is dict and key.startswith(f"{name}.")), key
+    )
+    return knobs().get(owner)
+
+
+def _normal(override: Override, line: str) -> str:
+    """The line as Hydra wants it: mappings are opened for new keys, and 1e6 is an integer where one is needed."""
+    if override.is_hydra_override():
+        return line
+    key, _, value = line.lstrip("+").partition("=")
+    entry = _knob_of(key)
+    if entry is None:
+        return f"{key}={value}"
+    if entry.kind is int:
+        value = re.sub(r"(?<![\w.])\d+(\.\d*)?e\+?\d+(?![\w.])", _integer, value, flags=re.IGNORECASE)
+    return f"++{key}={value}" if get_origin(entry.kind) is dict else f"{key}={value}"
+
+
+def _integer(number: re.Match[str]) -> str:
+    value = float(number[0])
+    return str(int(value)) if value.is_integer() else number[0]
+
+
+def _line(override: Override) -> str:
+    return str(override.input_line)
+
+
+def _values(override: Override) -> list[str]:
+    """One override per value swept; the override itself where nothing is."""
+    if not override.is_sweep_override():
+        return [_line(override)]
+    if not override.is_discrete_sweep():
+        raise ConfigError(f"{_line(override)} is not a list of values, which a sweep needs.")
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def _typed(node: DictConfig) -> Config:
+    """The dataclasses of a composed or loaded tree."""
+    for key in sections():
+        if not isinstance(OmegaConf.select(node, key, default=DictConfig({})), DictConfig):
+            raise _no_value(key)
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), node))
+    except OmegaConfBaseException as error:
+        raise _retold(error) from None
+    assert isinstance(config, Config)
+    return config
+
+
+def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
+    """The stored configuration of a run, with those overrides that may change."""
+    if not directory:
+        raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
+    path = Path(directory) / "config.yaml"
+    if not os.path.isfile(path):  # nor where the path is too long to be one
+        raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
+    stored = from_yaml(path)
+    node = OmegaConf.structured(stored)
+    for override in overrides:
+        key = override.key_or_group
+        if key == "resume":  # a name, whatever is in it
+            continue
+        if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
+            raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
+        try:
+            OmegaConf.update(node, key, override.value())
+        except OmegaConfBaseException as error:
+            raise _retold(error) from None
+    config = _typed(node)
+    config.run.dir = config.resume = directory
+    if stored.algorithm.anneal and config.rounds != stored.rounds:
+        raise ConfigError(
+            f"total_steps={config.total_steps} is not possible: algorithm.anneal=true lowers the learning rate of "
+            f"{directory} to zero at total_steps={stored.total_steps}, and that schedule is kept."
+        )
+    return config
+
+
+def _no_value(section: str) -> ConfigError:
+    """The error for a group of keys that has been given a value."""
+    members = ", ".join(name for name in knobs() if name.startswith(f"{section}."))
+    return ConfigError(f"{section} is a group of keys, not a value; set one of {members}.")
+
+
+def _retold(error: Exception, own: Path | None = None) -> ConfigError:
+    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, or else about a file below `own`."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__ or cause.__context__
+    key = re.sub(r"\[.*", "", str(cause.full_key)) if cause else ""
+    if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and key:
+        return unknown_key(key)
+    if isinstance(cause, ValidationError) and key in knobs():
+        return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {shown(cause.value)}.")
+    try:
+        for file in sorted(own.rglob("*.yaml")) if own else []:
+            read_yaml(file)
+    except ConfigError as found:
+        return found
+    where = re.search(r"full_key: ([\w.]+)", str(error))
+    return ConfigError(f"{where[1]}: {_one_line(error)}" if where else _one_line(cause or error))
+
+
+def _one_line(error: BaseException) -> str:
+    """The message without the details OmegaConf adds on lines of their own."""
+    if isinstance(error, RecursionError):
+        return "it holds itself, or is nested too deeply."
+    return " ".join(re.sub(r"\n\s+\w+: .*|\n\s*\w+=.*", "", str(error)).split()).rstrip(".") + "."

@@ -1,0 +1,76 @@
+"""How much memory there is, and the sentence for what would not fit into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from stellaris_jax.config.schema import ConfigError
+
+GIB = 2**30
+NAMED = 0.1
+"""What takes less than this share of the whole is not named in the sentence."""
+BOUND = 64
+"""Bytes of the lower and the upper bound of one number of an observation: floats of Python, in tuples."""
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where Linux says what a container may use."""
+
+
+class Part(NamedTuple):
+    """Bytes that something takes on a device and on the host, and the settings that it comes from (`key=value`)."""
+
+    what: str
+    device: int
+    host: int = 0
+    settings: tuple[str, ...] = ()
+
+
+def check_fits(parts: Iterable[Part]) -> None:
+    """Raise ConfigError, with the sum, if all parts together need more memory than there is."""
+    parts, device = list(parts), jax.local_devices()[0]
+    if device.platform == "cpu":
+        _check({part: part.device + part.host for part in parts}, of_host(), "memory")
+        return
+    _check({part: part.host for part in parts}, of_host(), "memory")
+    _check({part: part.device for part in parts}, of_device(device), f"memory on the {device.platform}")
+
+
+def of_host() -> float:
+    """Bytes of memory that processes here can still have; where that is not known, all there are."""
+    try:
+        fields = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        kilobytes = {field[0].rstrip(":"): int(field[1]) for field in fields}
+        free = 1024 * (kilobytes["MemAvailable"] + kilobytes["SwapFree"])
+    except (OSError, KeyError):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in map(Path, LIMITS):
+        if file.is_file() and (limit := file.read_text().strip()).isdigit():
+            free = min(free, int(limit))
+    return free
+
+
+def of_device(device: Any) -> float:
+    """Bytes of an accelerator's memory that are free; infinite where it does not say."""
+    stats = device.memory_stats() or {}
+    return stats.get("bytes_limit", float("inf")) - stats.get("bytes_in_use", 0)
+
+
+def _check(parts: dict[Part, int], there_is: float, kind: str) -> None:
+    needed = sum(parts.values())
+    if needed <= there_is:
+        return
+    sums = []
+    for part, size in sorted(parts.items(), key=lambda item: item[1], reverse=True):
+        if size >= NAMED * needed:
+            sums.append(f"{_gib(size)} for {part.what} ({', '.join(part.settings)})")
+    raise ConfigError(
+        f"This takes {_gib(needed)} of {kind} at least, and there are {_gib(there_is)}: {', and '.join(sums)}."
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.3g} GiB"

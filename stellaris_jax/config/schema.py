@@ -1,0 +1,165 @@
+"""What config fields are made of: dataclass fields with a help text, and the check of their values."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from stellaris_jax.config.near_miss import did_you_mean
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted.
+
+    It is one line of bearable length, whatever a value or the reason given by a library has in it.
+    """
+
+    def __init__(self, sentence: str):
+        characters = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in str(sentence))
+        line = "".join(characters)
+        super().__init__(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}...")
+
+
+class RunError(RuntimeError):
+    """A run that could not go on, or ended without a result; the message is one sentence."""
+
+
+def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "") -> Any:
+    """A config field with its help text. Mutable defaults (dict, list) are copied per instance.
+
+    Args:
+      choices: the words accepted, where they are few.
+      within: the interval a number must lie in, such as "(0, 1]"; for a list, every element of it.
+    """
+    metadata = {"help": help, "choices": choices, "within": within}
+    if isinstance(default, (dict, list)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def group(kind: type, help: str, **defaults: Any) -> Any:
+    """A nested group of config fields; `defaults` are of some of its members."""
+    return field(default_factory=lambda: kind(**defaults), metadata={"help": help})
+
+
+LAST_SEED = 2**32 - 1
+"""Larger seeds would be smaller ones once more: JAX and NumPy take 32 bits of them."""
+FLOAT32_MAX = 3.4e38
+DEEPEST, LONGEST, LONGEST_LINE = 20, 120, 2000
+"""How deep data may be nested, and how many characters of a value, and of a message, are shown."""
+
+KINDS = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list[int]: "a list of integers",
+    list[float]: "a list of numbers",
+    dict[str, Any]: "a mapping",
+}
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What is known of one config field: its dotted key, its type (one of `KINDS`) and what `knob` was told."""
+
+    key: str
+    kind: Any
+    help: str
+    choices: tuple[str, ...]
+    within: str
+
+    def check(self, value: Any) -> None:
+        """Raise ConfigError unless `value` has the right type and is one of the values accepted."""
+        if not _is_kind(value, self.kind):
+            raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {shown(value)}.")
+        check_data(self.key, value)
+        if self.kind is float and isinstance(value, int) and abs(value) >= 2**31:
+            # From Python; whatever is composed is a float. JAX computes with integers of 32 bits.
+            raise ConfigError(f"{self.key} must be written as a float, {float(value):g}, not as the integer {value}.")
+        if self.choices and value not in self.choices:
+            meant = did_you_mean(value, self.choices)
+            raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(value)}{meant}")
+        for number in (value if isinstance(value, list) else [value]) if self.within else []:
+            if not _is_within(number, self.within):
+                raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}.")
+
+    @property
+    def accepted(self) -> str:
+        """The values accepted, in words; empty where any of the right type is."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        low, _, high = self.within[1:-1].partition(", ")
+        if high == "inf":
+            return f"at least {low}" if self.within[0] == "[" else f"greater than {low}"
+        return f"in {self.within}" if self.within else ""
+
+
+def check_data(key: str, value: Any, depth: int = 0) -> None:
+    """Raise ConfigError for data that could not be stored as YAML and computed with, named by its `key`.
+
+    Numbers must be finite, in float32 and in 64 bits.
+    """
+    if isinstance(value, int):  # truth values among them
+        if not -(2**63) <= value < 2**63:
+            raise ConfigError(f"{key} must fit into 64 bits, unlike {shown(value)}.")
+    elif isinstance(value, float):
+        if not abs(value) <= FLOAT32_MAX:
+            raise ConfigError(f"{key} must be finite and at most {FLOAT32_MAX:.1e}, not {shown(value)}.")
+    elif isinstance(value, str):
+        check_text(key, value)
+    elif isinstance(value, dict) and depth < DEEPEST:
+        for name, element in value.items():
+            if not isinstance(name, str):
+                raise ConfigError(f"{key} must have texts for keys, not {shown(name)}.")
+            check_text(key, name)
+            if len(name) > LONGEST:
+                raise ConfigError(f"{key} must have keys of at most {LONGEST} characters, not {shown(name)}.")
+            check_data(f"{key}.{name}", element, depth + 1)
+    elif isinstance(value, (list, tuple)) and depth < DEEPEST:
+        for element in value:
+            check_data(key, element, depth + 1)
+    elif value is not None:
+        deep = f" nested up to {DEEPEST} deep" if depth >= DEEPEST else ""
+        raise ConfigError(f"{key} must be made of numbers, texts, lists and mappings{deep}, not {shown(value)}.")
+
+
+def check_text(key: str, text: str) -> None:
+    """Raise ConfigError for text with control characters, or that OmegaConf takes for a reference to something else."""
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise ConfigError(f"{key} must be text without control characters, not {shown(text)}.")
+    if "${" in text or text == "???":
+        raise ConfigError(f"{key} must be a value, not a reference to one as {shown(text)} is.")
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: on one line, and not too long a one."""
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # an integer of thousands of digits; a list that holds itself
+        text = f"a very large {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _is_kind(value: Any, kind: Any) -> bool:
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_is_kind(element, get_args(kind)[0]) for element in value)
+    return isinstance(value, get_origin(kind) or kind)
+
+
+def _is_within(number: float, interval: str) -> bool:
+    low, high = (float(bound) for bound in interval[1:-1].split(","))
+    return low < number < high or (number == low and interval[0] == "[") or (number == high and interval[-1] == "]")
+
+
+def walk(kind: type, prefix: str = "") -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Dotted key, type and metadata of every field below a dataclass, groups before their members."""
+    hints = get_type_hints(kind)
+    for entry in fields(kind):
+        yield prefix + entry.name, hints[entry.name], dict(entry.metadata)
+        if is_dataclass(hints[entry.name]):
+            yield from walk(hints[entry.name], f"{prefix}{entry.name}.")

@@ -1,0 +1,351 @@
+"""The typed configuration tree: the schema of `configs/` and its documentation.
+
+Every field carries a help text with its unit and, where it has one, the symbol and equation of the paper
+("Stellaris", SC'24), and the values it accepts. `python scripts/train.py --help` prints them.
+"""
+
+# ruff: noqa: RUF009  (`knob` and `group` make dataclass fields)
+
+from __future__ import annotations
+
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from typing import Any
+
+from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.schema import ConfigError, Knob, group, knob, walk
+
+
+@dataclass
+class EnvConfig:
+    name: str = knob("gymnax/CartPole-v1", "environment as suite/name, e.g. gymnax/acrobot, brax/reacher")
+    num_envs: int = knob(
+        16, "environments stepped side by side per seed (N), shared out over the actors", within="[1, inf)"
+    )
+    kwargs: dict[str, Any] = knob({}, "extra arguments for the suite, e.g. env.kwargs.backend=spring for brax")
+    overlap: bool = knob(
+        True, "host environments step on threads while learners train on the fragment before; false takes turns"
+    )
+    timeout: float = knob(
+        600.0, "seconds a host environment may take for a step or a reset before the run gives up", within="(0, inf)"
+    )
+    frame_stack: int = knob(
+        0, "observe this many last frames, joined along the last axis; 0: as the suite has it", within="[0, 1000]"
+    )
+    sticky_actions: float = knob(0.0, "probability that the last action is done again instead", within="[0, 1)")
+    life_loss: bool = knob(False, "a lost life ends an episode in training; evaluations play whole games (Atari)")
+    clip_reward: bool = knob(False, "learn from the sign of rewards; returns are reported as the task gives them")
+    normalize_observation: bool = knob(False, "subtract the running mean of observations, divide by their deviation")
+    normalize_reward: bool = knob(False, "divide rewards by the running deviation of the discounted return")
+
+
+@dataclass
+class NetworkConfig:
+    torso: str = knob(
+        "mlp",
+        "layers before the hidden ones: convolutions with ReLUs on images [height, width, channels]; mlp has none",
+        choices=("mlp", "rllib_cnn", "nature_cnn", "impala_cnn", "minatar_cnn"),
+    )
+    hidden: list[int] = knob(
+        [64, 64], "widths of the dense hidden layers after the torso, in units; [] has none", within="[1, inf)"
+    )
+    activation: str = knob("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
+    shared: bool = knob(False, "policy and critic share torso and hidden layers; false gives each its own")
+    init: str = knob(
+        "orthogonal",
+        "initial weights: orthogonal (gain sqrt(2), 0.01 and 1 at the outputs of policy and critic), or RLlib's normc "
+        "(columns of norm 1, 0.01 at outputs)",
+        choices=("orthogonal", "normc"),
+    )
+    log_std: str = knob(
+        "free",
+        "log-deviations of continuous actions: free parameters, or a function of the state, kept within [-5, 2]",
+        choices=("free", "state"),
+    )
+
+
+@dataclass
+class AlgorithmConfig:
+    name: str = knob("ppo", "the loss", choices=("ppo", "impala", "impact"))
+    rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
+    epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
+    minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
+    learning_rate: float = knob(1e-3, "base learning rate (alpha_0 of Eq. 4)", within="(0, inf)")
+    anneal: bool = knob(False, "lower the learning rate linearly to zero over total_steps")
+    max_grad_norm: float = knob(
+        0.5, "clip the norm of an aggregated gradient at this value; 0 turns it off", within="[0, inf)"
+    )
+    adam_eps: float = knob(1e-5, "epsilon of Adam", within="(0, inf)")
+    gamma: float = knob(0.99, "discount per step (gamma)", within="[0, 1]")
+    gae_lambda: float = knob(0.95, "lambda of advantage estimation: GAE's and V-trace's", within="[0, 1]")
+    clip: float = knob(0.2, "clip range of the importance ratio (epsilon of PPO and IMPACT)", within="(0, inf)")
+    value_clip: float = knob(0.2, "clip range of PPO's value update; 0 turns it off", within="[0, inf)")
+    value_coefficient: float = knob(0.5, "weight of the value loss", within="[0, inf)")
+    entropy_coefficient: float = knob(0.01, "weight of the entropy bonus", within="[0, inf)")
+    kl_coefficient: float = knob(
+        0.0,
+        "initial weight of KL(mu || pi), for IMPACT of KL(target network || pi), adapted each round; 0 turns it off",
+        within="[0, inf)",
+    )
+    kl_target: float = knob(0.01, "KL the coefficient is adapted towards, in nats", within="(0, inf)")
+    rho_bar: float = knob(1.0, "V-trace: the most an importance ratio weights an error (rho-bar)", within="(0, inf)")
+    c_bar: float = knob(1.0, "V-trace: the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
+    target_interval: int = knob(
+        16, "versions between refreshes of IMPACT's target network (pi_t); as many more are kept", within="[1, inf)"
+    )
+    impact_ratio: float = knob(2.0, "IMPACT: the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
+
+
+@dataclass
+class SystemConfig:
+    name: str = knob("stellaris", "name of the system, for reports")
+    rule: str = knob(
+        "stellaris",
+        "when the parameter function aggregates gradients",
+        choices=("allreduce", "central", "async", "softsync", "ssp", "stellaris", "artifact"),
+    )
+    learners: int = knob(8, "learner functions that may be in flight (n)", within="[1, inf)")
+    softsync_c: int = knob(4, "gradients per aggregation of rule softsync (c)", within="[1, inf)")
+    ssp_s: int = knob(2, "iterations a learner may run ahead of the slowest under rule ssp (s)", within="[0, inf)")
+    decay: float = knob(0.96, "decay of the staleness threshold per round (d of Eq. 3)", within="(0, 1]")
+    root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
+    weighting: bool = knob(True, "weight gradients by staleness (Eq. 4); false gives every gradient weight 1")
+    aggregation: str = knob(
+        "factored",
+        "how weights meet the optimizer: on its direction and step size (factored), on the gradient it is fed "
+        "(gradient), or by one optimizer step per gradient (sequential)",
+        choices=("factored", "gradient", "sequential"),
+    )
+    truncation: str = knob(
+        "weight",
+        "global importance-sampling truncation (Eq. 2): R'/R weights the clipped loss (weight), R' is the ratio in it "
+        "(surrogate), or as in the released code (artifact)",
+        choices=("weight", "surrogate", "artifact", "none"),
+    )
+    rho: float = knob(1.0, "truncation threshold (rho of Eq. 2)", within="(0, inf)")
+    actors: str = knob(
+        "barrier",
+        "actors wait for all updates of the round (barrier) or collect the next fragment meanwhile (pipelined)",
+        choices=("barrier", "pipelined"),
+    )
+    versions: int = knob(32, "policy versions kept for learners (length H of the version ring)", within="[2, inf)")
+    overflow: str = knob(
+        "wait",
+        "a gradient older than the version ring delays the next update (wait) or is discarded and counted (drop)",
+        choices=("wait", "drop"),
+    )
+    learner_billing: str = knob(
+        "serverless",
+        "learners are billed for busy seconds (serverless) or for wall-clock (serverful)",
+        choices=("serverless", "serverful"),
+    )
+    actor_billing: str = knob(
+        "serverful",
+        "actors are billed for busy seconds (serverless) or for wall-clock (serverful)",
+        choices=("serverless", "serverful"),
+    )
+
+
+@dataclass
+class ScalingConfig:
+    name: str = knob("fixed", "name of the rule, for reports")
+    rule: str = knob(
+        "fixed",
+        "how many actors the next round has: always as many (fixed, max), by the return reached (adapt), doubled every "
+        "so often (hydrozoa), by gradient noise (kungfu), by curvature (nitro), or by a learned scheduler (minionsrl)",
+        choices=("fixed", "max", "adapt", "hydrozoa", "kungfu", "nitro", "minionsrl"),
+    )
+    actors: int = knob(
+        0, "actors of rule fixed, and of the first round of others; 0: all, of others the fewest", within="[0, inf)"
+    )
+    maximum: int = knob(
+        0,
+        "most actors of a round (I_max), which share env.num_envs; 0: one for each environment, as far as the platform "
+        "has them",
+        within="[0, inf)",
+    )
+    minimum: int = knob(
+        1, "fewest actors of a round (I_min); 0: an eighth of the most, as Nitro's 8 of 64", within="[0, inf)"
+    )
+    window: int = knob(6, "rounds that nitro and adapt look back on (n)", within="[1, inf)")
+    decay: float = knob(0.96, "nitro: decay of the boosting score per round (d)", within="(0, 1]")
+    mode: str = knob(
+        "paper",
+        "nitro: score, window and floor as the paper has them, or as its released code does; kungfu: noise compared "
+        "with that of the last change, or with the first round's, as in the same code",
+        choices=("paper", "artifact"),
+    )
+    lanczos: int = knob(20, "nitro: Lanczos steps, each a Hessian-vector product", within="[2, inf)")
+    subsample: int = knob(
+        1, "nitro: minibatches of the round that curvature is measured on; 0: all of its first epoch", within="[0, 1e6]"
+    )
+    interval: int = knob(10, "hydrozoa: rounds between doublings", within="[1, inf)")
+    target: float = knob(
+        0.0, "mean return of a round's episodes at which training ends (J); 0: none. adapt and minionsrl need it"
+    )
+    budget: float = knob(
+        0.0, "dollars after which no round is begun (B); 0: none. minionsrl needs it", within="[0, inf)"
+    )
+    ends: bool = knob(True, "training ends at the target and when the budget is spent; false: rules only know of them")
+    scheduler: str = knob("", "minionsrl: file of a trained scheduler; empty takes the one that comes with the package")
+
+
+@dataclass
+class PlatformConfig:
+    name: str = knob("regular", "name of the platform, for reports")
+    gpus: int = knob(2, "GPUs that host learner functions", within="[1, inf)")
+    slots_per_gpu: int = knob(4, "learner functions one GPU holds at a time", within="[1, inf)")
+    gpus_per_vm: int = knob(1, "GPUs of one VM; the parameter function lives on the first VM", within="[1, inf)")
+    actors: int = knob(128, "actor functions, one CPU core each", within="[1, inf)")
+    cold_start: float = knob(1.5, "seconds to start a learner function whose container is not warm", within="[0, inf)")
+    warm_start: float = knob(0.0, "seconds to start a learner function in a warm container", within="[0, inf)")
+    actor_cold_start: float = knob(0.3, "seconds to start an actor whose container or VM is not up", within="[0, inf)")
+    keep_alive: float = knob(600.0, "seconds an idle container stays warm", within="[0, inf)")
+    prewarm: bool = knob(True, "start the run with warm containers")
+    shared_memory: float = knob(
+        0.0, "seconds to pass a policy or gradient between functions of one VM", within="[0, inf)"
+    )
+    rpc: float = knob(0.0, "seconds to pass a policy or gradient between VMs", within="[0, inf)")
+    cache: float = knob(0.0, "seconds to pass a policy or trajectory through the distributed cache", within="[0, inf)")
+    contention: float = knob(
+        0.0, "share by which every other learner that computes on its GPU slows a learner down", within="[0, inf)"
+    )
+
+
+@dataclass
+class DelayConfig:
+    kind: str = knob("constant", "distribution of durations", choices=("constant", "lognormal", "pareto", "measured"))
+    seconds: float = knob(
+        1.0, "the constant; the median of lognormal; the minimum of pareto, in seconds", within="[0, inf)"
+    )
+    sigma: float = knob(0.5, "deviation of log-seconds of lognormal", within="[0, 20]")
+    alpha: float = knob(2.0, "tail index of pareto; smaller means heavier stragglers", within="[0.1, inf)")
+    table: list[float] = knob([], "measured durations in seconds, used in order and over again", within="(0, inf)")
+
+    @property
+    def typical(self) -> float:
+        """What a duration is about, in seconds."""
+        return sum(self.table) / len(self.table) if self.kind == "measured" else self.seconds
+
+
+@dataclass
+class DelaysConfig:
+    name: str = knob("lognormal", "name of the delay model, for reports")
+    learner: DelayConfig = group(DelayConfig, "one learner invocation: one minibatch gradient")
+    actor: DelayConfig = group(DelayConfig, "one actor rolling out its share of a fragment")
+    aggregate: DelayConfig = group(DelayConfig, "one aggregation by the parameter function")
+    scaling: DelayConfig = group(
+        DelayConfig, "scaling=nitro: from the end of a round to the next one's number of actors", seconds=0.4
+    )
+    failure: float = knob(
+        0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 0.99]"
+    )
+
+
+@dataclass
+class PricesConfig:
+    name: str = knob("us_east_2", "name of the price book, for reports")
+    learner_vm: float = knob(3.06, "dollars per hour of one learner VM", within="[0, inf)")
+    learner_vms: int = knob(2, "learner VMs in the cluster", within="[1, inf)")
+    learner_vm_slots: int = knob(
+        4, "learner functions per learner VM (an invocation pays this share)", within="[1, inf)"
+    )
+    actor_vm: float = knob(4.896, "dollars per hour of one actor VM", within="[0, inf)")
+    actor_vms: int = knob(1, "actor VMs in the cluster", within="[1, inf)")
+    actor_vm_slots: int = knob(128, "actor functions per actor VM (an invocation pays this share)", within="[1, inf)")
+    actor_gb: float = knob(
+        0.0,
+        "GB of memory of a serverless actor that is priced by memory; 0 prices it as its share of a VM",
+        within="[0, inf)",
+    )
+    gb_second: float = knob(0.0, "dollars per GB and second of such an actor's execution", within="[0, inf)")
+    reserved_gb_second: float = knob(
+        0.0, "dollars per GB and second, by wall-clock, of the concurrency reserved for all of them", within="[0, inf)"
+    )
+
+
+@dataclass
+class EngineConfig:
+    lanes: int = knob(1, "gradients computed side by side on each device", within="[1, inf)")
+    devices: int = knob(1, "devices learners and environments are spread over", within="[1, inf)")
+    chunk_rounds: int = knob(
+        8, "rounds per compiled call; one on host environments and where scaling looks at each", within="[1, inf)"
+    )
+    compile_cache: bool = knob(True, "keep compiled programs on disk for the next run")
+
+
+@dataclass
+class EvaluationConfig:
+    episodes: int = knob(128, "episodes per evaluation and seed; 0 turns evaluation off", within="[0, inf)")
+    points: int = knob(10, "evaluations spread evenly over the run, the last at its end", within="[0, 1e6]")
+    greedy: bool = knob(True, "act by the mode of the policy instead of sampling")
+
+
+@dataclass
+class CheckpointConfig:
+    interval: int = knob(
+        0, "rounds between checkpoints, beside those before every evaluation; 0: only those", within="[0, inf)"
+    )
+    keep: int = knob(3, "most recent checkpoints kept beside the best one", within="[1, inf)")
+    replay: int = knob(
+        2_000_000,
+        "env steps per seed a resumed run steps host environments through to stand where it stood; of a longer run "
+        "they begin new episodes instead",
+        within="[0, inf)",
+    )
+
+
+@dataclass
+class RunConfig:
+    dir: str = knob("", "run directory; empty means runs/<time>-<name>; one that holds a run is refused")
+    name: str = knob("", "label in the default directory's name; empty means <system>-<env>")
+    progress: bool = knob(True, "live progress display; false prints one line per evaluation")
+
+
+@dataclass
+class Config:
+    env: EnvConfig = group(EnvConfig, "what is learned")
+    network: NetworkConfig = group(NetworkConfig, "actor-critic network")
+    algorithm: AlgorithmConfig = group(AlgorithmConfig, "how it is learned")
+    system: SystemConfig = group(SystemConfig, "the architecture: learners, aggregation, truncation")
+    scaling: ScalingConfig = group(ScalingConfig, "how many actors every round has")
+    platform: PlatformConfig = group(PlatformConfig, "the emulated serverless platform")
+    delays: DelaysConfig = group(DelaysConfig, "how long everything takes, in simulated seconds")
+    prices: PricesConfig = group(PricesConfig, "what everything costs")
+    engine: EngineConfig = group(EngineConfig, "how this machine executes the plan")
+    evaluation: EvaluationConfig = group(EvaluationConfig, "measuring the policy")
+    checkpoint: CheckpointConfig = group(CheckpointConfig, "saving the run")
+    run: RunConfig = group(RunConfig, "where the run lives")
+    seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained", within="[0, inf)")
+    num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, inf)")
+    total_steps: int = knob(500_000, "env steps per seed at full width, rounded up to whole rounds", within="[1, inf)")
+    resume: str = knob(
+        "", "run directory to continue; only total_steps, engine, evaluation, checkpoint and run.progress may change"
+    )
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run."""
+        return -(-self.total_steps // (self.env.num_envs * self.algorithm.rollout_length))
+
+    @property
+    def chunk_rounds(self) -> int:
+        """Rounds of a chunk: `engine.chunk_rounds`, or all of a run that is shorter."""
+        return min(self.engine.chunk_rounds, self.rounds)
+
+
+@cache
+def knobs() -> dict[str, Knob]:
+    """Every config field by its dotted key, in the order of the schema."""
+    return {key: Knob(key, kind, **about) for key, kind, about in walk(Config) if not is_dataclass(kind)}
+
+
+@cache
+def sections() -> dict[str, str]:
+    """Help text of every nested group of fields by its dotted key, in the order of the schema."""
+    return {key: about["help"] for key, kind, about in walk(Config) if is_dataclass(kind)}
+
+
+def unknown_key(key: str) -> ConfigError:
+    """The error for a dotted key that the schema does not have."""
+    return ConfigError(f"{key} is not a config key{did_you_mean(key, [*knobs(), *sections()])}")

@@ -1,0 +1,118 @@
+"""What a configuration must be to run, beyond the type and range of each of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from stellaris_jax.config.schema import LAST_SEED, ConfigError
+from stellaris_jax.config.tree import Config, DelayConfig, knobs
+
+MOST_LAYERS = 64
+MOST_SAMPLES = 2**30
+"""Samples of a round: with two fragments at a time, their indices have 31 bits."""
+MOST_PLANNED = 10**10
+"""Steps of planning a round: about gradients times learners times learners; hours."""
+
+
+def check_values(config: Config) -> None:
+    """Raise ConfigError for the first value, or combination of values, that no run can have."""
+    for key, entry in knobs().items():
+        entry.check(attrgetter(key)(config))
+    require(_combinations(config))
+
+
+def require(conditions: Iterable[tuple[bool, str]]) -> None:
+    """Raise ConfigError with the sentence of the first condition that does not hold."""
+    for holds, sentence in conditions:
+        if not holds:
+            raise ConfigError(sentence)
+
+
+def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
+    """Conditions between keys, each with the sentence to say where it does not hold."""
+    last = c.seed + c.num_seeds - 1
+    yield (
+        last <= LAST_SEED,
+        f"The last seed, seed + num_seeds - 1 = {last}, must be at most {LAST_SEED}.",
+    )
+    yield (
+        len(c.network.hidden) <= MOST_LAYERS,
+        f"network.hidden has {len(c.network.hidden)} layers, and at most {MOST_LAYERS} are possible.",
+    )
+    samples = c.env.num_envs * c.algorithm.rollout_length
+    yield (
+        samples <= MOST_SAMPLES,
+        f"env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length} are more than the "
+        f"{MOST_SAMPLES} samples that a round can have.",
+    )
+    yield (
+        not (c.env.clip_reward and c.env.normalize_reward),
+        "env.clip_reward and env.normalize_reward both scale rewards; only one of them can be true.",
+    )
+    yield (
+        samples % c.algorithm.minibatches == 0,
+        f"algorithm.minibatches={c.algorithm.minibatches} must divide the {samples} samples of a round "
+        f"(env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length}).",
+    )
+    yield (
+        c.algorithm.name == "ppo" or c.env.num_envs % c.algorithm.minibatches == 0,
+        f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} under "
+        f"algorithm.name={c.algorithm.name}, whose minibatches are whole fragments of environments.",
+    )
+    yield (
+        c.env.num_envs % c.engine.devices == 0,
+        f"env.num_envs={c.env.num_envs} must be a multiple of engine.devices={c.engine.devices}.",
+    )
+    learners = c.system.learners
+    slots = c.platform.gpus * c.platform.slots_per_gpu
+    yield (
+        learners <= slots,
+        f"system.learners={learners} must be at most the platform's {slots} slots "
+        f"(platform.gpus={c.platform.gpus} times platform.slots_per_gpu={c.platform.slots_per_gpu}).",
+    )
+    fragments = 2 if c.system.actors == "pipelined" else 1
+    gradients = c.algorithm.epochs * c.algorithm.minibatches * fragments
+    yield (
+        learners <= gradients,
+        f"system.learners={learners} must be at most the {gradients} minibatches there are at a time "
+        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}"
+        f"{' of two fragments' if fragments == 2 else ''}).",
+    )
+    steps = gradients * learners**2
+    yield (
+        steps <= MOST_PLANNED,
+        f"system.learners={learners} and the {gradients} minibatches there are at a time "
+        f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}) are too many "
+        f"for their rounds to be planned: {steps:.1e} steps, of {MOST_PLANNED:.0e} that are possible.",
+    )
+    yield (
+        c.system.rule != "central" or learners == 1,
+        f"system.rule=central has one learner, so system.learners must be 1, not {learners}.",
+    )
+    yield (
+        c.system.rule != "softsync" or c.system.softsync_c <= learners,
+        f"system.softsync_c={c.system.softsync_c} must be at most system.learners={learners}.",
+    )
+    priced = c.prices.learner_vms * c.prices.learner_vm_slots
+    yield (
+        slots <= priced,
+        f"platform={c.platform.name} has {slots} learner slots, but prices={c.prices.name} pays for {priced} "
+        f"(prices.learner_vms={c.prices.learner_vms} times prices.learner_vm_slots={c.prices.learner_vm_slots}).",
+    )
+    priced = c.prices.actor_vms * c.prices.actor_vm_slots
+    yield (
+        c.platform.actors <= priced,
+        f"platform={c.platform.name} has {c.platform.actors} actors, but prices={c.prices.name} pays for {priced} "
+        f"(prices.actor_vms={c.prices.actor_vms} times prices.actor_vm_slots={c.prices.actor_vm_slots}).",
+    )
+    for key in ("learner", "actor", "aggregate", "scaling"):
+        delay: DelayConfig = getattr(c.delays, key)
+        yield (
+            delay.kind != "measured" or len(delay.table) > 0,
+            f"delays.{key}.kind=measured needs delays.{key}.table, a list of seconds with at least one entry.",
+        )
+        yield (
+            delay.kind not in ("lognormal", "pareto") or delay.seconds > 0,
+            f"delays.{key}.seconds must be greater than 0 if delays.{key}.kind is {delay.kind}, not {delay.seconds}.",
+        )

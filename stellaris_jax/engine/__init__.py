@@ -1,0 +1,1 @@
+"""One compiled program that executes any plan: actors, learner functions, parameter function, version ring."""

@@ -1,0 +1,61 @@
+"""Devices and the compiler."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from stellaris_jax.config.schema import ConfigError
+
+AXIS = "learner"
+MOST_EMULATED = 1024
+
+
+def emulate(devices: int) -> None:
+    """Have the CPU pass for so many devices, `MOST_EMULATED` at most, unless JAX has started already.
+
+    Other platforms' devices stay what they are.
+    """
+    if max(1, jax.config.values["jax_num_cpu_devices"]) < devices <= MOST_EMULATED:
+        with suppress(RuntimeError):  # it has started
+            jax.config.update("jax_num_cpu_devices", devices)
+
+
+def use_devices(devices: int) -> None:
+    """Start JAX with at least so many devices, on a CPU emulated ones. Raises ConfigError where they cannot be had."""
+    emulate(devices)
+    try:
+        found, platform = jax.device_count(), jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # the latter without a word, for cuda without its plugin
+        wanted = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms
+        raise ConfigError(
+            f"JAX_PLATFORMS={wanted} asks for a platform that JAX cannot start here; leave it unset, or say cpu."
+        ) from error
+    if devices > found:
+        most = f"JAX sees {found} {platform} device(s)"
+        if platform == "cpu":
+            most = f"a CPU passes for {MOST_EMULATED} at most, and for {found} now that JAX has started"
+        raise ConfigError(f"engine.devices={devices} is too many: {most}.")
+
+
+def make_mesh(devices: int) -> Mesh:
+    """The first `devices` devices on one axis."""
+    return jax.make_mesh((devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+
+
+CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+"""XLA's library fusions beyond single products slow the many small operations of physics by a sixth."""
+
+
+def compile_for_backend(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile, on CPU with `CPU_OPTIONS` where this XLA has them."""
+    if jax.default_backend() == "cpu":
+        try:
+            return lowered.compile(compiler_options=CPU_OPTIONS)
+        except jax.errors.JaxRuntimeError as error:
+            if not any(name in str(error) for name in CPU_OPTIONS):
+                raise
+    return lowered.compile()

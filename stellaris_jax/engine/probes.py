@@ -1,0 +1,109 @@
+"""What scaling rules ask to be measured on the device after a round, at the newest policy and on the round's data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.agent.losses import ALGORITHMS
+from stellaris_jax.agent.losses.common import Samples
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import AlgorithmConfig, Config
+from stellaris_jax.engine import learner, versions
+from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_product
+from stellaris_jax.engine.state import EngineState
+
+Probe = Callable[[EngineState, jax.Array, jax.Array], jax.Array]
+"""(state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
+
+
+def make_probe(network: ActorCritic, config: Config, kind: str) -> Probe | None:
+    """The compiled probe `curvature` or `noise`; `None` where there is nothing to measure."""
+    if not kind:
+        return None
+    one = partial({"curvature": curvature, "noise": noise}[kind], network, config)
+
+    @jax.jit
+    def probe(state: EngineState, buffer: jax.Array, minibatches: jax.Array) -> jax.Array:
+        if config.num_seeds > 1:
+            return jax.vmap(one, in_axes=(0, None, 0))(state, buffer, minibatches)
+        return one(jax.tree.map(lambda x: x[0], state), buffer, minibatches[0])[None]
+
+    return probe
+
+
+def curvature(
+    network: ActorCritic, config: Config, state: EngineState, buffer: jax.Array, minibatches: jax.Array
+) -> jax.Array:
+    """The smallest and largest eigenvalue `[2]` of a Hessian (Nitro, VLDB'25, §5).
+
+    In mode `paper` it is that of the policy's surrogate objective, to be maximised, in mode `artifact` that of the
+    whole loss, to be minimised; of the first `scaling.subsample` minibatches of the round's first epoch, which are a
+    random part of it.
+    """
+    scaling, algorithm = config.scaling, config.algorithm
+    paper = scaling.mode == "paper"
+    if paper:
+        algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)
+    count = jnp.minimum(minibatches, scaling.subsample) if scaling.subsample else minibatches
+
+    def product(vector: jax.Array) -> jax.Array:
+        def add(j: jax.Array, total: jax.Array) -> jax.Array:
+            batch = _minibatch(network, config, state, buffer, j)
+            objective = partial(_loss, network, algorithm, batch, state.kl_coefficient)
+            return total + hessian_vector_product(objective, state.params, vector)
+
+        total = jax.lax.fori_loop(0, count, add, jnp.zeros_like(vector))
+        return (-total if paper else total) / jnp.maximum(count, 1)
+
+    key = jax.random.fold_in(jax.random.fold_in(state.key, 0xC0), state.round)
+    return jnp.stack(extreme_eigenvalues(product, key, state.params.shape[0], scaling.lanczos))
+
+
+def noise(
+    network: ActorCritic, config: Config, state: EngineState, buffer: jax.Array, minibatches: jax.Array
+) -> jax.Array:
+    """|G_small|^2, |G_big|^2 and the samples of each `[4]` (McCandlish et al. 2018, appendix A.1).
+
+    Small are halves of the minibatches of the round's first epoch, on average, big is all of it. (A minibatch of a
+    single sequence has no halves; then the second ones count for nothing.)
+    """
+    sequences = ALGORITHMS[config.algorithm.name].sequences
+    columns = config.env.num_envs // config.algorithm.minibatches if sequences else 2
+
+    def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        batch = _minibatch(network, config, state, buffer, i // 2)
+        assert batch.valid is not None, "rounds may be of any width, so samples are masked"
+        valid = batch.valid & (jnp.arange(batch.valid.shape[0]) % columns % 2 == i % 2)
+        batch = batch._replace(valid=valid)
+        gradient = jax.grad(partial(_loss, network, config.algorithm, batch, state.kl_coefficient))(state.params)
+        total, squares, samples, parts = sums
+        size = jnp.sum(valid).astype(jnp.float32)
+        return total + size * gradient, squares + jnp.sum(jnp.square(gradient)), samples + size, parts + (size > 0)
+
+    zero = jnp.float32(0.0)
+    start = (jnp.zeros_like(state.params), zero, zero, zero)
+    total, squares, samples, parts = jax.lax.fori_loop(0, 2 * minibatches, add, start)
+    parts, big = jnp.maximum(parts, 1.0), jnp.sum(jnp.square(total / jnp.maximum(samples, 1.0)))
+    return jnp.stack([squares / parts, big, samples / parts, samples])
+
+
+def _minibatch(
+    network: ActorCritic, config: Config, state: EngineState, buffer: jax.Array, index: jax.Array
+) -> Samples:
+    batch = learner.minibatch(state.loader, buffer, index)
+    if not ALGORITHMS[config.algorithm.name].target_network:
+        return batch
+    slot = (state.version - state.version % config.algorithm.target_interval) % len(state.ring)
+    return learner.with_target(network, versions.lookup(state.ring, state.version, state.params, slot), batch)
+
+
+def _loss(
+    network: ActorCritic, algorithm: AlgorithmConfig, batch: Samples, kl_coefficient: jax.Array, params: jax.Array
+) -> jax.Array:
+    tree = network.unravel(params)
+    return learner.loss(network, algorithm, batch, None, kl_coefficient, "none", 1.0, tree)[0]

@@ -1,0 +1,348 @@
+"""The engine: one compiled program that executes any plan.
+
+A chunk is several rounds of: collect a fragment; run the round's waves of lagged gradients through the aggregator,
+publishing a version whenever a group is complete; reduce metrics. No architecture has a code path of its own here:
+synchronous or asynchronous, all is in the plan. State is donated, metrics leave the device once per chunk.
+
+Seeds are mapped inside the loops (`vmap`), so all seeds share the loop bounds. Lanes are mapped inside each device;
+devices share the waves' slots and the environments through `shard_map` over one mesh axis.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from stellaris_jax.agent.losses import ALGORITHMS
+from stellaris_jax.agent.losses.common import LossMetrics, adapt_kl_coefficient
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine import learner, versions
+from stellaris_jax.engine.aggregator import StalenessWeightedState, rows, staleness_weighted
+from stellaris_jax.engine.learner import DataLoader
+from stellaris_jax.engine.mesh import AXIS, compile_for_backend, make_mesh
+from stellaris_jax.engine.rollout import (
+    EpisodeStatistics,
+    Fragment,
+    episode_totals,
+    prepare,
+    rollout,
+)
+from stellaris_jax.engine.state import EngineState, StateLayout
+from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.timeline.plan import Plan, PlanShape
+from stellaris_jax.timeline.scaling.width import is_masked
+
+WaveCarry = tuple[jax.Array, jax.Array, jax.Array, StalenessWeightedState, jax.Array]
+"""The first fields of `EngineState`, and sums over the round's gradients: loss metrics, norm, count."""
+
+
+class RoundMetrics(NamedTuple):
+    """One round, arrays `[R, S]`; means over the round's gradients, `rejected` counts over the run so far."""
+
+    loss: LossMetrics
+    gradient_norm: jax.Array
+    gradients: jax.Array
+    rejected: jax.Array
+    kl_coefficient: jax.Array
+    episodes: EpisodeStatistics
+
+
+def optimizer(config: Config) -> optax.GradientTransformation:
+    """Adam at the base learning rate alpha_0, behind a clip of the aggregated gradient's norm."""
+    algorithm = config.algorithm
+    adam = optax.adam(algorithm.learning_rate, eps=algorithm.adam_eps)
+    if algorithm.max_grad_norm > 0.0:
+        return optax.chain(optax.clip_by_global_norm(algorithm.max_grad_norm), adam)
+    return adam
+
+
+class Engine:
+    """Compiles `config` for plans of one shape and runs them.
+
+    Args:
+      config: a validated configuration.
+      env, network: built from it.
+      shape: the static sizes of its plans.
+    """
+
+    def __init__(self, config: Config, env: VecEnv | HostEnv, network: ActorCritic, shape: PlanShape):
+        self.config, self.env, self.network, self.shape = config, env, network, shape
+        self.algorithm = ALGORITHMS[config.algorithm.name]
+        self.mesh = make_mesh(config.engine.devices)
+        # On one device collectives would be copies with a rendezvous: leave them out.
+        self.axis = AXIS if config.engine.devices > 1 else None
+        self.aggregator = staleness_weighted(optimizer(config), config.system.aggregation, self.axis)
+        self.masked = is_masked(config)
+        self.layout = StateLayout(config, env, network, shape, self.aggregator, self.mesh)
+        # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
+        self.over_seeds: Callable = jax.vmap if shape.seeds > 1 else lambda f, in_axes=0: f
+        self.sums = len(LossMetrics._fields) + 2  # of a round's gradients: loss metrics, norm, count
+        self.widths: dict[int, Any] = {}
+        self.compile_seconds = 0.0
+
+    def init(self, seeds: list[int]) -> EngineState:
+        """The state before the first round, one row per seed, laid out over the mesh."""
+        return self.layout.init(seeds)
+
+    # One round, for one seed and one device ------------------------------------------------------------------------
+
+    def collect(
+        self,
+        width: int,
+        state: EngineState,
+        behaviour: jax.Array,
+        envs: jax.Array,
+        order: jax.Array,
+        fragment: Fragment | None,
+    ) -> tuple[EngineState, EpisodeStatistics]:
+        """Fragment `state.round` becomes training data; actors roll it here unless it has come from the host.
+
+        The first `envs` of the first `width` environments take part, where rounds may differ in that.
+        """
+        state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
+        present = jnp.arange(width) < envs if self.masked else None
+        if fragment is None:
+            state, fragment = self._roll(state, versions.fetch(state.ring, behaviour), width, present)
+        else:
+            state, fragment = self._receive(state, fragment, present)
+        samples, normalizers, episodes = prepare(
+            self.network,
+            fragment.params,
+            fragment.normalizers,
+            state.normalizers,
+            fragment.trajectory,
+            self.config.algorithm,
+            self.config.env,
+            present,
+        )
+        loader = learner.store(state.loader, state.round % self.shape.buffers, samples, order)
+        return state._replace(loader=loader, normalizers=normalizers), episodes
+
+    def _roll(
+        self, state: EngineState, params: jax.Array, width: int, present: jax.Array | None
+    ) -> tuple[EngineState, Fragment]:
+        """Step this device's environments, its share of the first `width`, and gather what all devices saw.
+
+        What is not `present` `[width]` stays as it was.
+        """
+        config, algorithm = self.config, self.config.algorithm
+        start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
+        keys = jax.random.split(actor_key, config.env.num_envs)
+        local = width // config.engine.devices
+        assert isinstance(self.env, VecEnv)
+        if self.axis is not None:
+            mine = jax.lax.axis_index(self.axis)
+            keys = jax.lax.dynamic_slice_in_dim(keys, mine * (len(keys) // config.engine.devices), local)
+            if present is not None:
+                present = jax.lax.dynamic_slice_in_dim(present, mine * local, local)
+        whole = state.actor
+        before = jax.tree.map(lambda x: x[:local], whole)
+        actor, trajectory = rollout(
+            self.env,
+            self.network,
+            params,
+            state.normalizers,
+            before,
+            keys[:local],
+            start_key,
+            algorithm.rollout_length,
+            algorithm.gamma,
+            config.env,
+        )
+        if self.axis is not None:
+            gathered = trajectory._replace(last_obs=trajectory.last_obs[None])
+            gathered = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), gathered)
+            trajectory = gathered._replace(last_obs=gathered.last_obs[0])
+        if present is not None:
+            actor = jax.tree.map(lambda new, old: jnp.where(rows(present, new), new, old), actor, before)
+        if local < whole.totals.shape[0]:
+            actor = jax.tree.map(lambda all_, new: jnp.concatenate([new, all_[local:]]), whole, actor)
+        return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers)
+
+    def _receive(
+        self, state: EngineState, fragment: Fragment, present: jax.Array | None
+    ) -> tuple[EngineState, Fragment]:
+        """Account for the episodes of a fragment from the host."""
+        trajectory = fragment.trajectory
+        done = trajectory.terminated | trajectory.truncated
+        totals, carried = episode_totals(
+            trajectory.reward,
+            trajectory.valid.astype(jnp.float32),
+            done,
+            state.actor.totals,
+            self.config.algorithm.gamma,
+        )
+        if present is not None:
+            carried = jnp.where(rows(present, carried), carried, state.actor.totals)
+        actor = state.actor._replace(totals=carried)
+        return state._replace(actor=actor), fragment._replace(trajectory=trajectory._replace(totals=totals))
+
+    def wave(
+        self,
+        loader: DataLoader,
+        kl_coefficient: jax.Array,
+        step_scale: jax.Array,
+        carry: WaveCarry,
+        slots: jax.Array,
+        peers: jax.Array,
+        weights: jax.Array,
+        size: jax.Array,
+    ) -> WaveCarry:
+        """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
+        params, newest, ring, aggregator, sums = carry
+        ring = versions.publish(ring, newest, params)
+        one = partial(
+            learner.gradient,
+            self.network,
+            self.config.algorithm,
+            self.config.system,
+            ring,
+            loader,
+            kl_coefficient,
+        )
+        if slots.shape[0] > 1:
+            gradients, metrics = jax.vmap(one)(slots, peers)
+        else:
+            gradients, metrics = jax.tree.map(lambda x: x[None], one(slots[0], peers[0]))
+        updates, aggregator = self.aggregator.update(
+            gradients, aggregator, params, weights=weights, size=size, step_scale=step_scale
+        )
+        params = params + updates
+        newest += size > 0
+
+        norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
+        used = (weights > 0) & jnp.isfinite(norm)
+        measured = jnp.stack([*metrics, norm, jnp.ones_like(norm)], axis=1)
+        wave = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
+        sums += wave if self.axis is None else jax.lax.psum(wave, self.axis)
+        return params, newest, ring, aggregator, sums
+
+    def finish(
+        self, state: EngineState, sums: jax.Array, episodes: EpisodeStatistics
+    ) -> tuple[EngineState, RoundMetrics]:
+        gradients = sums[-1]
+        *means, norm = sums[:-1] / jnp.maximum(gradients, 1.0)
+        loss = LossMetrics(*means)
+        coefficient = state.kl_coefficient
+        if self.config.algorithm.kl_coefficient > 0.0:
+            adapted = adapt_kl_coefficient(coefficient, loss.kl, self.config.algorithm.kl_target)
+            coefficient = jnp.where(gradients > 0, adapted, coefficient)
+        metrics = RoundMetrics(loss, norm, gradients, state.aggregator.rejected, coefficient, episodes)
+        return state._replace(kl_coefficient=coefficient, round=state.round + 1), metrics
+
+    # A chunk -------------------------------------------------------------------------------------------------------
+
+    def _chunk(
+        self, width: int, state: EngineState, plan: Plan, rounds: jax.Array, fragment: Fragment | None
+    ) -> tuple[EngineState, RoundMetrics]:
+        seeds = self.shape.seeds
+        collect = partial(self.collect, width)
+        if seeds == 1:
+            state, fragment = jax.tree.map(lambda x: x[0], (state, fragment))
+            squeezed = {name: getattr(plan, name)[:, 0] for name in plan._fields if name not in SHARED}
+            plan = plan._replace(**squeezed)
+        lead = () if seeds == 1 else (seeds,)
+
+        def round_body(r: jax.Array, carry: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
+            state, history = carry
+            chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
+            state, episodes = self.over_seeds(collect)(state, *chosen, fragment)
+            step_scale = plan.learning_rate[r]
+            loader, coefficient = state.loader, state.kl_coefficient
+
+            def wave_body(w: jax.Array, carry: Any) -> Any:
+                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.sizes[w])
+                mapped = self.over_seeds(self.wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0))
+                return mapped(loader, coefficient, step_scale, carry, *wave)
+
+            sums = jnp.zeros((*lead, self.sums))
+            start = (state.params, state.version, state.ring, state.aggregator, sums)
+            *carried, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
+            state = EngineState(*carried, *state[len(carried) :])
+            state, metrics = self.over_seeds(self.finish)(state, sums, episodes)
+            return state, jax.tree.map(lambda all_, one: all_.at[r].set(one), history, metrics)
+
+        zeros = jnp.zeros((self.shape.rounds, *lead))
+        history = RoundMetrics(
+            LossMetrics(*[zeros] * len(LossMetrics._fields)),
+            zeros,
+            zeros,
+            jnp.zeros(zeros.shape, jnp.int32),
+            zeros,
+            EpisodeStatistics(zeros, zeros, zeros),
+        )
+        state, history = jax.lax.fori_loop(0, rounds, round_body, (state, history))
+        if seeds == 1:
+            state = jax.tree.map(lambda x: x[None], state)
+            history = jax.tree.map(lambda x: x[:, None], history)
+        return state, history
+
+    def compile(
+        self, state: EngineState, plan: Plan, fragment: Fragment | None = None, width: int | None = None
+    ) -> float:
+        """Compile for the shapes of `state`, `plan` and `fragment`, and rounds of `width` environments (default all).
+
+        Returns the seconds it took, 0 if it had been done; `compile_seconds` is the sum of them.
+        """
+        width = width or self.config.env.num_envs
+        if width in self.widths:
+            return 0.0
+        begin = time.perf_counter()
+        specs = self.layout.specs(state)
+        sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
+        specs_of: dict[str, Any] = {name: sharded if name in SLOTTED else whole for name in plan._fields}
+        plan_specs = plan._replace(**specs_of)
+        mapped = jax.shard_map(
+            partial(self._chunk, width),
+            mesh=self.mesh,
+            in_specs=(specs, plan_specs, PartitionSpec(), PartitionSpec()),
+            out_specs=(specs, PartitionSpec()),
+            check_vma=False,
+        )
+        self._plan_shardings = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), plan_specs)
+        data = self._replicated((np.int32(0), fragment))
+        lowered = jax.jit(mapped, donate_argnums=0).lower(state, self.put(plan), *data)
+        self.widths[width] = compile_for_backend(lowered)
+        seconds = time.perf_counter() - begin
+        self.compile_seconds += seconds
+        return seconds
+
+    def behaviour(self, state: EngineState, slots: np.ndarray) -> jax.Array:
+        """The policies `[S, P]` in ring slots `[S]`."""
+        return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
+
+    def put(self, plan: Plan) -> Plan:
+        return jax.device_put(plan, self._plan_shardings)
+
+    def _replicated(self, tree: Any) -> Any:
+        return jax.device_put(tree, self.layout.replicated)
+
+    def run(
+        self,
+        state: EngineState,
+        plan: Plan,
+        rounds: int,
+        fragment: Fragment | None = None,
+        width: int | None = None,
+    ) -> tuple[EngineState, RoundMetrics]:
+        """Execute the first `rounds` rounds of a plan. Donates `state`; returns at once, before it is computed.
+
+        With host environments a plan has one round, and `fragment` (every leaf with a leading axis `[S]`) is its data.
+        `width` is the number of environments compiled for, at least as many as take part; all by default.
+        """
+        self.compile(state, plan, fragment, width)
+        run = self.widths[width or self.config.env.num_envs]
+        return run(state, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
+
+
+SHARED = ("bounds", "learning_rate")
+SLOTTED = ("slots", "peers", "weights")

@@ -1,0 +1,136 @@
+"""The engine's state: what is in it, how it begins, and where it lives on the mesh."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from stellaris_jax.agent.losses import ALGORITHMS
+from stellaris_jax.agent.losses.common import Samples, Steps
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine import versions
+from stellaris_jax.engine.aggregator import StalenessWeightedState
+from stellaris_jax.engine.learner import DataLoader
+from stellaris_jax.engine.mesh import AXIS
+from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers
+from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.timeline.plan import PlanShape
+from stellaris_jax.timeline.scaling.width import is_masked
+
+
+class EngineState(NamedTuple):
+    """All that training changes, one pytree; every leaf has a leading axis `[S]` of seeds.
+
+    params: newest policy `[P]`. version: how many there have been before it. ring: the last versions `[H, P]`, where it
+    is written when next something reads; target networks are among them. key: the seed's key. round: rounds completed.
+    """
+
+    params: jax.Array
+    version: jax.Array
+    ring: jax.Array
+    aggregator: StalenessWeightedState
+    actor: ActorState
+    loader: DataLoader
+    normalizers: Normalizers
+    kl_coefficient: jax.Array
+    key: jax.Array
+    round: jax.Array
+
+
+class StateLayout:
+    """Makes states for one engine.
+
+    Args:
+      config, env, network, shape: as of `stellaris_jax.engine.program.Engine`.
+      aggregator: the parameter function.
+      mesh: the devices.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        env: VecEnv | HostEnv,
+        network: ActorCritic,
+        shape: PlanShape,
+        aggregator: optax.GradientTransformationExtraArgs,
+        mesh: Mesh,
+    ):
+        self.config, self.env, self.network, self.shape = config, env, network, shape
+        self.aggregator, self.mesh = aggregator, mesh
+        self.algorithm = ALGORITHMS[config.algorithm.name]
+
+    def init(self, seeds: list[int]) -> EngineState:
+        """The state before the first round, one row per seed, laid out over the mesh."""
+        # One seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
+        # once can starve XLA's CPU thread pool for ever.
+        init = jax.jit(self.init_one)
+        states = [init(jax.random.key(seed)) for seed in seeds]
+        return jax.device_put(jax.tree.map(lambda *rows: jnp.stack(rows), *states), self._shardings(self._shapes()))
+
+    def init_one(self, key: jax.Array) -> EngineState:
+        """The state of one seed, without its leading axis."""
+        params_key, env_key, run_key = jax.random.split(key, 3)
+        params = self.network.init(params_key)
+        actor = init_actor(self.env, jax.random.split(env_key, self.config.env.num_envs))
+        rows = self.config.env.num_envs * self.config.algorithm.rollout_length * self.shape.buffers
+        action = jnp.zeros((rows, *self.env.action_space.shape), self._action_dtype())
+        zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
+        fragments = Samples(
+            obs=jnp.zeros((rows, *self.env.observation_space.shape), self.env.observation_space.dtype),
+            action=action,
+            distribution=jnp.zeros((rows, self.network.distribution.size)),
+            log_prob=zeros,
+            value=zeros,
+            advantage=zeros,
+            target=zeros,
+            valid=never if isinstance(self.env, HostEnv) or is_masked(self.config) else None,
+            steps=Steps(zeros, zeros, never, never) if self.algorithm.sequences else None,
+        )
+        order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
+        return EngineState(
+            params=params,
+            version=jnp.int32(0),
+            ring=versions.init(params, self.shape.ring),
+            aggregator=self.aggregator.init(params),
+            actor=actor,
+            loader=DataLoader(fragments, order),
+            normalizers=init_normalizers(self.env.observation_space),
+            kl_coefficient=jnp.float32(self.config.algorithm.kl_coefficient),
+            key=run_key,
+            round=jnp.int32(0),
+        )
+
+    def _action_dtype(self) -> Any:
+        parameters = jnp.zeros((1, self.network.distribution.size))
+        return jax.eval_shape(self.network.distribution.mode, parameters).dtype
+
+    @property
+    def replicated(self) -> NamedSharding:
+        """Whole on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def _shapes(self) -> EngineState:
+        keys = jax.random.split(jax.random.key(0), self.shape.seeds)
+        return jax.eval_shape(jax.vmap(self.init_one), keys)
+
+    def specs(self, state: EngineState) -> EngineState:
+        specs = jax.tree.map(lambda _: PartitionSpec(), state)
+        if isinstance(self.env, HostEnv):
+            return specs
+        return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
+
+    def _shardings(self, state: EngineState) -> EngineState:
+        """Where each leaf of the state lives: environments over the mesh, everything else on every device."""
+        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self.specs(state))
+
+    def abstract(self) -> EngineState:
+        """Shapes, dtypes and shardings of the state, for restoring."""
+        shapes = self._shapes()
+        return jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._shardings(shapes)
+        )

@@ -1,0 +1,108 @@
+"""gymnax: classic control, MinAtar, bsuite and small tasks, all in JAX (gymnax 1.0)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces
+
+from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.envs.autoreset import AutoResetEnv
+from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, Space
+from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, Renderer, board
+from stellaris_jax.envs.names import INTEGERS, check_options, positive_int
+
+REFUSED = {
+    "FrozenLake-misc": "it observes a state number and policies here read real vectors",
+    "MNISTBandit-bsuite": "it downloads its data while it is being made",
+}
+
+
+def available() -> list[str]:
+    """The environments that can be made, by gymnax's own ids."""
+    return [name for name in gymnax.registered_envs if name not in REFUSED]
+
+
+def make(name: str, **kwargs: Any) -> GymnaxEnv:
+    """The environment `name`; see `GymnaxEnv` for the arguments."""
+    return GymnaxEnv(name, **kwargs)
+
+
+class GymnaxEnv(AutoResetEnv):
+    """A gymnax environment by its id, e.g. `CartPole-v1`.
+
+    Keyword arguments override fields of the environment's parameters (`max_steps_in_episode`, `gravity`,
+    ...); `start_pool` is the number of start states drawn per fragment.
+
+    Raises ConfigError for an unknown field, a value of the wrong type, or spaces other than a `Box` of
+    observations and a `Box` or `Discrete` of actions.
+    """
+
+    def __init__(self, name: str, *, start_pool: int = 256, **params: Any):
+        self.name = f"gymnax/{name}"
+        self.start_pool = positive_int("start_pool", start_pool)
+        self._env, defaults = gymnax.make(name)
+        known = {field.name: getattr(defaults, field.name) for field in fields(defaults)}
+        check_options(self.name, params, [*known, "start_pool"])
+        self._params = defaults.replace(**{key: _like(known[key], key, value) for key, value in params.items()})
+        self.max_episode_steps = positive_int("max_steps_in_episode", int(self._params.max_steps_in_episode))
+
+        observation = _space(self._env.observation_space(self._params))
+        action = _space(self._env.action_space(self._params))
+        if not isinstance(observation, Box) or action is None:
+            raise ConfigError(
+                f"env.name={self.name} cannot be trained on: observations must be a Box and actions a Box or Discrete."
+            )
+        self.observation_space, self.action_space = observation, action
+
+    def reset_one(self, key: Array) -> tuple[EnvState, Array]:
+        obs, state = self._env.reset_env(key, self._params)
+        return state, obs
+
+    def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
+        # step_env rather than step: the latter computes a fresh reset at every step.
+        obs, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
+        return state, obs, reward, terminated, self._env.is_truncated(state, self._params)
+
+    def renderer(self) -> Renderer:
+        """Draws classic control, and observations that are boards of cells (MinAtar)."""
+        task = self.name.partition("/")[2]
+        if task in CLASSIC_CONTROL:
+            draw, pace = CLASSIC_CONTROL[task]
+            return Renderer(lambda state: draw(state, self._params), pace)
+        shape = self.observation_space.shape
+        if len(shape) in (2, 3) and min(shape[:2]) > 1:
+            observe = jax.jit(lambda state: self._env.get_obs(state, self._params))
+            return Renderer(lambda state: board(np.asarray(observe(state))), BOARD_STEPS_PER_SECOND)
+        return super().renderer()
+
+
+def _space(space: spaces.Space) -> Space | None:
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, spaces.Box):
+        low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
+        return Box(tuple(space.shape), tuple(low.ravel().tolist()), tuple(high.ravel().tolist()))
+    return None
+
+
+def _like(default: Any, key: str, value: Any) -> Any:
+    """`value` in the type of the parameter it replaces: a number, a truth value or an array."""
+    if np.ndim(default):
+        array = jnp.asarray(value, default.dtype)
+        if array.shape == default.shape:
+            return array
+        raise ConfigError(f"env.kwargs.{key}={shown(value)} must have the shape {default.shape}.")
+    kind = type(default)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ConfigError(f"env.kwargs.{key}={shown(value)} must be of type {kind.__name__}.")
+    if kind is int and abs(value) >= INTEGERS:
+        raise ConfigError(f"env.kwargs.{key}={value} must be an integer of less than 32 bits.")
+    return value

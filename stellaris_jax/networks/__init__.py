@@ -1,5 +1,0 @@
-"""Actor-critic networks, action distributions, running normalisation."""
-
-from stellaris_jax.networks.actor_critic import ActorCritic
-
-__all__ = ["ActorCritic"]

@@ -1,0 +1,171 @@
+"""The one way in which anything that has a name in a configuration is added: ours, a user's, and other packages'.
+
+    import stellaris_jax as sj
+
+    @sj.register.rule("quorum")
+    class Quorum(sj.Rule):
+        share: float = sj.knob(0.5, "share of the learners to wait for", within="(0, 1]")
+
+        def ready(self, staleness, view):
+            return len(staleness) >= self.share * view.learners
+
+Ours stand in the modules that a kind calls its homes, which are imported when somebody first asks for a name. A user's
+stand in plug-ins: modules or files that the key `plugins` names, and installed packages that name one in the
+entry-point group `stellaris_jax.plugins`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, TypeVar
+
+ENTRY_POINTS = "stellaris_jax.plugins"
+
+T = TypeVar("T")
+
+
+class RegistrationError(ValueError):
+    """A name that is taken, or a plug-in that cannot be used; the message is one sentence."""
+
+
+class Kind:
+    """Everything of one kind, by name.
+
+    >>> shape = Kind("shape", "drawing.shape")
+    >>> @shape("square")
+    ... class Square: ...
+    >>> shape["square"] is Square, list(shape)
+    (True, ['square'])
+
+    Args:
+      name: what one of them is called.
+      key: the configuration's key that names one; "" where none does.
+      homes: modules of this package in which ours are registered.
+    """
+
+    def __init__(self, name: str, key: str = "", homes: Iterable[str] = ()):
+        self.name, self.key = name, key
+        self._homes = list(homes)
+        self._entries: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Callable[[T], T]:
+        """A decorator that registers what it is put on under a name. Raises RegistrationError if that is taken."""
+
+        def enter(thing: T) -> T:
+            taken = self._entries.get(name)
+            if taken is not None and _origin(taken) != _origin(thing):
+                raise RegistrationError(f"the {self.name} {name} is there already, from {_origin(taken)[0]}")
+            self._entries[name] = thing
+            return thing
+
+        return enter
+
+    def __getitem__(self, name: str) -> Any:
+        """What is registered under a name. Raises KeyError."""
+        self._load()
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        """All names, in the order they were registered in."""
+        self._load()
+        return iter(list(self._entries))
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Names and what they stand for."""
+        return [(name, self._entries[name]) for name in self]
+
+    def _load(self) -> None:
+        while self._homes:
+            import_module(self._homes[0])
+            self._homes = self._homes[1:]
+
+
+class Register:
+    """Every kind of thing that can be registered; `register.<kind>(name)` is a decorator."""
+
+    def __init__(self) -> None:
+        home = "stellaris_jax"
+        self.rule = Kind("rule", "system.rule", [f"{home}.timeline.rules"])
+        self.delay = Kind("delay model", "delays.*.kind", [f"{home}.timeline.delays"])
+        self.scaling = Kind(
+            "scaling rule", "scaling.rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"]
+        )
+        self.algorithm = Kind("algorithm", "algorithm.name", [f"{home}.agent.losses"])
+        self.torso = Kind("torso", "network.torso", [f"{home}.agent.networks.torsos"])
+
+    def __getitem__(self, kind: str) -> Kind:
+        """A kind by its attribute's name."""
+        found: Kind = vars(self)[kind]
+        return found
+
+    def kinds(self) -> dict[str, Kind]:
+        """All kinds by the names of their attributes."""
+        return dict(vars(self))
+
+
+register = Register()
+
+
+def _origin(thing: Any) -> tuple[str, str]:
+    """Where something was written: imported again from there, it is the same."""
+    return getattr(thing, "__module__", ""), getattr(thing, "__qualname__", repr(thing))
+
+
+def load_plugins(plugins: Iterable[str]) -> list[str]:
+    """Import plug-ins, those of installed packages first; what has been imported is left alone.
+
+    Args:
+      plugins: modules, such as `my_lab.plugins`, and files, such as `rules/quorum.py`.
+
+    Returns:
+      The same names, files with their absolute paths.
+
+    Raises:
+      RegistrationError: one is not there, or fails.
+    """
+    for point in entry_points(group=ENTRY_POINTS):
+        _told(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
+    return [_load_plugin(name) for name in plugins]
+
+
+def _load_plugin(name: str) -> str:
+    if not name.endswith(".py"):
+        _told(f"plugins={name}", lambda: import_module(name))
+        return name
+    path = Path(name).resolve()
+    module = f"stellaris_jax_plugin_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    if module not in sys.modules:
+        _told(f"plugins={name}", lambda: _import_file(module, path))
+    return str(path)
+
+
+def _import_file(name: str, path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError("there is no such file")
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _told(what: str, load: Callable[[], Any]) -> None:
+    try:
+        load()
+    except Exception as error:  # whatever somebody else's module does
+        reason = str(error) if isinstance(error, RegistrationError | FileNotFoundError) else ""
+        reason = reason or f"{type(error).__name__}: {error}"
+        raise RegistrationError(f"{what} cannot be used: {' '.join(reason.split())}") from error

@@ -1,0 +1,225 @@
+"""What a run shows while it trains: a live panel on a terminal, lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from stellaris_jax.report.telemetry.format import (
+    MISSING,
+    compact,
+    count,
+    dollars,
+    duration,
+    escapes,
+    number,
+    over_seeds,
+    percent,
+    significant,
+    sparkline,
+)
+
+REFRESH_PER_SECOND = 2
+LINE_EVERY_SECONDS = 10.0
+SPARKLINE_LENGTH = 24
+WIDTH = 100
+NARROW = 80
+"""Columns below which the values of a line follow one another, instead of standing in columns."""
+
+
+class Display:
+    """The latest values of a run and the time it will still take. Subclasses show them."""
+
+    def __init__(self, console: Console, title: str, total_rounds: int) -> None:
+        self.console = console
+        self.title = title
+        self.total_rounds = total_rounds
+        self.started = time.monotonic()
+        self.latest: dict[str, Any] = {}
+        self.evaluations: list[dict[str, Any]] = []
+        self.work = ("", self.started)
+        self._first_arrival: tuple[float, int] | None = None
+        self._last_arrival = (self.started, 0)
+
+    def rounds(self, records: list[dict[str, Any]]) -> None:
+        """Takes note of training rounds. A value that is missing from a round keeps its last one, the gate excepted."""
+        for record in records:
+            known = {key: value for key, value in record.items() if value is not None}
+            self.latest = {**self.latest, **known, "gate": record.get("gate")}
+        self._last_arrival = (time.monotonic(), records[-1]["round"])
+        self._first_arrival = self._first_arrival or self._last_arrival
+        self.work = ("", self.started)
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        """Takes note of an evaluation."""
+        self.evaluations.append(record)
+        self.work = ("", self.started)
+
+    def working(self, text: str) -> None:
+        """Shows what is under way, before it is begun, where it may take minutes without a record."""
+        self.work = (text, time.monotonic())
+
+    def note(self, text: str) -> None:
+        """Shows a message once."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def close(self) -> None:
+        """Ends the display; a second call does nothing."""
+
+    def seconds_left(self) -> float | None:
+        """Real seconds to the last round at the pace so far; None until two calls have set a pace."""
+        last_time, last_round = self._last_arrival
+        first_time, first_round = self._first_arrival or self._last_arrival
+        if last_round == first_round:
+            return None
+        pace = (last_time - first_time) / (last_round - first_round)
+        return max(0.0, pace * (self.total_rounds - last_round) - (time.monotonic() - last_time))
+
+
+class LineDisplay(Display):
+    """One line per evaluation and one every ten seconds, for pipes, logs and `run.progress=false`."""
+
+    def __init__(self, console: Console, title: str, total_rounds: int) -> None:
+        super().__init__(console, title, total_rounds)
+        self._last_line = -float("inf")
+        self.note(title)
+
+    def rounds(self, records: list[dict[str, Any]]) -> None:
+        super().rounds(records)
+        if time.monotonic() - self._last_line < LINE_EVERY_SECONDS:
+            return
+        self._last_line = time.monotonic()
+        latest = self.latest
+        self.note(
+            f"round {latest['round']}/{self.total_rounds}  {count(latest['env_steps'])} steps  "
+            f"{compact(latest.get('steps_per_second'))} steps/s  return {significant(latest.get('train_return'))}  "
+            f"staleness {number(latest.get('staleness_mean'))} (max {count(latest.get('staleness_max'))})  "
+            f"gate {_gate(latest)}  escaped {escapes(latest)}  "
+            f"simulated {duration(latest.get('simulated_seconds'))}  {dollars(latest.get('cost_usd'))}  "
+            f"ETA {duration(self.seconds_left())}"
+        )
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        super().evaluation(record)
+        self.note(
+            f"evaluation at {count(record['env_steps'])} steps: return {_evaluated(record)}  "
+            f"simulated {duration(record.get('simulated_seconds'))}  {dollars(record.get('cost_usd'))}"
+        )
+
+    def working(self, text: str) -> None:
+        super().working(text)
+        self.note(text)
+
+
+class LiveDisplay(Display):
+    """A panel that redraws itself in place, at most REFRESH_PER_SECOND times a second, from a thread of its own."""
+
+    def __init__(self, console: Console, title: str, total_rounds: int) -> None:
+        super().__init__(console, title, total_rounds)
+        self._spinner = Spinner("dots")
+        self._live = Live(get_renderable=self.panel, console=console, refresh_per_second=REFRESH_PER_SECOND)
+        self._live.start()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def panel(self) -> RenderableType:
+        """The panel as it stands now."""
+        parts: list[RenderableType] = [self._bar(), self._values()] if self.latest else []
+        if self.work[0] or not parts:
+            parts.append(self._working())
+        body = Group(*parts)
+        title = Text(self.title, style="bold")
+        return Panel(body, title=title, title_align="left", width=min(WIDTH, self.console.width))
+
+    def _working(self) -> RenderableType:
+        text, since = self.work
+        self._spinner.update(text=Text(f"{text or 'starting'}  {duration(time.monotonic() - since)}"))
+        return self._spinner
+
+    def _bar(self) -> Table:
+        done = self.latest["round"]
+        line = Table.grid(padding=(0, 2), expand=True)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True)
+        line.add_row(
+            ProgressBar(total=self.total_rounds, completed=done),
+            f"round [bold]{done}/{self.total_rounds}[/]",
+            f"ETA [bold]{duration(self.seconds_left())}[/]",
+        )
+        return line
+
+    def _values(self) -> Table:
+        latest = self.latest
+        returns = [record["eval_return_mean"] for record in self.evaluations]
+        history = sparkline([value for value in returns if value is not None][-SPARKLINE_LENGTH:])
+        evaluated = _evaluated(self.evaluations[-1]) if self.evaluations else MISSING
+        rows: list[tuple[str, ...]] = [
+            ("return", f"train {_bold(significant(latest.get('train_return')))}", f"eval {_bold(evaluated)}", history),
+            (
+                "speed",
+                f"{_bold(compact(latest.get('steps_per_second')))} env steps/s",
+                f"{count(latest['env_steps'])} env steps",
+                f"{count(latest.get('updates'))} updates",
+            ),
+            (
+                "staleness",
+                f"mean {_bold(number(latest.get('staleness_mean'), 2))}",
+                f"max {_bold(count(latest.get('staleness_max')))}",
+                f"group {number(latest.get('group_size'))}",
+            ),
+            ("gate", f"β {_bold(_gate(latest))}", f"escaped {escapes(latest)}", ""),
+            (
+                "simulated",
+                f"time {_bold(duration(latest.get('simulated_seconds')))}",
+                f"cost {_bold(dollars(latest.get('cost_usd')))}",
+                f"occupancy {percent(latest.get('occupancy'))}",
+            ),
+        ]
+        troubles = {
+            "non-finite gradients": latest.get("nonfinite_gradients"),
+            "dropped": latest.get("dropped"),
+            "failed": latest.get("failed"),
+        }
+        if any(troubles.values()):
+            texts = [f"[yellow]{name} {count(value)}[/]" for name, value in troubles.items() if value]
+            rows.append(("counted", *texts, *[""] * (3 - len(texts))))
+        table = Table.grid(padding=(0, 3))
+        table.add_column(style="cyan", no_wrap=True)
+        if self.console.width < NARROW:
+            for name, *values in rows:
+                table.add_row(name, "  ".join(filter(None, values)))
+            return table
+        for _ in range(3):
+            table.add_column(no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+
+def make_display(console: Console, title: str, total_rounds: int, progress: bool) -> Display:
+    """The live panel where there is a terminal and `progress` asks for it, lines otherwise."""
+    live = progress and console.is_terminal and not console.is_dumb_terminal
+    return (LiveDisplay if live else LineDisplay)(console, title, total_rounds)
+
+
+def _gate(record: dict[str, Any]) -> str:
+    return "open" if record.get("gate") is None else number(record["gate"], 2)
+
+
+def _evaluated(record: dict[str, Any]) -> str:
+    per_seed = record.get("per_seed", {}).get("eval_return_mean")
+    return over_seeds(record["eval_return_mean"], record.get("eval_return_ci95"), per_seed)
+
+
+def _bold(text: str) -> str:
+    return f"[bold]{text}[/]"

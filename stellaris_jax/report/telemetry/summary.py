@@ -1,0 +1,74 @@
+"""The final table of a run and the commands that continue from it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
+from stellaris_jax.report.telemetry.format import (
+    MISSING,
+    basis,
+    compact,
+    count,
+    dollars,
+    duration,
+    escapes,
+    number,
+    over_seeds,
+    percent,
+)
+
+
+def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of the final table, from the run's summary."""
+    get = summary.get
+    episodes, groups = get("eval_episodes"), get("gate_groups")
+    returned = over_seeds(get("eval_return_mean"), get("eval_return_ci95"), get("eval_return_per_seed"))
+    return [
+        ("eval return", f"{returned}, {basis(get('num_seeds') or 1, episodes)}" if episodes else MISSING),
+        ("env steps", count(get("env_steps"))),
+        ("wall time", f"{number(get('wall_seconds'))} s"),
+        ("compile time", f"{number(get('compile_seconds'))} s"),
+        ("speed", f"{compact(get('steps_per_second'))} env steps/s"),
+        ("updates", count(get("updates"))),
+        ("staleness", f"mean {number(get('staleness_mean'), 2)}  max {count(get('staleness_max'))}"),
+        ("gate escapes", escapes(summary) + (f" ({percent(get('gate_escapes') / groups)})" if groups else "")),
+        ("occupancy", percent(get("occupancy"))),
+        ("simulated time", duration(get("simulated_seconds"))),
+        ("cost", dollars(get("cost_usd"))),
+        ("billed actors", _actors(summary)),
+        ("non-finite gradients", count(get("nonfinite_gradients"))),
+    ]
+
+
+def _actors(summary: dict[str, Any]) -> str:
+    """Whom the bill is for: unless they are scaled, all actors of the platform share what environments there are."""
+    actors, each = count(summary.get("actors")), summary.get("envs_per_actor")
+    paid = "as functions" if summary.get("actor_billing") == "serverless" else "as VMs"
+    if each is None:
+        return f"{actors} (platform.actors) for {count(summary.get('num_envs'))} environments, {paid}"
+    return f"at most {actors}, {count(each)} environment{'s' * (each > 1)} each, {paid}"
+
+
+def print_summary(console: Console, summary: dict[str, Any], run_dir: Path) -> None:
+    """Prints the final table, the run directory and what to do with it."""
+    names = [str(summary[key]) for key in ("system", "env") if summary.get(key)]
+    seeds = summary.get("num_seeds") or 1
+    table = Table(title=Text(" · ".join([*names, f"{seeds} seed{'s' if seeds > 1 else ''}"])), show_header=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(justify="right")
+    for name, value in summary_rows(summary):
+        table.add_row(name, Text(value))
+    console.print(table)
+    commands = [("run", shlex.quote(str(run_dir))), ("evaluate", evaluate_command(run_dir))]
+    # A learning rate that has been lowered to zero would be raised again by going on.
+    if summary.get("total_steps") and not (summary.get("ended_early") or summary.get("annealed")):
+        commands.append(("go on", resume_command(run_dir, f"total_steps={2 * int(summary['total_steps'])}")))
+    for name, text in commands:
+        console.print(Text(f"{name:<9}", style="cyan") + Text(text, style="default"), soft_wrap=True)

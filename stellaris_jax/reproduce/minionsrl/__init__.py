@@ -1,0 +1,1 @@
+"""MinionsRL (AAAI'24): its evaluation, its meta-environment, and the training of its scheduler."""

@@ -1,0 +1,233 @@
+"""The evaluation of "MinionsRL" (AAAI'24) on our engine: what is trained, the figures, and what the paper claims.
+
+A round takes as long and costs as much as the paper's, but holds a sixteenth of its samples and gradients: 50 rounds of
+the paper's 65,536 steps would take two cores a day for every curve. The targets are those of so small a job, and were
+set before any of it was trained. Runs go on after they have reached them, so that whether and when they did is read off
+the evaluations: a round's own mean return, by which a job would end, is of a single episode where actors are few. The
+scheduler is the one that comes with the package. CartPole is the job that it was trained on; to the other tasks it is
+carried over as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from stellaris_jax.reproduce import published
+from stellaris_jax.reproduce.claims import Claim, less, more, undecided
+from stellaris_jax.reproduce.history import History, Series, alike, cost, final, of, until
+from stellaris_jax.reproduce.minionsrl.job import TRAINING, JobEnv, make
+from stellaris_jax.reproduce.minionsrl.scheduling import Choice, constant, random, run_jobs, scheduled, train_scheduler
+from stellaris_jax.reproduce.pictures import Bar, Mark, bars, curves, widths
+from stellaris_jax.reproduce.study import Figure, Study
+from stellaris_jax.reproduce.training import Variant
+from stellaris_jax.timeline.scaling.scheduler import Scheduler
+from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.run import enable_compile_cache, write_atomically
+
+SEEDS = 5
+SCALE = 16
+"""Times fewer samples in a round than in the paper's."""
+TARGETS = {"cartpole": 475, "hopper": 250, "humanoid": 300, "halfcheetah": 600}
+ENVS = tuple(TARGETS)
+RULES: dict[str, tuple[str, ...]] = {
+    "MinionsRL": ("scaling=minionsrl",),
+    "Max": ("scaling=max",),
+    "Adapt": ("scaling=adapt",),
+    "IMPACT": (
+        "scaling=max",
+        "system=impact",
+        "algorithm=impact",
+        "algorithm.learning_rate=5e-4",
+        "algorithm.clip=0.4",
+        "algorithm.kl_coefficient=1.0",
+        "algorithm.entropy_coefficient=0.01",
+        "algorithm.target_interval=1",
+    ),
+}
+"""What is trained, by its name in the figures; IMPACT with the values of SC'24's Table III, on MuJoCo only."""
+SERVERFUL = ("system.learner_billing=serverful", "system.actor_billing=serverful")
+"""The bill of the paper's Azure ML, whose fixed number of actors are all there are."""
+JOBS = {"cartpole": ("cartpole", 475.0), "catch": ("Catch-bsuite", 0.9)}
+"""What schedulers are trained on: an environment of gymnax, and the return such a job is to reach."""
+EPISODES, FINE_TUNING, COMPARED = 100, 10, 16
+"""Jobs of a pre-training and of a fine-tuning, as in the paper, and jobs to compare schedulers and others on."""
+
+
+def variant(env: str, rule: str) -> Variant:
+    """A rule on an environment, for 50 rounds (245 on CartPole)."""
+    if env == "cartpole":
+        task = ["env=gymnax/cartpole", "system=minionsrl", "scaling.budget=0.5"]
+    else:
+        paper = load_config([f"experiment=minionsrl/{env}"])
+        task = [
+            f"experiment=minionsrl/{env}",
+            f"algorithm.rollout_length={paper.algorithm.rollout_length // SCALE}",
+            f"algorithm.minibatches={paper.algorithm.minibatches // SCALE}",
+            f"delays.learner.seconds={SCALE * paper.delays.learner.seconds:.4g}",
+            f"total_steps={paper.total_steps // SCALE}",
+        ]
+    goal = (f"scaling.target={TARGETS[env]}", "scaling.ends=false", "evaluation.points=50")
+    return Variant(f"{env}/{rule.lower()}", (*task, *goal, *RULES[rule]))
+
+
+def comparison(study: Study) -> list[Claim]:
+    """Fig. 4 and Table 2: the return against time and money, and what it takes to reach the target."""
+    series = []
+    for env in study.envs or ENVS:
+        rules = [rule for rule in RULES if rule != "IMPACT" or env != "cartpole"]
+        series += [Series(rule, env, variant(env, rule)) for rule in rules]
+        if env != "cartpole":
+            series.append(Series("Azure ML", env, variant(env, "Max"), SERVERFUL))
+    histories = study.histories("4", series, SEEDS)
+    panels = {env: [h for h in histories if h.env == env] for env in ENVS if any(h.env == env for h in histories)}
+    marks = {env: [*_marks(env, members)] for env, members in panels.items()}
+    curves(panels, marks, study.picture("4"), "Figure 4: MinionsRL and others")
+    drawn = ("MinionsRL", "Max", "Adapt")
+    actors = {env: study.actors({rule: variant(env, rule) for rule in drawn}, SEEDS) for env in panels}
+    widths(actors, study.picture("4_actors"), "Actors of each round")
+    return [claim for env, members in panels.items() for claim in _claims(env, members)]
+
+
+def _marks(env: str, histories: Sequence[History]) -> Iterator[Mark]:
+    """When the paper's runs ended (Table 2), drawn at the target here; its dollars follow from no prices it names."""
+    names = {history.series for history in histories}
+    for name, (time_, _) in published.MINIONSRL_ENDS.get(env, {}).items():
+        if name in names:
+            yield Mark(name, "seconds", [time_], [TARGETS[env]])
+
+
+def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
+    """MinionsRL against every other series of an environment."""
+    ours, theirs = of(histories, env, "MinionsRL"), published.MINIONSRL_ENDS.get(env, {})
+    for rival in dict.fromkeys(history.series for history in histories):
+        if rival == "MinionsRL":
+            continue
+        other, text = of(histories, env, rival), f"{env}: MinionsRL"
+        time_, money = "–", "–"
+        if rival in theirs:
+            (a, b), (c, d) = theirs["MinionsRL"], theirs[rival]
+            time_, money = f"{a} s against {c} s", f"${b:.1f} against ${d:.1f}"
+        for axis, paper, what, unit in (("seconds", time_, "time", " s"), ("cost_usd", money, "dollars", "$")):
+            spent = until(ours, axis, TARGETS[env]), until(other, axis, TARGETS[env])
+            claim = f"{text} takes less {what} to {TARGETS[env]} than {rival}"
+            if np.isfinite(spent).all():
+                yield less(claim, paper, spent[0], spent[1], unit)
+            else:
+                came = " against ".join(f"{np.isfinite(s).sum()} of {len(s)}" for s in spent)
+                yield undecided(claim, paper, f"reached by {came} seeds")
+        yield more(f"{text} ends higher than {rival}", "–", final(ours), final(other))
+        yield less(f"{text} costs less than {rival}, all rounds", "–", cost(ours), cost(other), "$")
+        yield more(f"{text} is higher than {rival} after the same dollars", "–", *alike(ours, other, "cost_usd"))
+
+
+def schedulers(study: Study) -> list[Claim]:
+    """§5.5: real seconds on this machine to train a scheduler from nothing and from another job's, and what they are
+    worth, as the scheduler's own objective, on jobs that none of them has seen."""
+    root = study.runs / f"schedulers-{EPISODES}-{FINE_TUNING}-{COMPARED}"
+    enable_compile_cache()
+    times: dict[str, list[float]] = {}
+    gains: dict[tuple[str, str], list[float]] = {}
+    for seed in range(study.seeds or SEEDS):
+        taken, chosen = _trainings(root, seed)
+        for name, seconds in taken.items():
+            times.setdefault(name, []).append(seconds)
+        for (job, name), choose in chosen.items():
+            gain = _remembered(root / f"{job}-{name.replace(' ', '-')}-{seed}.json", partial(_gain, job, choose, seed))
+            gains.setdefault((job, name), []).append(gain)
+    rows = [("seconds", name, seed, f"{x:.4g}") for name, values in times.items() for seed, x in enumerate(values)]
+    rows += [(*key, seed, f"{gain:.5g}") for key, values in gains.items() for seed, gain in enumerate(values)]
+    study.table("schedulers", ("of", "what", "seed", "value"), rows)
+    panels = {"seconds of training": [Bar(name, None, values) for name, values in times.items()]}
+    for job in JOBS:
+        short = [Bar(name, None, [-gain for gain in values]) for (of_, name), values in gains.items() if of_ == job]
+        panels[f"{job}: short of its objective"] = short
+    title = "Schedulers: what their training takes, and what they are worth"
+    bars(panels, study.picture("schedulers"), title, "less is better")
+    return [*_worth(times, gains)]
+
+
+def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str, str], Choice]]:
+    """Seconds that trainings take, by their names, and what chooses actors, by the job it does so in and its name."""
+    home, other = JOBS
+    first, tuned, fresh = (root / f"{name}-{seed}.npz" for name in (home, f"{other}-tuned", other))
+    seconds = {
+        "pre-training": _trained(first, home, seed, EPISODES),
+        "fine-tuning": _trained(tuned, other, seed, FINE_TUNING, first),
+        "pre-training anew": _trained(fresh, other, seed, EPISODES),
+    }
+    learned = scheduled(Scheduler.load(first))
+    chosen = {
+        (home, "pre-trained"): learned,
+        (other, "carried over"): learned,
+        (other, "fine-tuned"): scheduled(Scheduler.load(tuned)),
+        (other, "pre-trained"): scheduled(Scheduler.load(fresh)),
+    }
+    for job in JOBS:
+        most = _env(job).width.maximum
+        chosen |= {(job, "random"): random(most), (job, "all actors"): constant(most)}
+        chosen[job, "a quarter of them"] = constant(most // 4)
+    return seconds, chosen
+
+
+def _worth(times: dict[str, list[float]], gains: dict[tuple[str, str], list[float]]) -> Iterator[Claim]:
+    """Fine-tuning beside training from nothing, and each scheduler beside those that have learned nothing."""
+    home, other = JOBS
+    hours = published.MINIONSRL_TRAINING_HOURS
+    paper = f"{hours['fine-tuning']} h against {hours['pre-training']} h"
+    text = "fine-tuning takes less time than pre-training"
+    yield less(text, paper, times["fine-tuning"], times["pre-training anew"], " s")
+    for job, name in ((home, "pre-trained"), (other, "pre-trained"), (other, "fine-tuned"), (other, "carried over")):
+        for rival in ("random", "all actors", "a quarter of them"):
+            text = f"{job}: a {name} scheduler reaches more of its objective than {rival}"
+            yield more(text, "–", gains[job, name], gains[job, rival])
+
+
+@cache
+def _env(job: str) -> JobEnv:
+    return make(TRAINING, _job(job))
+
+
+def _job(job: str) -> list[str]:
+    env, target = JOBS[job]
+    return [f"env=gymnax/{env}", f"scaling.target={target}"]
+
+
+def _trained(path: Path, job: str, seed: int, jobs: int, start: Path | None = None) -> float:
+    """Real seconds it took to train the scheduler at `path`, which is done now if it has not been yet."""
+
+    def train() -> float:
+        _warm(job)
+        begin = time.perf_counter()
+        scheduler, _ = train_scheduler(_job(job), jobs, seed, Scheduler.load(start) if start else None)
+        scheduler.save(path)
+        return time.perf_counter() - begin
+
+    return _remembered(path.with_suffix(".seconds.json"), train)
+
+
+@cache
+def _warm(job: str) -> None:
+    """Compile what training on a job needs, so that no training is charged for it."""
+    train_scheduler(_job(job), 1)
+
+
+def _gain(job: str, choose: Choice, seed: int) -> float:
+    """The mean sum of a scheduler's rewards over jobs that no training has seen."""
+    return float(run_jobs(_env(job), choose, COMPARED, seed=10_000 + seed).gain.mean())
+
+
+def _remembered(path: Path, make: Callable[[], float]) -> float:
+    """What `make` gives, asked for once: the file at `path` keeps it."""
+    if not path.is_file():
+        print(f"making {path}", flush=True)
+        write_atomically(path, json.dumps(make()))
+    return float(json.loads(path.read_text(encoding="utf-8")))
+
+
+FIGURES: dict[str, Figure] = {"4": comparison, "schedulers": schedulers}

@@ -1,0 +1,191 @@
+"""MinionsRL's scheduler (AAAI'24, §3.2): a learned policy from the state of a training job to its number of actors.
+
+What it observes of a round is put on scales of the job's own, for in seconds, dollars and returns the numbers of the
+paper's state differ by orders of magnitude (its code feeds them raw), and a scheduler could not be carried over to
+another job. A scheduler is a file of weights; acting on it takes NumPy alone.
+"""
+
+from __future__ import annotations
+
+import math
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stellaris_jax.config.commands import command
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config, ScalingConfig
+from stellaris_jax.timeline.scaling.rules import Observation, Scaling
+from stellaris_jax.timeline.scaling.width import Width
+
+FEATURES = 8
+SHIPPED = Path(__file__).parent / "schedulers" / "cartpole.npz"
+"""The scheduler that comes with the package, see its README."""
+SHIPPED_FOR = "gymnax/CartPole-v1"
+"""The environment whose training jobs it was trained on."""
+LIMIT = 5.0
+"""Features are kept within +- this."""
+
+
+def is_carried_over(config: Config) -> bool:
+    """Whether the scheduler that comes with the package serves a job on another environment than its own."""
+    scaling = config.scaling
+    return scaling.rule == "minionsrl" and not scaling.scheduler and config.env.name != SHIPPED_FOR
+
+
+class Scales(NamedTuple):
+    """What is 1 for a scheduler: rounds K of the job, its target J, its budget B in dollars, the seconds of a round of
+    one actor after the other, and the KL it is adapted towards."""
+
+    rounds: float
+    target: float
+    budget: float
+    seconds: float
+    kl: float
+
+    @classmethod
+    def of(cls, config: Config) -> Scales:
+        """Those of a training job."""
+        algorithm, scaling, delays = config.algorithm, config.scaling, config.delays
+        gradients = algorithm.epochs * algorithm.minibatches
+        seconds = delays.actor.typical + gradients * (delays.learner.typical + delays.aggregate.typical)
+        return cls(config.rounds, scaling.target, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
+
+
+def features(
+    scales: Scales,
+    round_: Any,
+    loss: Any,
+    reward: Any,
+    kl: Any,
+    learner_seconds: Any,
+    actor_seconds: Any,
+    seconds: Any,
+    left: Any,
+    numpy: ModuleType = np,
+) -> Any:
+    """The scheduler's state `[8]` after a round: (k, L, mean return, KL, P^l, mean P^a, P, b), on the job's scales.
+
+    `left` is what remains of the budget, in dollars; `numpy` may be `jax.numpy`. Losses and KL, which have no natural
+    upper end, enter by their logarithm.
+    """
+    state = numpy.stack(
+        [
+            round_ / scales.rounds,
+            numpy.sign(loss) * numpy.log1p(numpy.abs(loss)),
+            reward / scales.target,
+            numpy.log1p(numpy.maximum(kl, 0.0) / scales.kl),
+            learner_seconds / scales.seconds,
+            actor_seconds / scales.seconds,
+            seconds / scales.seconds,
+            left / scales.budget,
+        ]
+    )
+    return numpy.clip(state.astype(numpy.float32), -LIMIT, LIMIT)
+
+
+class Scheduler(NamedTuple):
+    """A tanh network of dense layers with one output per number of actors; kernels `[in, out]`, biases `[out]`."""
+
+    kernels: list[np.ndarray]
+    biases: list[np.ndarray]
+
+    @property
+    def actors(self) -> int:
+        """The most actors it knows of (I_max)."""
+        return len(self.biases[-1])
+
+    def __call__(self, state: np.ndarray) -> int:
+        """The most likely number of actors for a state `[8]`, from 1 to I_max."""
+        x = np.asarray(state, np.float32)
+        for kernel, bias in zip(self.kernels[:-1], self.biases[:-1], strict=True):
+            x = np.tanh(x @ kernel + bias)
+        return int(np.argmax(x @ self.kernels[-1] + self.biases[-1])) + 1
+
+    @property
+    def digest(self) -> str:
+        """What tells it from other schedulers."""
+        return sha256(b"".join(x.tobytes() for x in (*self.kernels, *self.biases))).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write it to a file, in one step."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.stem}.tmp.npz")
+        layers = zip(self.kernels, self.biases, strict=True)
+        arrays = {f"{part}{i}": x for i, pair in enumerate(layers) for part, x in zip("kb", pair, strict=True)}
+        np.savez(temporary, **arrays)  # type: ignore[arg-type]
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Scheduler:
+        """Read what `save` wrote. Raises ConfigError, one sentence, for a file that is not there or no scheduler."""
+        try:
+            with np.load(path) as arrays:
+                count = len(arrays.files) // 2
+                found = cls([arrays[f"k{i}"] for i in range(count)], [arrays[f"b{i}"] for i in range(count)])
+            found._check()
+        except FileNotFoundError as error:
+            sentence = f"scaling.scheduler={path} does not exist; {command('schedule')} makes one."
+            raise ConfigError(sentence) from error
+        except Exception as error:  # whatever a damaged file makes NumPy, zipfile and zlib raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(f"scaling.scheduler={path} is not a scheduler ({reason}).") from error
+        return found
+
+    def _check(self) -> None:
+        """Raise ValueError unless the layers fit together, from `FEATURES` on, and all numbers are finite."""
+        inputs = FEATURES
+        for i, (kernel, bias) in enumerate(zip(self.kernels, self.biases, strict=True)):
+            if bias.ndim != 1 or kernel.shape != (inputs, len(bias)):
+                raise ValueError(f"layer {i} has arrays {kernel.shape} and {bias.shape}, for {inputs} inputs")
+            if not all(x.dtype.kind == "f" and np.isfinite(x).all() for x in (kernel, bias)):
+                raise ValueError(f"layer {i} has numbers that are not finite")
+            inputs = len(bias)
+        if not self.kernels or not inputs:
+            raise ValueError("it has no layers")
+
+
+class MinionsRL(Scaling):
+    """As many actors as a trained scheduler says, as far as the budget goes.
+
+    A scheduler that knows of another number of actors than there are speaks in shares of it. The first round, of which
+    nothing is known yet, has the state of a job that has not begun. No later round is begun that could cost more than
+    is left: as much as the dearest round so far, and as its actors at the highest share of a round that one has cost
+    (part of a round's price may be the same for any number of actors). Where that leaves none, training ends.
+    """
+
+    def __init__(self, config: ScalingConfig, width: Width, scales: Scales):
+        super().__init__(config, width)
+        self.scales, self.scheduler = scales, Scheduler.load(config.scheduler or SHIPPED)
+        self.digest = self.scheduler.digest
+        self.reward, self.cost = 0.0, 0.0
+        self.dearest_round, self.dearest_actor = 0.0, 0.0
+        self.next = config.actors or self._ask(features(scales, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
+
+    def _ask(self, state: np.ndarray) -> int:
+        return self.width.clip(self.scheduler(state) * self.width.maximum / self.scheduler.actors)
+
+    def choose(self, seen: Observation) -> int:
+        if math.isfinite(seen.reward):
+            self.reward = seen.reward
+        price = seen.cost_usd - self.cost
+        self.cost, self.dearest_round = seen.cost_usd, max(self.dearest_round, price)
+        self.dearest_actor = max(self.dearest_actor, price / seen.actors)
+        left = self.config.budget - seen.cost_usd
+        seconds = (seen.learner_seconds, seen.actor_seconds, seen.seconds)
+        asked = self._ask(features(self.scales, seen.round, seen.loss, self.reward, seen.kl, *seconds, left))
+        affordable = int(left / self.dearest_actor) if self.dearest_actor > 0.0 else asked
+        self.finished = self.config.ends and (affordable < self.width.minimum or left < self.dearest_round)
+        return min(asked, max(affordable, self.width.minimum))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if state["digest"] != self.digest:
+            path = self.config.scheduler or SHIPPED
+            raise ConfigError(f"scaling.scheduler={path} is not the scheduler that the run began with.")
+        super().restore(state)
+
+    def state(self) -> dict[str, Any]:
+        return {key: value for key, value in super().state().items() if key not in ("scales", "scheduler")}

@@ -1,0 +1,1 @@
+"""Runs: the trainer, where its data come from, what it saves, and what is evaluated."""

@@ -1,0 +1,240 @@
+"""Checkpoints of everything: engine state, timelines, counters. Atomic, asynchronous, verified when restored."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import math
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from stellaris_jax.config.schema import RunError
+from stellaris_jax.training.sources.actionlog import ActionLog
+
+DAMAGED = "damaged-"
+"""What the name of a checkpoint that was set aside begins with."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint could not be saved, or none could be restored; the message says what was tried."""
+
+
+def _is_key(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+def _leaves(state: Any) -> list[Any]:
+    """The leaves of a state, PRNG keys as their data."""
+    return [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state)]
+
+
+def to_host(state: Any) -> list[np.ndarray]:
+    """The leaves of a state as NumPy copies (PRNG keys as their data), safe from the donation of the state."""
+    return [np.array(x, copy=True) for x in jax.device_get(_leaves(state))]
+
+
+def to_device(leaves: list[np.ndarray], abstract: Any) -> Any:
+    """Undo `to_host` for a state of the given shapes, dtypes and shardings (any number of devices)."""
+    targets, structure = jax.tree.flatten(abstract)
+
+    def place(x: np.ndarray, target: Any) -> jax.Array:
+        value = jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(target) else x
+        if value.shape != target.shape:
+            raise ValueError(f"saved shape {value.shape} does not fit {target.shape}")
+        return jax.device_put(value, target.sharding)
+
+    return jax.tree.unflatten(structure, [place(x, t) for x, t in zip(leaves, targets, strict=True)])
+
+
+def digest(leaves: list[np.ndarray], host: dict[str, Any]) -> str:
+    """A fingerprint of all that a checkpoint holds."""
+    sha = hashlib.sha256(json.dumps(host, sort_keys=True).encode())
+    for leaf in leaves:
+        sha.update(np.ascontiguousarray(leaf).tobytes())
+    return sha.hexdigest()
+
+
+class _Best:
+    """Preserves the checkpoint of the best score; the later one of equals."""
+
+    def __init__(self, scores: dict[int, float]):
+        self.scores = scores
+
+    def should_preserve(
+        self,
+        checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo],
+        *,
+        context: checkpoint_managers.PreservationContext,
+    ) -> list[bool]:
+        rounds = [checkpoint.step for checkpoint in checkpoints]
+        scored = [round_ for round_ in rounds if round_ in self.scores]
+        best = max(scored, key=lambda round_: (self.scores[round_], round_), default=None)
+        return [round_ == best for round_ in rounds]
+
+
+class Checkpoints:
+    """The checkpoints of one run: the most recent `keep` and the one with the best score.
+
+    A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one. Beside
+    them lies what host environments were given since they were opened (`actions`).
+
+    Args:
+      directory: holds one directory a round.
+      keep: most recent checkpoints kept.
+      read_only: nothing on disk is touched, so that the checkpoints of a run that is being trained can be read.
+    """
+
+    def __init__(self, directory: Path, keep: int, read_only: bool = False):
+        self.directory = directory.absolute()
+        self._scores: dict[int, float] = {}
+        self._saving: int | None = None
+        self._damaged: list[int] = []
+        policy = checkpoint_managers.AnyPreservationPolicy(
+            [checkpoint_managers.LatestN(keep), _Best(self._scores)],
+        )
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy, cleanup_tmp_directories=not read_only, create=not read_only
+        )
+        # Orbax finds what it has to merge in this format by a pattern, in which a directory may look like another one.
+        merged = not re.search(r"[][*?]", str(self.directory))
+        handlers = {"state": ocp.StandardCheckpointHandler(use_ocdbt=merged), "host": ocp.JsonCheckpointHandler()}
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).addFilter(_is_news)
+        self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
+        self.actions = ActionLog(self.directory.with_name("actions.bin"))
+
+    def rounds(self) -> list[int]:
+        """Rounds there is a checkpoint of, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def score(self, round_: int, value: float | None) -> None:
+        """What the policy of a round is worth; nothing where that is not a number."""
+        if value is not None and math.isfinite(value):
+            self._scores[round_] = value
+
+    def save(self, round_: int, state: Any, host: dict[str, Any]) -> None:
+        """Copy the state at once, write it in the background. A round that is saved already is left alone.
+
+        Raises CheckpointError if this, or what was written before, could not be saved.
+        """
+        self.wait()
+        self._set_aside()
+        if round_ in self.rounds():
+            return
+        leaves = to_host(state)
+        document = {"host": host, "digest": digest(leaves, host)}
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(leaves), host=ocp.args.JsonSave(document))
+        with self._told(round_):
+            # Forced, for the manager passes over rounds below the latest without a word.
+            self._manager.save(round_, args=arguments, force=True)
+        self._saving = round_
+
+    def wait(self) -> None:
+        """Until what is being written is complete. Raises CheckpointError where it is not, after all."""
+        if self._saving is None:
+            return
+        round_, self._saving = self._saving, None
+        with self._told(round_):
+            self._manager.wait_until_finished()
+            if not (self.directory / str(round_)).is_dir():
+                raise FileNotFoundError(f"there is no {self.directory / str(round_)}")
+
+    @contextmanager
+    def _told(self, round_: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever the writer raises, in whichever of its threads
+            place = f"round {round_} could not be saved in {self.directory}"
+            raise CheckpointError(f"{place} ({_reason(error)}).") from error
+
+    def restore(self, abstract: Any, note: Callable[[str], None]) -> tuple[int, Any, dict[str, Any]]:
+        """The newest intact checkpoint: its round, state and host data.
+
+        A damaged one is passed over for the one before, and `note` is told. The next `save` sets it aside.
+        """
+        wanted, damaged = self.rounds(), []
+        loud, sys.unraisablehook = sys.unraisablehook, _deaf_to_asyncio(sys.unraisablehook)
+        for candidate in reversed(wanted):
+            try:
+                state, host = self._read(candidate, abstract)
+            except Exception as error:  # whatever a damaged file makes the reader raise
+                damaged.append(candidate)
+                note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
+                continue
+            self._damaged = damaged
+            if not damaged:
+                sys.unraisablehook = loud
+            return candidate, state, host
+        raise CheckpointError(
+            f"there is no intact checkpoint in {self.directory}" + (f" (tried rounds {wanted})." if wanted else ".")
+        )
+
+    def _set_aside(self) -> None:
+        """Rename what was found damaged, so that its rounds can be saved anew."""
+        for round_ in self._damaged:
+            aside = next(
+                path
+                for number in itertools.count(1)
+                if not (path := self.directory / f"{DAMAGED}{round_}{f'-{number}' * (number > 1)}").exists()
+            )
+            with self._told(round_):
+                (self.directory / str(round_)).rename(aside)
+        if self._damaged:
+            self._damaged = []
+            self._manager.reload()
+
+    def _read(self, round_: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
+        templates = jax.eval_shape(_leaves, abstract)
+        arguments = ocp.args.Composite(
+            state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()
+        )
+        restored = self._manager.restore(round_, args=arguments)
+        leaves, document = restored["state"], restored["host"]
+        if digest(leaves, document["host"]) != document["digest"]:
+            raise ValueError("its contents do not match their fingerprint")
+        return to_device(leaves, abstract), document["host"]
+
+    def close(self) -> None:
+        """Wait, and let go of the directory. Raises CheckpointError as `wait` does."""
+        try:
+            self.wait()
+        finally:
+            with suppress(Exception):  # told of by `wait` already
+                self._manager.close()
+
+
+def _reason(error: Exception) -> str:
+    """What the system says, where it has a word in it; else the first line of the message, which may be long."""
+    text = str(error).strip()
+    if code := re.search(r"os_error_code='(\d+)'|^\[Errno (\d+)\]", text):
+        return os.strerror(int(code[1] or code[2]))
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a log says more than what Orbax raises as well, or than how reads failed that it had given up by then."""
+    return "orbax" not in record.pathname and not re.search("never retrieved.*(zarr|OCDBT)", record.getMessage(), re.S)
+
+
+def _deaf_to_asyncio(hook: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`hook`, but for what TensorStore's threads meet that go on with reads whose event loop Orbax has closed."""
+
+    def heard(unraisable: Any) -> None:
+        if not any("asyncio" in frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)):
+            hook(unraisable)
+
+    return heard

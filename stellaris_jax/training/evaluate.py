@@ -1,0 +1,176 @@
+"""Evaluation: whole episodes of the current policy on environments of their own."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import Normalizers, view
+from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
+from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.training.sources.watch import Watch
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Undiscounted returns and lengths of whole episodes, arrays `[S, E]` (seeds, episodes)."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def per_seed(self) -> list[float]:
+        """Mean return of each seed."""
+        return [float(x) for x in self.returns.mean(axis=1)]
+
+    def mean_ci95(self) -> tuple[float, float]:
+        """Mean return and half its 95 % interval: over seeds if there are several, else over episodes."""
+        sample = self.per_seed if len(self.returns) > 1 else [float(x) for x in self.returns[0]]
+        return mean_ci95(sample)
+
+
+def act(
+    network: ActorCritic, config: Config, tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array
+) -> jax.Array:
+    """Actions of an evaluation `[E, ...]` on observations `[E, ...]`; `key` is used unless they are greedy."""
+    distribution = network.policy(tree, view(normalizers, obs, config.env))
+    if config.evaluation.greedy:
+        return network.distribution.mode(distribution)
+    return network.distribution.perturb(distribution, network.distribution.noise(key, obs.shape[:1]))
+
+
+def play(
+    env: VecEnv,
+    network: ActorCritic,
+    config: Config,
+    params: jax.Array,
+    normalizers: Normalizers,
+    key: jax.Array,
+    episodes: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns and lengths `[E]` of one episode in each of E fresh environments. Statistics are read, never updated."""
+    tree = network.unravel(params)
+    reset_key, start_key, step_key = jax.random.split(key, 3)
+    state, obs = env.reset(jax.random.split(reset_key, episodes))
+    starts = env.starts(start_key)
+
+    def going(carry: tuple[Any, ...]) -> jax.Array:
+        t, _, _, playing, _, _ = carry
+        return (t < env.max_episode_steps) & jnp.any(playing)
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        t, state, obs, playing, returns, lengths = carry
+        action_key, env_key = jax.random.split(jax.random.fold_in(step_key, t))
+        action = act(network, config, tree, normalizers, obs, action_key)
+        state, result = env.step(jax.random.split(env_key, episodes), state, action, starts)
+        returns += jnp.where(playing, result.reward, 0.0)
+        lengths += playing
+        playing &= ~(result.terminated | result.truncated)
+        return t + 1, state, result.obs, playing, returns, lengths
+
+    zeros = jnp.zeros(episodes)
+    start = (jnp.int32(0), state, obs, jnp.ones(episodes, bool), zeros, zeros.astype(jnp.int32))
+    *_, returns, lengths = jax.lax.while_loop(going, step, start)
+    return returns, lengths
+
+
+class HostEvaluator:
+    """Evaluates one seed after the other on host environments.
+
+    Args:
+      env, network, config: of the run.
+      episodes: per seed.
+      stopping: watch the environments, on a thread of their own (see `training.sources.watch`). Without it the calling
+        thread steps them: what draws pictures works only in the thread that made it.
+    """
+
+    def __init__(
+        self,
+        env: HostEnv,
+        network: ActorCritic,
+        config: Config,
+        episodes: int,
+        stopping: threading.Event | None = None,
+    ):
+        self.env, self.episodes = env, episodes
+        self._watch = None if stopping is None else Watch("evaluation", env.name, config.env.timeout, stopping)
+
+        def step(
+            tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
+        ) -> jax.Array:
+            return act(network, config, tree, normalizers, obs, jax.random.fold_in(key, t))
+
+        self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
+
+    def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
+        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness.
+
+        Raises EnvStalled if the environment does not answer.
+        """
+        params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
+        rows = []
+        for i, seed in enumerate(seeds):
+            mine = jax.tree.map(lambda x, i=i: x[i], normalizers)
+            key = evaluation_key(seed, stream)
+            play = partial(self._play, params[i], mine, key)
+            rows.append(play() if self._watch is None else self._watch.call(play))
+        returns, lengths = zip(*rows, strict=True)
+        return Evaluation(np.stack(returns), np.stack(lengths))
+
+    def _play(self, params: jax.Array, normalizers: Normalizers, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+        pool = self.env.open(self.episodes, int(jax.random.bits(key) >> 1), evaluation=True)
+        obs, tree = pool.recv().obs, self._unravel(params)
+        playing = np.ones(self.episodes, bool)
+        returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
+        t = 0
+        while playing.any():
+            if self._watch is not None:
+                self._watch.beat()
+            action = np.asarray(self._act(tree, normalizers, obs, key, np.uint32(t)))
+            pool.send(bounded(action, self.env.action_space))
+            step = pool.recv()
+            returns += np.where(playing, step.reward, 0.0)
+            lengths += playing
+            playing &= ~(step.terminated | step.truncated)
+            obs, t = step.obs, t + 1
+        pool.close()
+        return returns, lengths
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._watch is not None:
+            self._watch.close()
+
+
+def evaluation_key(seed: int, stream: int) -> jax.Array:
+    """The key of an evaluation, apart from those training uses."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0x5EED), stream)
+
+
+class Evaluator:
+    """Evaluates all seeds' policies at once; compiled on first use."""
+
+    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, episodes: int):
+        def run(params: jax.Array, normalizers: Normalizers, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jax.vmap(lambda p, n, k: play(env, network, config, p, n, k, episodes))(params, normalizers, keys)
+
+        self._run = jax.jit(run)
+
+    def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
+        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
+        keys = jnp.stack([evaluation_key(seed, stream) for seed in seeds])
+        # Evaluation runs on one device, whatever the mesh the state lives on.
+        params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
+        returns, lengths = jax.device_get(self._run(params, normalizers, keys))
+        return Evaluation(returns, lengths)
+
+    def close(self) -> None:
+        """Nothing is kept open."""

@@ -1,0 +1,128 @@
+"""What a run takes of memory, at least: so that sizes that cannot work are refused before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+import jax
+
+from stellaris_jax.agent.losses import ALGORITHMS
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.memory import Part, check_fits
+from stellaris_jax.config.tree import Config
+from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
+
+WORD = 4
+"""Bytes of a number on a device."""
+OBJECT = 64
+"""Bytes of a Python object in a container, about."""
+
+
+class Sizes(NamedTuple):
+    """What a configuration alone does not say; by default the least that can be.
+
+    observation, state: bytes of one environment's. starts: start states drawn for a fragment. action, distribution,
+    parameters: numbers in an action, in what it is drawn from, and in a policy. host: fragments come from the host.
+    """
+
+    observation: int = WORD
+    state: int = 0
+    starts: int = 0
+    action: int = 1
+    distribution: int = 1
+    parameters: int = 0
+    host: bool = True
+
+
+def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: ActorCritic | None = None) -> None:
+    """Raise ConfigError, with the sum, if a run needs more memory than there is.
+
+    Without its environment and network, only what is certain without them is counted: enough to make them.
+    """
+    if env is None or network is None:
+        hidden = config.network.hidden
+        check_fits(parts(config, Sizes(parameters=sum(a * b for a, b in pairwise([1, *hidden])))))
+    else:
+        check_fits(parts(config, _sizes(env, network)))
+
+
+def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
+    host, space = isinstance(env, HostEnv), env.observation_space
+    state = [] if isinstance(env, HostEnv) else jax.tree.leaves(jax.eval_shape(partial(_state, env)))
+    return Sizes(
+        observation=space.size * (1 if space.dtype == "uint8" else WORD),
+        state=sum(leaf.size * leaf.dtype.itemsize for leaf in state),
+        starts=getattr(env, "start_pool", 0),
+        action=sum(env.action_space.shape) or 1,
+        distribution=network.distribution.size,
+        parameters=network.size,
+        host=host,
+    )
+
+
+def _state(env: VecEnv) -> EnvState:
+    """The state of one environment."""
+    return env.reset(jax.random.split(jax.random.key(0), 1))[0]
+
+
+def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
+    """What a run holds at its fullest, without what the compiler adds to that.
+
+    The state is there twice when it is set up, and on a CPU once more for every further device that it emulates. A plan
+    is there as orders of minibatches, laid out for the engine, and on the device.
+    """
+    algorithm, system, engine = config.algorithm, config.system, config.engine
+    kind = ALGORITHMS[algorithm.name]
+    seeds, envs, steps = config.num_seeds, config.env.num_envs, algorithm.rollout_length
+    copies = seeds * (1 + (engine.devices if jax.default_backend() == "cpu" else 1))
+    buffers = 2 if system.actors == "pipelined" else 1
+    gradients = algorithm.epochs * algorithm.minibatches
+    order = gradients * (envs * steps // algorithm.minibatches) * WORD
+
+    def of(*keys: str) -> tuple[str, ...]:
+        """The settings of these keys and of num_seeds, without those that add nothing."""
+        settings = {key: attrgetter(key)(config) for key in (*keys, "num_seeds")}
+        return tuple(f"{key}={value}" for key, value in settings.items() if value not in (0, 1, []))
+
+    numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
+    samples = buffers * envs * steps * (sizes.observation + WORD * numbers)
+    where = ("env.num_envs", "algorithm.rollout_length")
+    yield Part("training samples", copies * samples, 0, of(*where, "env.frame_stack"))
+    yield Part("minibatches", copies * buffers * order, 0, of("algorithm.epochs", *where))
+
+    policy = WORD * sizes.parameters
+    ring = system.versions + (algorithm.target_interval - 1 if kind.target_network else 0)
+    limits = ("system.versions", *(["algorithm.target_interval"] if kind.target_network else []))
+    yield Part("policy versions", copies * ring * policy, 0, of(*limits, "network.hidden"))
+    yield Part("policies and optimizers", copies * 4 * policy, 0, of("network.hidden"))
+    yield Part("gradients", seeds * engine.lanes * policy, 0, of("engine.lanes", "network.hidden"))
+
+    if config.scaling.rule == "nitro":
+        vectors = min(config.scaling.lanczos, sizes.parameters)
+        basis = seeds * vectors * (policy + WORD * vectors)
+        yield Part("Lanczos vectors", basis, 0, of("scaling.lanczos", "network.hidden"))
+
+    each = sizes.state + sizes.observation
+    yield Part("environments", copies * envs * each, 0, of("env.num_envs", "env.frame_stack"))
+    yield Part("start states", seeds * sizes.starts * each, 0, of("env.kwargs", "env.frame_stack"))
+    played = config.evaluation.episodes * (1 if sizes.host else seeds)
+    yield Part("evaluations", played * each, 0, of("evaluation.episodes", "env.frame_stack"))
+
+    rounds = 1 if sizes.host else config.chunk_rounds
+    peers = min(system.learners, system.versions) if system.truncation != "none" else 1
+    waves = rounds * gradients * buffers * (engine.lanes * engine.devices * (5 + peers) + 1) * WORD
+    chunk = ("engine.chunk_rounds",) if rounds > 1 else ()
+    wave = of(*chunk, "algorithm.epochs", "algorithm.minibatches", "engine.lanes", "engine.devices")
+    yield Part("waves of gradients", seeds * waves, seeds * waves, wave)
+    order *= seeds * rounds
+    yield Part("orders of minibatches", order, 2 * order, of(*chunk, "algorithm.epochs", *where))
+
+    crowd = seeds * 8 * (config.platform.actors + 2 * system.learners)
+    yield Part("actors and learners", 0, crowd, of("platform.actors", "system.learners"))
+    interval = config.checkpoint.interval
+    due = OBJECT * (config.rounds // interval) if interval else 0
+    yield Part("the schedule of checkpoints", 0, due, of("checkpoint.interval", "total_steps"))

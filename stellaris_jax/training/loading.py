@@ -1,0 +1,49 @@
+"""Configurations that can run: composed, and checked by everybody who has something to say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stellaris_jax.config.compose import compose_config
+from stellaris_jax.config.tree import Config
+from stellaris_jax.config.validation import check_values, require
+
+
+def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
+    """Compose and validate a configuration.
+
+    Args:
+      overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
+      config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
+
+    With `resume=RUN_DIR` the configuration is the stored one of that run, with the overrides that may change.
+    Raises ConfigError, whose message is one sentence, for anything that cannot run.
+    """
+    return checked(compose_config(overrides, config_dir))
+
+
+def checked(config: Config) -> Config:
+    """The configuration, if it can run, with the full name of its environment. Raises ConfigError."""
+    validate(config)
+    # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
+    from stellaris_jax.envs.registry import resolve
+
+    config.env.name = resolve(config.env.name)
+    return config
+
+
+def validate(config: Config) -> None:
+    """Raise ConfigError for the first value or combination of values that cannot run here.
+
+    That takes JAX to be started, with as many devices as are asked for.
+    """
+    check_values(config)
+    # Late, because they start JAX, which every other mistake should not have to wait for.
+    from stellaris_jax.engine.mesh import use_devices
+    from stellaris_jax.timeline.scaling.check import conditions
+    from stellaris_jax.training.footprint import check_run
+
+    use_devices(config.engine.devices)
+    check_run(config)
+    require(conditions(config))

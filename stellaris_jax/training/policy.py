@@ -1,0 +1,82 @@
+"""A trained policy as a function of observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import Normalizers, view
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """Call it with one observation or a batch `[B, ...]`; with a key it samples, without one it acts by the mode.
+
+    It is compiled at its first call, and again for every other size of a batch. It can be pickled. Actions of a
+    continuous space are not clipped to its bounds; the environments do that.
+
+    Args:
+      network: what the parameters belong to.
+      params: `[P]`.
+      normalizers: statistics of observations, of one seed.
+      config: of the run.
+    """
+
+    network: ActorCritic
+    params: jax.Array
+    normalizers: Normalizers
+    config: Config
+
+    def __call__(self, obs: Any, key: jax.Array | None = None) -> jax.Array:
+        """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes.
+
+        Raises ValueError for arrays of any other shape.
+        """
+        space = self.network.observation_space
+        obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of 255
+        single = obs.ndim == len(space.shape)
+        if obs.shape[0 if single else 1 :] != space.shape:
+            batch = ", ".join(["(B", *map(str, space.shape)]) + ")"
+            raise ValueError(f"Observations of shape {obs.shape} do not fit; accepted: {space.shape} or {batch}.")
+        return self._act(self.params, self.normalizers, obs, key)
+
+    @cached_property
+    def _act(self) -> Callable[..., jax.Array]:
+        network, env = self.network, self.config.env
+
+        def act(params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array | None) -> jax.Array:
+            batch = obs.reshape(-1, *network.observation_space.shape)
+            parameters = network.policy(network.unravel(params), view(normalizers, batch, env))
+            if key is None:
+                action = network.distribution.mode(parameters)
+            else:
+                noise = network.distribution.noise(key, batch.shape[:1])
+                action = network.distribution.perturb(parameters, noise)
+            return action if obs.ndim == batch.ndim else action[0]
+
+        return jax.jit(act)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what was compiled
+
+
+def load_policy(run_dir: str | Path, seed: int | None = None) -> Policy:
+    """The newest policy saved in a run directory, of one of its seeds (the first, if none is named)."""
+    from stellaris_jax.training.run import open_run
+
+    trainer = open_run(run_dir)
+    seed = trainer.seeds[0] if seed is None else seed
+    if seed not in trainer.seeds:
+        raise ConfigError(f"seed={seed} is not in {run_dir}; accepted: {', '.join(map(str, trainer.seeds))}.")
+    index = trainer.seeds.index(seed)
+    normalizers = jax.tree.map(lambda x: x[index], trainer.state.normalizers)
+    return Policy(trainer.network, trainer.state.params[index], normalizers, trainer.config)

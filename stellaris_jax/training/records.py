@@ -1,0 +1,186 @@
+"""Records and summary of a run: what its timelines, its engine and its evaluations have to say, as plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.program import RoundMetrics
+from stellaris_jax.timeline import RULES, Group, Round, Usage
+from stellaris_jax.timeline.billing import bill, common_bill
+from stellaris_jax.timeline.scaling.width import is_scaled, width_of
+from stellaris_jax.training.evaluate import Evaluation
+
+Record = dict[str, Any]
+
+
+class Accounts:
+    """Keeps the books of one configuration; what it returns are means over seeds unless they are counts."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        width = width_of(config)
+        self.actors, self.reserved = width.maximum, width.buckets[-1]
+        self.steps_per_round = config.env.num_envs * config.algorithm.rollout_length
+
+    def env_steps(self, usages: list[Usage]) -> float:
+        """Env steps the actors have made; a whole number wherever all seeds have as many."""
+        total = sum(usage.actor_invocations for usage in usages) * self.steps_per_round
+        steps, rest = divmod(total, self.actors * len(usages))
+        return steps if rest == 0 else total / (self.actors * len(usages))
+
+    def money(self, usages: list[Usage]) -> dict[str, list[float]]:
+        """Seconds, dollars by the system's own rule and at the common price, one figure per seed."""
+        config = self.config
+        rules = {"cost_usd": bill, "cost_common_usd": common_bill}
+        return {
+            "simulated_seconds": [usage.seconds for usage in usages],
+            **{
+                name: [rule(config.system, config.prices, usage, self.reserved).total for usage in usages]
+                for name, rule in rules.items()
+            },
+        }
+
+    def gate(self, usages: list[Usage]) -> dict[str, int | None]:
+        """Groups aggregated so far, and how many of them the gate had refused, over all seeds; None without a gate."""
+        if not RULES[self.config.system.rule].gated:
+            return {"gate_escapes": None, "gate_groups": None}
+        return {
+            "gate_escapes": sum(usage.escapes for usage in usages),
+            "gate_groups": sum(usage.updates for usage in usages),
+        }
+
+    def _trust(self, groups: list[Group]) -> float:
+        """What staleness leaves of the learning rate: the mean over the steps that the optimizer makes of the groups.
+
+        It makes one of each group, whose gradients' mean weight scales it if they are `factored`; of mode `gradient`
+        weights never reach the step size; and in mode `sequential` it makes one of each gradient.
+        """
+        aggregation = self.config.system.aggregation
+        if aggregation == "gradient":
+            return 1.0
+        if aggregation == "sequential":
+            return mean([weight for group in groups for weight in group.weights], 1.0)
+        return mean([mean(group.weights) for group in groups], 1.0)
+
+    def timeline(self, row: list[Round], factor: float, computed: int) -> Record:
+        """What the timelines know of a round, one of which `row` holds per seed.
+
+        `factor` is the learning rate schedule's, `computed` the gradient slots executed per seed so far.
+        """
+        staleness = [record.staleness() for record in row]
+        flat = [s for values in staleness for s in values]
+        groups = [group for record in row for group in record.groups]
+        thresholds = [record.groups[-1].threshold for record in row if record.groups]
+        gates = [threshold for threshold in thresholds if threshold is not None]
+        usages = [record.usage for record in row]
+        money, useful = self.money(usages), mean([usage.gradients for usage in usages])
+        return {
+            "round": row[0].index + 1,
+            "env_steps": self.env_steps(usages),
+            "actors": mean([record.actors for record in row]),
+            "updates": mean([usage.updates for usage in usages]),
+            "staleness_mean": mean(flat),
+            "staleness_max": max(flat, default=0),
+            "staleness_counts": np.bincount(flat).tolist() if flat else [],
+            "gate": mean(gates) if gates else None,
+            **self.gate(usages),
+            "group_size": mean([len(group.gradients) for group in groups]),
+            "actor_staleness": mean([record.arrived - record.behaviour_version for record in row]),
+            "learning_rate": self.config.algorithm.learning_rate * factor * self._trust(groups),
+            **{name: mean(values) for name, values in money.items()},
+            "occupancy": useful / computed if computed else 1.0,
+            "dropped": sum(usage.dropped for usage in usages),
+            "failed": sum(usage.failures for usage in usages),
+            "per_seed": {
+                **money,
+                "env_steps": [self.env_steps([usage]) for usage in usages],
+                "actors": [record.actors for record in row],
+                "staleness_mean": [mean(values) for values in staleness],
+            },
+        }
+
+    def learning(self, metrics: RoundMetrics) -> list[Record]:
+        """What the engine knows of each round of a chunk; arrays `[R, S]`."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            returns = metrics.episodes.total_return / metrics.episodes.ended
+            lengths = metrics.episodes.total_length / metrics.episodes.ended
+        over_seeds = {
+            **metrics.loss._asdict(),
+            "grad_norm": metrics.gradient_norm,
+            "kl_coefficient": metrics.kl_coefficient,
+        }
+        learned = metrics.gradients > 0  # a seed that is finished has no losses
+        counted = np.maximum(learned.sum(axis=1), 1)
+        columns = {name: ((values * learned).sum(axis=1) / counted).tolist() for name, values in over_seeds.items()}
+        columns["train_return"] = [_finite_mean(row) for row in returns.tolist()]
+        columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
+        columns["episodes"] = metrics.episodes.ended.sum(axis=1).astype(int).tolist()
+        columns["nonfinite_gradients"] = metrics.rejected.sum(axis=1).tolist()
+        columns["per_seed"] = [{"train_return": row} for row in returns.tolist()]
+        return [{name: values[r] for name, values in columns.items()} for r in range(len(returns))]
+
+    def evaluation(self, evaluation: Evaluation, usages: list[Usage]) -> Record:
+        """An evaluation of the policies that have cost so much."""
+        value, ci95 = evaluation.mean_ci95()
+        money = self.money(usages)
+        return {
+            "env_steps": self.env_steps(usages),
+            "eval_return_mean": value,
+            "eval_return_ci95": ci95,
+            **{name: mean(values) for name, values in money.items()},
+            "per_seed": {
+                "eval_return_mean": evaluation.per_seed,
+                "env_steps": [self.env_steps([usage]) for usage in usages],
+                **money,
+            },
+        }
+
+    def summary(self, evaluation: Evaluation | None, usages: list[Usage], computed: int) -> Record:
+        """The figures of `summary.json` that evaluation and timelines account for."""
+        config = self.config
+        items = [bill(config.system, config.prices, usage, self.reserved).items for usage in usages]
+        gradients = sum(u.gradients for u in usages)
+        value, ci95 = evaluation.mean_ci95() if evaluation is not None else (None, None)
+        return {
+            "env": config.env.name,
+            "system": config.system.name,
+            "algorithm": config.algorithm.name,
+            "scaling": config.scaling.name,
+            "seed": config.seed,
+            "num_seeds": config.num_seeds,
+            "num_envs": config.env.num_envs,
+            "actors": self.reserved,
+            "envs_per_actor": width_of(config).envs if is_scaled(config) else None,
+            "actor_billing": config.system.actor_billing,
+            "env_steps": self.env_steps(usages),
+            "updates": mean([u.updates for u in usages]),
+            "gradients": gradients / len(usages),
+            "eval_return_mean": value,
+            "eval_return_ci95": ci95,
+            "eval_return_per_seed": evaluation.per_seed if evaluation is not None else None,
+            "eval_episodes": int(evaluation.returns.size) if evaluation is not None else 0,
+            "staleness_mean": sum(u.staleness_total for u in usages) / gradients if gradients else 0.0,
+            "staleness_max": max(u.staleness_max for u in usages),
+            **self.gate(usages),
+            "occupancy": gradients / len(usages) / computed if computed else 1.0,
+            **{name: mean(values) for name, values in self.money(usages).items()},
+            "cost_items_usd": {item: mean([row[item] for row in items]) for item in items[0]},
+            "dropped_gradients": sum(u.dropped for u in usages),
+            "failed_invocations": sum(u.failures for u in usages),
+        }
+
+
+def mean(values: Iterable[float], empty: float = 0.0) -> float:
+    """The mean, or `empty` of nothing."""
+    values = list(values)
+    return float(sum(values) / len(values)) if values else empty
+
+
+def _finite_mean(values: list[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None

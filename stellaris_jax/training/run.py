@@ -1,0 +1,345 @@
+"""One run on disk: its directory, telemetry, checkpoints, signals and summary around a `Trainer`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from stellaris_jax import __version__
+from stellaris_jax.config.commands import command
+from stellaris_jax.config.compose import from_yaml, to_yaml
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.report.curves import plot_run
+from stellaris_jax.report.telemetry import Telemetry
+from stellaris_jax.report.telemetry.commands import resume_command
+from stellaris_jax.report.telemetry.jsonl import complain, plain, read_records
+from stellaris_jax.report.telemetry.progress import Display, make_display
+from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
+from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
+from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.loading import validate
+from stellaris_jax.training.rundir import run_directory, writing
+from stellaris_jax.training.signals import Abandoned, Signals
+from stellaris_jax.training.sources.watch import EnvStalled
+from stellaris_jax.training.trainer import Trainer
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "gymnax",
+    "brax",
+    "mujoco",
+    "mujoco-mjx",
+    "playground",
+    "warp-lang",
+    "envpool",
+    "gymnasium",
+)
+
+
+class Interrupted(Exception):
+    """Training was stopped by a signal; a checkpoint has been written."""
+
+    def __init__(self, signum: int, run_dir: Path):
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum, self.run_dir = signum, run_dir
+
+
+def train(config: Config) -> dict[str, Any]:
+    """Train as configured, in a run directory; returns the summary. With `config.resume`, continue a run.
+
+    Raises:
+      ConfigError: before anything is compiled, if the run cannot start.
+      Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
+      RunError: if the run cannot go on; or if it is over, but nothing was learned, or what it returns, takes or costs
+        is not finite: then `summary.json` says so too, under "failure".
+    """
+    validate(config)
+    if config.engine.compile_cache:
+        enable_compile_cache()
+    title = f"{config.system.name} · {config.algorithm.name} · {config.env.name}"
+    with ExitStack() as stack:
+        run_dir = stack.enter_context(run_directory(config))
+        if config.resume:
+            _refuse_lost_checkpoints(run_dir)
+        display = stack.enter_context(closing(make_display(Console(), title, config.rounds, config.run.progress)))
+        signals = stack.enter_context(Signals(display.note, display.close))
+        display.working(f"building {config.env.name} and the network")
+        with signals.during("the environment and the network to be built", transient=True):
+            trainer = stack.enter_context(closing(Trainer(config, signals.stopping)))
+        with writing(run_dir):
+            checkpoints = stack.enter_context(closing(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep)))
+        resumed = None
+        if config.resume:
+            with signals.during("the checkpoint to be read", transient=True):
+                resumed = _resume(trainer, checkpoints, display.note)
+        with writing(run_dir):
+            # Where a run lies is no part of what it is: directories are moved and renamed.
+            stored = replace(config, resume="", run=replace(config.run, dir=""))
+            write_atomically(run_dir / "config.yaml", to_yaml(stored))
+            telemetry = stack.enter_context(Telemetry(run_dir, display, resumed))
+        if is_carried_over(config):
+            display.note(
+                f"actors are chosen by the scheduler that comes with the package, trained on {SHIPPED_FOR}; "
+                f"{command('schedule')} makes one for other jobs (scaling.scheduler=PATH)"
+            )
+        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals)
+        summary = session.finish(session.run())
+    if summary["failure"] is not None:
+        raise RunError(f"{run_dir}: {summary['failure']}")
+    return summary
+
+
+@dataclass
+class Session:
+    """A run under way, and everything that is told of it."""
+
+    run_dir: Path
+    trainer: Trainer
+    telemetry: Telemetry
+    display: Display
+    checkpoints: Checkpoints
+    signals: Signals
+
+    def __post_init__(self) -> None:
+        self.saved = self.trainer.round
+        self.signals.leave = self._leave
+        self.evaluation_rounds = set(self.trainer.evaluation_rounds)
+        self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
+        for record in self.telemetry.evaluations:
+            self.checkpoints.score(record["round"], record["eval_return_mean"])
+            # Evaluations come after the checkpoints of their rounds, and take time.
+            counters = self.trainer.counters
+            counters.wall_seconds = max(counters.wall_seconds, record["wall_seconds"])
+
+    def run(self) -> Evaluation | None:
+        """Train to the end; the last evaluation, if one was made at the last round.
+
+        Raises Interrupted after a signal.
+        """
+        try:
+            evaluation = self._train()
+        except EnvStalled:
+            self._rescue()
+            if not self.signals.caught:
+                raise
+        except Exception:
+            self._rescue()
+            raise
+        except Abandoned:
+            self._leave()
+            raise
+        if not self.signals.caught:
+            return evaluation
+        self._leave()
+        raise Interrupted(self.signals.caught[0], self.run_dir)
+
+    def _leave(self) -> None:
+        """Tell how to go on with a run that is stopped, and end the display."""
+        state = f"round {self.saved} is saved" if self.saved else "nothing has been saved yet"
+        self.display.note(f"stopped; {state}; continue with: {resume_command(self.run_dir)}")
+        self.display.close()
+
+    def _train(self) -> Evaluation | None:
+        trainer, stopping = self.trainer, self.signals.stopping
+        evaluated = {record["round"] for record in self.telemetry.evaluations}
+        evaluation = None
+        if self._evaluation_is_due() and trainer.round not in evaluated:
+            evaluation = self._evaluate()  # the run was stopped between the checkpoint and the evaluation
+        while not (trainer.finished or stopping.is_set()):
+            if not trainer.compiled:
+                self._compile()
+                continue
+            with self.signals.during(f"{trainer.about_chunk} to end, and then to be saved"):
+                records = trainer.step()
+            with writing(self.run_dir):
+                self.telemetry.rounds(records)
+            evaluation = None
+            due = self._evaluation_is_due()
+            if due or trainer.round in self.checkpoint_rounds or trainer.finished:
+                self._save()
+            if due and not stopping.is_set():
+                evaluation = self._evaluate()
+        if trainer.round != self.saved:
+            self._save()
+        self.checkpoints.wait()
+        return evaluation
+
+    def _evaluation_is_due(self) -> bool:
+        ended = self.trainer.finished and bool(self.evaluation_rounds)
+        return self.trainer.round > 0 and (ended or self.trainer.round in self.evaluation_rounds)
+
+    def _compile(self) -> None:
+        self.checkpoints.wait()
+        self.display.working(f"compiling {self.trainer.about_chunk}")
+        with self.signals.during("the compiler", transient=self.trainer.round == self.saved):
+            seconds = self.trainer.compile()
+        self.display.note(f"compiled in {seconds:.1f} s")
+
+    def _save(self) -> None:
+        with writing(self.run_dir):
+            self.telemetry.flush()
+            self.trainer.save(self.checkpoints)
+        self.saved = self.trainer.round
+
+    def _evaluate(self) -> Evaluation:
+        """Evaluate the policy, of a round that is on disk whatever becomes of it."""
+        self.checkpoints.wait()
+        if not self.display.evaluations:
+            self.display.working("compiling and making the first evaluation")
+        with self.signals.during(f"the evaluation of round {self.trainer.round} to end", transient=True):
+            evaluation = self.trainer.evaluate()
+        record = self.trainer.evaluation_record(evaluation)
+        self.checkpoints.score(self.trainer.round, record["eval_return_mean"])
+        with writing(self.run_dir):
+            self.telemetry.evaluation(record)
+        return evaluation
+
+    def _rescue(self) -> None:
+        """After an error, which is the one to be told of: save what was trained before it, if that is whole."""
+        with suppress(Exception):
+            whole = (np.asarray(self.trainer.state.round) == self.trainer.round).all()
+            if whole and self.trainer.round != self.saved:
+                self._save()
+                self.checkpoints.wait()
+
+    def finish(self, evaluation: Evaluation | None) -> dict[str, Any]:
+        """Sum up a run that is over; returns the summary, which says under "failure" why it has no result."""
+        trainer = self.trainer
+        if evaluation is None and trainer.config.evaluation.episodes > 0:
+            evaluation = trainer.evaluate()
+        summary = {**trainer.summary(evaluation), "versions": versions(), "device": device_name(trainer.config)}
+        summary["failure"] = failure(trainer, summary)
+        with writing(self.run_dir):
+            text = json.dumps(plain(summary), indent=2, allow_nan=False)
+            write_atomically(self.run_dir / "summary.json", text + "\n")
+            plot_run(self.run_dir)
+        self.telemetry.finish(summary)
+        return summary
+
+
+def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:
+    """Why a run that is over has no result, in one sentence; None if it has one."""
+    rejected = np.asarray(trainer.state.aggregator.rejected).tolist()
+    counts = zip(trainer.seeds, [usage.gradients for usage in trainer.usages], rejected, strict=True)
+    lost = [str(seed) for seed, gradients, count in counts if 0 < gradients <= count]
+    if lost:
+        seeds = f"seed {lost[0]}" if len(lost) == 1 else f"seeds {', '.join(lost)}"
+        return f"no gradient of {seeds} was finite, so all were rejected and nothing was learned."
+    for key, name in RESULTS.items():
+        value = summary[key]
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and not math.isfinite(number):
+                return f"the run is over, but its {name} is {number}, which is no result."
+    return None
+
+
+RESULTS = {
+    "eval_return_per_seed": "evaluated return",
+    "simulated_seconds": "simulated time in seconds",
+    "cost_usd": "cost in dollars",
+    "cost_common_usd": "cost at the common price in dollars",
+}
+"""What a run is for, by its key in the summary."""
+
+
+def _resume(trainer: Trainer, checkpoints: Checkpoints, note: Callable[[str], None]) -> int:
+    """Continue from the newest intact checkpoint, or from the start where the run was stopped before its first."""
+    if not checkpoints.rounds():
+        note("there is no checkpoint yet: the run starts over")
+        return 0
+    restored = trainer.restore(checkpoints, note)
+    if restored > trainer.total_rounds:
+        raise ConfigError(
+            f"total_steps={trainer.config.total_steps} is less than the {restored * trainer.steps_per_round} that "
+            f"{trainer.config.resume} has done; ask for as many or more."
+        )
+    note(f"resumed at round {restored} of {trainer.total_rounds}")
+    return restored
+
+
+def _refuse_lost_checkpoints(run_dir: Path) -> None:
+    """Refuse to start a run over whose checkpoints are gone: all that it has measured would be lost.
+
+    A run that was killed before its first checkpoint has the directory for it, but no evaluation and no summary.
+    """
+    directory, metrics = run_dir / "checkpoints", run_dir / "metrics.jsonl"
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    if any(name.isdigit() for name in names):
+        return
+    records = read_records(metrics) if metrics.is_file() else []
+    if any(record["kind"] == "evaluation" for record in records) or (records and not directory.is_dir()):
+        witness = f"{metrics} tells of {records[-1]['round']} rounds"
+    elif (run_dir / "summary.json").exists():
+        witness = f"{run_dir / 'summary.json'} tells of its end"
+    elif any(name.startswith(DAMAGED) for name in names):
+        witness = "damaged ones are there"
+    else:
+        return
+    raise ConfigError(
+        f"resume={run_dir} has no checkpoint in {directory}, while {witness}; put them back, or start a new run."
+    )
+
+
+def open_run(run_dir: str | Path) -> Trainer:
+    """The trainer of a run directory, at its newest intact checkpoint. Nothing in the directory is touched."""
+    path = Path(run_dir) / "config.yaml"
+    if not os.path.isfile(path):
+        raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
+    config = from_yaml(path)
+    config.engine.devices = 1
+    trainer = Trainer(config)
+    with closing(Checkpoints(Path(run_dir) / "checkpoints", config.checkpoint.keep, read_only=True)) as checkpoints:
+        trainer.restore(checkpoints, complain, train=False)
+    return trainer
+
+
+def enable_compile_cache() -> None:
+    """Keep compiled programs in the user's cache directory, unless JAX has been given another."""
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(root / "stellaris_jax" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's contents in one step."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of the packages a result depends on."""
+    found = {"python": platform.python_version(), "stellaris_jax": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def device_name(config: Config) -> str:
+    """What the run was executed on, in words."""
+    device = jax.devices()[0]
+    return f"{config.engine.devices} x {device.platform}:{device.device_kind} ({os.cpu_count()} host cores)"

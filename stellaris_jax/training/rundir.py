@@ -1,0 +1,159 @@
+"""The directory of a run: reserved before anything slow is done, and written by one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from stellaris_jax.config.commands import argument
+from stellaris_jax.config.compose import as_override
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.tree import Config
+
+LOCK = ".lock"
+"""Locked by the process that writes to the run, whose number it holds. It stays: removing it would be a race."""
+
+UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+"""Of file systems without locks, such as some of clusters: there nothing is locked."""
+
+
+@contextmanager
+def run_directory(config: Config) -> Iterator[Path]:
+    """The directory of the run, which this process alone writes to for as long as the context lasts.
+
+    With `config.resume` it is that one, with `config.run.dir` one that is empty or made, else one that is made below
+    runs/. What was made is removed again where the context is left by an exception before anything is in it.
+
+    Raises ConfigError, saying what would do, for a directory that cannot be had.
+    """
+    place = Path(config.resume or config.run.dir)
+    if not str(place).isprintable() or "\\" in str(place.absolute()):
+        # TensorStore, which writes checkpoints, takes backslashes for slashes.
+        raise ConfigError(f"{str(place.absolute())!r} has a backslash, or letters that cannot be printed, in its path.")
+    if config.resume:
+        with _locked(place):
+            yield place
+        return
+    path, made = _named(config) if config.run.dir else (_numbered(config), True)
+    _refuse_contents(path)
+    with _locked(path):
+        _refuse_contents(path)  # of a process that was quicker
+        try:
+            yield path
+        except BaseException:
+            with suppress(OSError, ConfigError):
+                if not _contents(path):
+                    (path / LOCK).unlink()
+                    if made:
+                        path.rmdir()
+            raise
+
+
+@contextmanager
+def writing(run_dir: Path) -> Iterator[None]:
+    """Within, a full disk, a lost permission and the like are told of in one sentence, as a RunError."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{_short(run_dir)} could not be written: {reason(error)}.") from error
+
+
+def reserve(path: Path) -> Path:
+    """Make a directory that nobody else has made: `path`, or with a number behind it. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stem, number = path, 1
+    while True:
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            path = stem.with_name(f"{stem.name}-{number}")
+        else:
+            return path
+
+
+def reason(error: OSError) -> str:
+    """What the system says of an error, without its number."""
+    return error.strerror or str(error)
+
+
+def _named(config: Config) -> tuple[Path, bool]:
+    """The directory the configuration names, and whether it had to be made."""
+    path = Path(config.run.dir)
+    try:
+        if path.is_dir():
+            return path, False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run.dir={_short(path)} cannot be made: {reason(error)}.") from None
+    return path, True
+
+
+def _numbered(config: Config) -> Path:
+    """A directory of our own below runs/, named by the time and by what runs."""
+    label = config.run.name or f"{config.system.name}-{config.env.name}"
+    label = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
+    try:
+        return reserve(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}")
+    except OSError as error:
+        advice = "run.dir=PATH names another place"
+        if error.errno == errno.ENAMETOOLONG:
+            advice = f"run.name has {len(label)} letters, and names of files some 250 bytes"
+        raise ConfigError(f"{_short(Path(error.filename))} cannot be made: {reason(error)}; {advice}.") from None
+
+
+def _refuse_contents(path: Path) -> None:
+    if _contents(path):
+        raise ConfigError(
+            f"run.dir={path} is not empty; name another directory, or continue the run with "
+            f"{argument(as_override('resume', path))}."
+        )
+
+
+def _contents(path: Path) -> list[str]:
+    """What lies in a directory, but for its lock."""
+    try:
+        return [name for name in os.listdir(path) if name != LOCK]
+    except OSError as error:
+        raise ConfigError(f"run.dir={_short(path)} cannot be read: {reason(error)}.") from None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a run directory, which the system releases however the process ends."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise ConfigError(f"{_short(path)} cannot be written: {reason(error)}.") from None
+    try:
+        _lock(lock, path)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(lock: int, path: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 200).decode(errors="replace").strip()
+        raise ConfigError(f"{path} is being written by {holder or 'another process'}; let it end first.") from None
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise ConfigError(f"{_short(path)} cannot be locked: {reason(error)}.") from None
+    with suppress(OSError):  # a full disk is found out by what matters
+        os.ftruncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+
+
+def _short(path: Path) -> str:
+    """A path for a sentence: one of thousands of letters is cut in the middle."""
+    text = str(path)
+    return text if len(text) <= 300 else f"{text[:150]}…{text[-50:]}"
