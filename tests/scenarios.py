@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
-from stellaris_jax.timeline import RULES, Gradient, Round, Timeline
+from stellaris_jax.registry import register
+from stellaris_jax.timeline import Gradient, Round, Timeline
 
 GRADIENTS = 16
 LEARNER = DelayConfig("lognormal", 0.3, 0.5)
@@ -77,7 +78,7 @@ class Scenario:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(RULES)) -> Scenario:
+def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(list(register.rule))) -> Scenario:
     rule = draw(st.sampled_from(rules))
     learners = 1 if rule == "central" else draw(st.integers(1, 8))
     delays = [DelayConfig("constant", 0.3), LEARNER, HEAVY, DelayConfig("measured", table=[0.1, 0.7, 2.0])]

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
     AlgorithmConfig,
@@ -23,6 +22,7 @@ from stellaris_jax.config.tree import (
 )
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.envs.registry import make
+from stellaris_jax.registry import register
 from stellaris_jax.timeline import Cut, PlanShape, Timeline, build_plan, minibatch_order
 
 GAMMA = 0.5
@@ -66,7 +66,7 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
     )
     algorithm = config.algorithm
     gradients, samples = algorithm.epochs * algorithm.minibatches, config.env.num_envs * algorithm.rollout_length
-    length = algorithm.rollout_length if ALGORITHMS[loss].sequences else 1
+    length = algorithm.rollout_length if register.algorithm[loss].sequences else 1
     env = make(config.env.name, {})
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     batch, interval = samples // algorithm.minibatches, algorithm.target_interval

@@ -8,9 +8,8 @@ import pytest
 
 from stellaris_jax.config.compose import GROUPS, choices, shipped_configs
 from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.registry import register
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.timeline.rules import RULES
-from stellaris_jax.timeline.scaling import SCALINGS
 from stellaris_jax.training.loading import load_config, validate
 
 FILES = [(group, choice) for group in GROUPS for choice in choices(group)]
@@ -44,11 +43,11 @@ def test_every_config_file_is_a_choice() -> None:
 
 
 def test_every_scaling_rule_has_a_preset() -> None:
-    assert set(knobs()["scaling.rule"].choices) == set(choices("scaling")) == {*SCALINGS, "minionsrl"}
+    assert set(knobs()["scaling.rule"].names) == set(choices("scaling")) == set(register.scaling)
 
 
 def test_every_rule_has_a_preset() -> None:
-    assert set(knobs()["system.rule"].choices) == set(RULES) <= set(choices("system"))
+    assert set(knobs()["system.rule"].choices) == set(list(register.rule)) <= set(choices("system"))
 
 
 @pytest.mark.parametrize("system", ["allreduce", "central", "async", "softsync", "ssp"])

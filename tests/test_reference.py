@@ -17,7 +17,6 @@ from jax.flatten_util import ravel_pytree
 from reference import System
 from reference_training import Functions, Training
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
     AlgorithmConfig,
@@ -31,9 +30,10 @@ from stellaris_jax.config.tree import (
 )
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
 from stellaris_jax.envs.registry import make
-from stellaris_jax.timeline import RULES, PlanShape, Timeline, build_plan
+from stellaris_jax.registry import register
+from stellaris_jax.timeline import PlanShape, Timeline, build_plan
 
-CASES = [(rule, learners) for rule in RULES for learners in (1, 3, 8) if rule != "central" or learners == 1]
+CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]
 ROUNDS = 5
 
 # Quarters of a second: sums are exact, so that many things happen at the same moment.
@@ -204,7 +204,7 @@ class Bench:
             algorithm, rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2,
             target_interval=3, c_bar=1.05, impact_ratio=1.01,
         )  # fmt: skip
-        self.orders = sequence_orders if ALGORITHMS[algorithm].sequences else minibatch_orders
+        self.orders = sequence_orders if register.algorithm[algorithm].sequences else minibatch_orders
         # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
         self.config.system = SystemConfig(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02)
         self.config.engine = EngineConfig(lanes, devices)

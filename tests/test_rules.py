@@ -24,7 +24,7 @@ from scenarios import (
 )
 
 from stellaris_jax.config.tree import DelayConfig, SystemConfig
-from stellaris_jax.timeline import RULES
+from stellaris_jax.registry import register
 
 
 @pytest.mark.parametrize("actors", ["barrier", "pipelined"])
@@ -161,7 +161,7 @@ def test_the_gate_never_deadlocks_and_its_escapes_are_counted(scenario: Scenario
 
 def test_artifact_bound_over_rounds() -> None:
     """The released code: max_stale 5 and d = 0.9 give 5 5 5 4 4 3 3 3 3 2 2 ... and 1 from round 17 (rounds from 1)."""
-    rule = RULES["artifact"](SystemConfig(rule="artifact", decay=0.9))
+    rule = register.rule["artifact"](SystemConfig(rule="artifact", decay=0.9))
     assert rule.threshold() is None
     rule.restore({"largest": 5})
     bounds = []
@@ -191,14 +191,14 @@ def test_artifact_weights_are_identically_1(decay: float) -> None:
 
 def test_artifact_weight_is_fed_a_count_of_stale_gradients() -> None:
     """Where the factor stays above d it shows that it is the count's root, not the staleness's."""
-    rule = RULES["artifact"](SystemConfig(rule="artifact", decay=0.6, root=3))
+    rule = register.rule["artifact"](SystemConfig(rule="artifact", decay=0.6, root=3))
     weights = [rule.weight(staleness) for staleness in (0, 7, 7, 0, 7, 7, 7, 7)]
     assert weights == pytest.approx([1.0, 1.0, 1.0, *(i ** (-1 / 3) for i in (2, 2, 3, 4)), 1.0])
 
 
 def test_weights_follow_equation_4() -> None:
-    rule = RULES["stellaris"](SystemConfig(root=3))
+    rule = register.rule["stellaris"](SystemConfig(root=3))
     assert [rule.weight(s) for s in (0, 1, 2, 4, 8)] == pytest.approx([1.0, 1.0, 0.7937005, 0.6299605, 0.5])
-    assert RULES["stellaris"](SystemConfig(root=1)).weight(5) == pytest.approx(0.2)
-    assert RULES["stellaris"](SystemConfig(weighting=False)).weight(8) == 1.0
-    assert RULES["artifact"](SystemConfig(weighting=False, decay=1e-9)).weight(8) == 1.0
+    assert register.rule["stellaris"](SystemConfig(root=1)).weight(5) == pytest.approx(0.2)
+    assert register.rule["stellaris"](SystemConfig(weighting=False)).weight(8) == 1.0
+    assert register.rule["artifact"](SystemConfig(weighting=False, decay=1e-9)).weight(8) == 1.0

@@ -23,7 +23,7 @@ from scenarios import (
 )
 
 from stellaris_jax.config.tree import DelayConfig
-from stellaris_jax.timeline import RULES
+from stellaris_jax.registry import register
 
 # A hand-worked case -----------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ def test_a_restored_timeline_goes_on_as_if_nothing_had_happened(scenario: Scenar
 
 def test_what_is_in_flight_between_rounds_is_restored() -> None:
     flying: set[str] = set()
-    for rule in RULES:
+    for rule in register.rule:
         options: dict[str, Any] = {"actors": "pipelined", "actor": INSTANT, "learner": HEAVY, "failure": 0.1}
         options |= {"aggregate": DelayConfig("constant", 0.2), "gradients": 20, "decay": 0.5}
         timeline = simulate(rule, **options)
@@ -131,7 +131,7 @@ def test_what_is_in_flight_between_rounds_is_restored() -> None:
     assert flying == {"queue", "running", "pointers", "events", "aggregating"}
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", list(register.rule))
 def test_a_timeline_is_a_function_of_its_seed(rule: str) -> None:
     first, again, other = (advance(simulate(rule, seed=seed, failure=0.1), 4) for seed in (0, 0, 1))
     assert first == again != other

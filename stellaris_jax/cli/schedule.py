@@ -4,7 +4,7 @@ stellaris-jax schedule env=gymnax/cartpole --out schedulers/cartpole.npz
 stellaris-jax schedule env=gymnax/Catch-bsuite scaling.target=0.9 --start schedulers/cartpole.npz \\
     --episodes 16 --out schedulers/catch.npz
 stellaris-jax train env=gymnax/Catch-bsuite scaling=minionsrl scaling.target=0.9 \\
-    scaling.scheduler=schedulers/catch.npz
+    scaling.options.scheduler=schedulers/catch.npz
 
 What is not an option is an override of the job's configuration, as for `stellaris-jax train`; scaling.target and
 scaling.budget are the return it should reach and the dollars it may cost.

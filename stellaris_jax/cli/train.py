@@ -47,7 +47,7 @@ EXAMPLES = """\
 stellaris-jax train env=gymnax/acrobot num_seeds=8
 stellaris-jax train env=brax/hopper system=allreduce algorithm.learning_rate=3e-4
 stellaris-jax train -m sweep=staleness
-stellaris-jax train -m system=stellaris system.decay=0.9,0.96,1 seed=0,1,2
+stellaris-jax train -m system=stellaris system.options.decay=0.9,0.96,1 seed=0,1,2
 stellaris-jax train resume=runs/NAME total_steps=1e6"""
 
 

@@ -30,8 +30,10 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.options import unknown_key
 from stellaris_jax.config.schema import KINDS, ConfigError, Knob, check_text, shown
-from stellaris_jax.config.tree import Config, knobs, sections, unknown_key
+from stellaris_jax.config.tree import Config, knobs, sections
+from stellaris_jax.registry import RegistrationError, load_plugins
 
 GROUPS = (
     "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
@@ -352,6 +354,10 @@ def _typed(node: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise _retold(error) from None
     assert isinstance(config, Config)
+    try:
+        config.plugins = load_plugins(config.plugins)
+    except RegistrationError as error:
+        raise ConfigError(f"{error}.") from error
     return config
 
 

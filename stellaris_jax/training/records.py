@@ -10,7 +10,8 @@ import numpy as np
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.program import RoundMetrics
-from stellaris_jax.timeline import RULES, Group, Round, Usage
+from stellaris_jax.registry import register
+from stellaris_jax.timeline import Group, Round, Usage
 from stellaris_jax.timeline.billing import bill, common_bill
 from stellaris_jax.timeline.scaling.width import is_scaled, width_of
 from stellaris_jax.training.evaluate import Evaluation
@@ -47,7 +48,7 @@ class Accounts:
 
     def gate(self, usages: list[Usage]) -> dict[str, int | None]:
         """Groups aggregated so far, and how many of them the gate had refused, over all seeds; None without a gate."""
-        if not RULES[self.config.system.rule].gated:
+        if not register.rule[self.config.system.rule].gated:
             return {"gate_escapes": None, "gate_groups": None}
         return {
             "gate_escapes": sum(usage.escapes for usage in usages),

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.learner import cut_of
@@ -23,6 +22,7 @@ from stellaris_jax.engine.probes import make_probe
 from stellaris_jax.engine.program import Engine, RoundMetrics
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.registry import register
 from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
 from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
@@ -93,7 +93,7 @@ class Trainer:
         self.total_rounds = config.rounds
         self.cut = cut_of(config)
         self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
-        truncates, anchored = system.truncation != "none", ALGORITHMS[algorithm.name].target_network
+        truncates, anchored = system.truncation != "none", register.algorithm[algorithm.name].target_network
         self.shape = PlanShape(
             rounds=1 if host or is_adaptive(config) else config.chunk_rounds,
             seeds=config.num_seeds,
