@@ -126,20 +126,30 @@ def complete(config: Config) -> None:
 
     An option of another rule than the one in force, which a preset may bring along, is left out.
     """
-    for section, places in groupby(PLACES, key=lambda place: place.section):
-        mine = list(places)
-        named = [place for place in mine if place.name(config) in place.kind]  # of others their own check speaks
-        things = [place.kind[place.name(config)] for place in named]
-        given = mine[0].options(config)
-        for option, value in given.items():
-            _check(section, option, value, things, mine, config)
+    check_options(config)
+    for places, things in _named(config):
+        given = places[0].options(config)
         options = {name: value for thing in things for name, value in completed(thing, given).items()}
         given.clear()
         given.update(options)
 
 
-def _check(section: str, option: str, value: Any, things: list[Any], places: list[Place], config: Config) -> None:
-    key = f"{section}.options.{option}"
+def check_options(config: Config) -> None:
+    """Raise ConfigError for an option that nothing has, or whose value is not accepted."""
+    for places, things in _named(config):
+        for option, value in places[0].options(config).items():
+            _check(option, value, things, places, config)
+
+
+def _named(config: Config) -> Iterator[tuple[list[Place], list[Any]]]:
+    """For every section, its places and what a configuration names there; of unknown names their own check speaks."""
+    for _, group in groupby(PLACES, key=lambda place: place.section):
+        places = list(group)
+        yield places, [place.kind[place.name(config)] for place in places if place.name(config) in place.kind]
+
+
+def _check(option: str, value: Any, things: list[Any], places: list[Place], config: Config) -> None:
+    key = f"{places[0].section}.options.{option}"
     for known in (options_of(thing) for thing in things):
         if option in known:
             replace(known[option].knob, key=key).check(_number(known[option], value))
@@ -156,6 +166,16 @@ def conditions(config: Config) -> Iterator[tuple[bool, str]]:
         thing = place.kind[place.name(config)]
         if isinstance(thing, type) and issubclass(thing, Optioned):
             yield from thing.conditions(config, place.section)
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a key, or of an option such as `system.options.decay`."""
+    section, found, option = key.partition(".options.")
+    if not found:
+        return attrgetter(key)(config)
+    things = [place.kind[place.name(config)] for place in PLACES if place.section == section]
+    given = attrgetter(f"{section}.options")(config)
+    return next(completed(thing, given)[option] for thing in things if option in options_of(thing))
 
 
 def option_keys() -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from stellaris_jax.config.options import conditions
+from stellaris_jax.config.options import check_options, conditions
 from stellaris_jax.config.schema import LAST_SEED, ConfigError
 from stellaris_jax.config.tree import Config, knobs
 
@@ -20,6 +20,7 @@ def check_values(config: Config) -> None:
     """Raise ConfigError for the first value, or combination of values, that no run can have."""
     for key, entry in knobs().items():
         entry.check(attrgetter(key)(config))
+    check_options(config)
     require(_combinations(config))
     require(conditions(config))
 

@@ -40,14 +40,19 @@ def relevant(config: Config) -> dict[str, Any]:
     return {key: attrgetter(key)(config) for key in keys}
 
 
+def first_key(section: str, option: str) -> str:
+    """What an option was called when the first results were kept."""
+    key = f"{section}.{option}"
+    return {"system.c": "system.softsync_c", "system.s": "system.ssp_s"}.get(key, key)
+
+
 def _options(config: Config) -> dict[str, Any]:
     """Options that are not at their defaults, by the keys they had when the first results were kept."""
     own = {}
     for place in PLACES:
         for name, option in options_of(place.kind[place.name(config)]).items():
             if (value := place.options(config)[name]) != option.default:
-                key = {"system.c": "system.softsync_c", "system.s": "system.ssp_s"}.get(f"{place.section}.{name}")
-                own[key or f"{place.section}.{name}"] = value
+                own[first_key(place.section, name)] = value
     return own
 
 

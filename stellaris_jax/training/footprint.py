@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
 import jax
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.memory import Part, check_fits
-from stellaris_jax.config.options import completed
+from stellaris_jax.config.options import completed, value_of
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
 from stellaris_jax.registry import register
@@ -86,7 +85,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
 
     def of(*keys: str) -> tuple[str, ...]:
         """The settings of these keys and of num_seeds, without those that add nothing."""
-        settings = {key: attrgetter(key)(config) for key in (*keys, "num_seeds")}
+        settings = {key: value_of(config, key) for key in (*keys, "num_seeds")}
         return tuple(f"{key}={value}" for key, value in settings.items() if value not in (0, 1, []))
 
     numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
