@@ -28,7 +28,7 @@ from stellaris_jax.host_source import Ahead, HostSource
 from stellaris_jax.learner import cut_of
 from stellaris_jax.losses import ALGORITHMS
 from stellaris_jax.networks import ActorCritic
-from stellaris_jax.records import Accounts, Record, mean
+from stellaris_jax.records import Accounts, Record, data_lag
 from stellaris_jax.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.scaling.probe import make_probe
 from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
@@ -248,8 +248,7 @@ class Trainer:
         for record in records:
             record["steps_per_second"] = steps * len(self.seeds) / seconds
         if received is not None:
-            lags = [row.arrived - version for row, version in zip(chunk.rounds[0], received.versions, strict=True)]
-            records[0]["actor_staleness"] = mean(lags)
+            records[0]["actor_staleness"] = data_lag(chunk.rounds[0], received.versions)
         self._observe(chunk, metrics, before, probes)
         if probes:
             records[0]["per_seed"]["probe"] = probes

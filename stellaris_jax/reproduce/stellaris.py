@@ -6,6 +6,7 @@ import numpy as np
 
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant
+from stellaris_jax.schema import RunError
 
 RATES = {"ppo": ("5e-5", "1.7e-5", "1.5e-4"), "impact": ("5e-4", "1.7e-4", "1.5e-3")}
 """The small grid of learning rates: the paper's own (SC'24, Table III), a third of it, and three times as much."""
@@ -68,6 +69,14 @@ def tuned(study: Study, env: str, system: str, algorithm: str = "ppo") -> Varian
 
 
 def _best(study: Study, candidates: list[Variant]) -> Variant:
-    """The variant with the highest mean final return over the tuning seeds."""
+    """The variant with the highest mean final return over the tuning seeds; one that is not finite is no candidate.
+
+    Raises RunError if there is none.
+    """
     found = study.learned(candidates, TUNING_SEEDS)
-    return max(candidates, key=lambda candidate: np.mean([one.final_return for one in found[candidate]]))
+    means = {candidate: np.mean([one.final_return for one in found[candidate]]) for candidate in candidates}
+    finite = [candidate for candidate in candidates if np.isfinite(means[candidate])]
+    if not finite:
+        names = ", ".join(candidate.name for candidate in candidates)
+        raise RunError(f"none of {names} ends with a finite return on the tuning seeds, so none of them is the best.")
+    return max(finite, key=lambda candidate: means[candidate])
