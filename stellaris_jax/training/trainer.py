@@ -29,7 +29,7 @@ from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.training.evaluate import Evaluation, Evaluator, HostEvaluator
 from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
-from stellaris_jax.training.records import Accounts, Record, mean
+from stellaris_jax.training.records import Accounts, Record, data_lag
 from stellaris_jax.training.sources.actionlog import ActionLogError
 from stellaris_jax.training.sources.actors import Actors, Behaviour, Received
 from stellaris_jax.training.sources.host import Ahead, HostSource
@@ -248,8 +248,7 @@ class Trainer:
         for record in records:
             record["steps_per_second"] = steps * len(self.seeds) / seconds
         if received is not None:
-            lags = [row.arrived - version for row, version in zip(chunk.rounds[0], received.versions, strict=True)]
-            records[0]["actor_staleness"] = mean(lags)
+            records[0]["actor_staleness"] = data_lag(chunk.rounds[0], received.versions)
         self._observe(chunk, metrics, before, probes)
         if probes:
             records[0]["per_seed"]["probe"] = probes

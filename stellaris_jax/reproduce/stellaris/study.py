@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant
 
@@ -68,6 +69,14 @@ def tuned(study: Study, env: str, system: str, algorithm: str = "ppo") -> Varian
 
 
 def _best(study: Study, candidates: list[Variant]) -> Variant:
-    """The variant with the highest mean final return over the tuning seeds."""
+    """The variant with the highest mean final return over the tuning seeds; one that is not finite is no candidate.
+
+    Raises RunError if there is none.
+    """
     found = study.learned(candidates, TUNING_SEEDS)
-    return max(candidates, key=lambda candidate: np.mean([one.final_return for one in found[candidate]]))
+    means = {candidate: np.mean([one.final_return for one in found[candidate]]) for candidate in candidates}
+    finite = [candidate for candidate in candidates if np.isfinite(means[candidate])]
+    if not finite:
+        names = ", ".join(candidate.name for candidate in candidates)
+        raise RunError(f"none of {names} ends with a finite return on the tuning seeds, so none of them is the best.")
+    return max(finite, key=lambda candidate: means[candidate])
