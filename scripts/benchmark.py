@@ -102,9 +102,9 @@ def write_delays(console: Console, arguments: argparse.Namespace) -> None:
     from stellaris_jax.calibrate import calibrate, write
     from stellaris_jax.compose import load_config
 
+    program.check_output("--out", arguments.out)
     if arguments.out.exists():
         raise ConfigError(f"--out={arguments.out} exists; name another file.")
-    program.check_output("--out", arguments.out)
     table = calibrate(load_config(arguments.overrides), arguments.repeats)
     command = shlex.join(
         ["python", "scripts/benchmark.py", "calibrate", *arguments.overrides, "--out", str(arguments.out)]

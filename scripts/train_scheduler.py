@@ -36,10 +36,10 @@ def main() -> None:
     from stellaris_jax.telemetry.format import significant
 
     enable_compile_cache()
+    program.check_output("--out", arguments.out)
     if arguments.out.exists():
         raise ConfigError(f"--out={arguments.out} exists; name another file.")
-    program.check_output("--out", arguments.out)
-    start = Scheduler.load(arguments.start) if arguments.start else None
+    start = Scheduler.load(arguments.start, "--start") if arguments.start else None
     begin = time.perf_counter()
     scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)
     scheduler.save(arguments.out)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from stellaris_jax.schema import LAST_SEED, ConfigError, RunError
+from stellaris_jax.watch import at_work
 
 SIGINT, SIGPIPE = 128 + 2, 128 + 13
 """Exit codes of a program that a signal has ended, as shells have them."""
@@ -49,10 +51,26 @@ def check_output(option: str, path: Path) -> None:
     """Make the directory of a file that will be written after much work. Raises ConfigError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
             raise PermissionError
+        _probe(path.parent)
     except OSError:
         raise ConfigError(f"{option}={path} cannot be written.") from None
+
+
+def check_directory(option: str, path: Path) -> None:
+    """Make a directory that files will be written to. Raises ConfigError if that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _probe(path)
+    except OSError:
+        raise ConfigError(f"{option}={path} cannot be written.") from None
+
+
+def _probe(directory: Path) -> None:
+    """Raise OSError unless files can be made here; permissions are not the whole of it, least of all for root."""
+    with tempfile.TemporaryFile(dir=directory):
+        pass
 
 
 def run(main: Callable[[], None]) -> None:
@@ -62,6 +80,21 @@ def run(main: Callable[[], None]) -> None:
     1 and a line.
     Where the reader of a pipe has gone (`| head`), or at Ctrl-C, it ends without a word, with the shell's exit codes.
     """
+    before = at_work()
+    try:
+        ended(main)
+    except SystemExit as stop:
+        if at_work() <= before:
+            raise
+        # A host environment that was given up and comes back while Python ends would abort the process.
+        with suppress(OSError):
+            sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+
+
+def ended(main: Callable[[], None]) -> None:
+    """What `run` does, inside of a program: every end it knows is a SystemExit."""
     output = _Output(sys.stdout)
     try:
         with redirect_stdout(output):  # type: ignore[type-var]
