@@ -191,7 +191,7 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
                 print(f"error: {error}", file=sys.stderr)
                 failed.append(str(job.job.num))
 
-        program.run(run_task)  # Hydra would turn what ends a program into a traceback, and go on
+        program.ended(run_task)  # Hydra would turn what ends a program into a traceback, and go on
 
     app = hydra.main(config_path=str(shipped_configs()), config_name=PRIMARY, version_base="1.3")(run_point)
     # Another sweep may have begun in the same second.

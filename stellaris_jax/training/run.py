@@ -141,7 +141,7 @@ class Session:
             self._rescue()
             if not self.signals.caught:
                 raise
-        except Exception:
+        except (Exception, SystemExit):  # rich ends a program whose output nobody reads any more
             self._rescue()
             raise
         except Abandoned:

@@ -125,19 +125,22 @@ class Scheduler(NamedTuple):
         temporary.replace(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Scheduler:
-        """Read what `save` wrote. Raises ConfigError, one sentence, for a file that is not there or no scheduler."""
+    def load(cls, path: str | Path, named: str = "scaling.options.scheduler") -> Scheduler:
+        """Read what `save` wrote; `named` is the key or option that the path was given by.
+
+        Raises ConfigError, one sentence, for a file that is not there or no scheduler.
+        """
         try:
             with np.load(path) as arrays:
                 count = len(arrays.files) // 2
                 found = cls([arrays[f"k{i}"] for i in range(count)], [arrays[f"b{i}"] for i in range(count)])
             found._check()
         except FileNotFoundError as error:
-            sentence = f"scaling.options.scheduler={path} does not exist; {command('schedule')} makes one."
+            sentence = f"{named}={path} does not exist; {command('schedule')} makes one."
             raise ConfigError(sentence) from error
         except Exception as error:  # whatever a damaged file makes NumPy, zipfile and zlib raise
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(f"scaling.options.scheduler={path} is not a scheduler ({reason}).") from error
+            raise ConfigError(f"{named}={path} is not a scheduler ({reason}).") from error
         return found
 
     def _check(self) -> None:
