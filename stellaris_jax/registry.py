@@ -102,6 +102,9 @@ class Register:
             "scaling rule", "scaling.rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"]
         )
         self.algorithm = Kind("algorithm", "algorithm.name", [f"{home}.agent.losses"])
+        self.probe = Kind("probe", "", [f"{home}.engine.probes"])
+        self.logger = Kind("logger", "run.loggers", [f"{home}.report.telemetry.tensorboard"])
+        self.callback = Kind("callback", "run.callbacks")
         self.torso = Kind("torso", "network.torso", [f"{home}.agent.networks.torsos"])
 
     def __getitem__(self, kind: str) -> Kind:
