@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.envs.base import Discrete, HostEnv, VecEnv
+from stellaris_jax.envs.base import Box, Discrete, HostEnv, VecEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.training.calibrate import Run, compiled, host_policy, policy
 from stellaris_jax.training.loading import load_config
@@ -100,6 +100,7 @@ def _random_action(env: VecEnv, key: jax.Array, num: int) -> jax.Array:
     space = env.action_space
     if isinstance(space, Discrete):
         return jax.random.randint(key, (num,), 0, space.n)
+    assert isinstance(space, Box)
     return jax.random.uniform(key, (num, *space.shape), minval=jnp.array(space.low), maxval=jnp.array(space.high))
 
 

@@ -164,3 +164,18 @@ def test_what_is_right_is_learned(name: str, right: dict[float, list[int]], best
     trainer.close()
     np.testing.assert_allclose(values, best, atol=0.2)
     np.testing.assert_array_equal(result.returns, best)
+
+
+@pytest.mark.parametrize
+    ("action", "right", "best"),
+    [("choices", CHOICES, 2.0), pytest.param("switches", SWITCHES, 3.0, marks=pytest.mark.slow)],
+)
+def test_what_is_right_is_learned_on_the_host(action: str, right: dict[float, list[int]], best: float) -> None:
+    """The same task as a gymnasium environment, half of whose steps are dead: what pads them teaches nothing."""
+    pytest.importorskip("gymnasium")
+    overrides = [f"env.kwargs.action={action}", "total_steps=15360"]
+    values, trainer = learned("gymnasium/gym_lab:Right-v0", right, *overrides)
+    result = trainer.evaluate()
+    trainer.close()
+    np.testing.assert_allclose(values, best, atol=0.2)
+    np.testing.assert_array_equal(result.returns, best)
