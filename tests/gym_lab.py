@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -34,7 +34,7 @@ OBSERVATIONS: dict[str, spaces.Space] = {
 class Drift(gymnasium.Env):
     """Walks at random and ends at random; observes the walk, the steps and the sum of the last action."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 12}
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 12}
 
     def __init__(self, action: str = "discrete", observation: str = "box", render_mode: str | None = None):
         self.action_space, self.observation_space = ACTIONS[action], OBSERVATIONS[observation]
@@ -69,7 +69,7 @@ class Drift(gymnasium.Env):
 class Right(gymnasium.Env):
     """One step, observed as -1 or 1 at random, like the diagnostics of this package: 1 for all that is right."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: ClassVar = {"render_modes": []}
     observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def __init__(self, action: str):

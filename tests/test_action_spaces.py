@@ -166,7 +166,7 @@ def test_what_is_right_is_learned(name: str, right: dict[float, list[int]], best
     np.testing.assert_array_equal(result.returns, best)
 
 
-@pytest.mark.parametrize
+@pytest.mark.parametrize(
     ("action", "right", "best"),
     [("choices", CHOICES, 2.0), pytest.param("switches", SWITCHES, 3.0, marks=pytest.mark.slow)],
 )
