@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, TimeStep, VecEnv
+from stellaris_jax.envs.check import check_env
 from stellaris_jax.envs.registry import available, make, register, resolve
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "TimeStep",
     "VecEnv",
     "available",
+    "check_env",
     "make",
     "register",
     "resolve",

@@ -17,6 +17,7 @@ from typing import Any
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
+from stellaris_jax.envs.check import check_declared, check_traced
 from stellaris_jax.envs.names import match, retold, suggest
 from stellaris_jax.envs.wrappers import preprocess
 
@@ -79,11 +80,12 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
     """The environment called `name`, built with `kwargs`, behind `preprocessing`.
 
     Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that
-    is missing, and for an environment that cannot be trained on here.
+    is missing, and for an environment that cannot be trained on here, as far as that is seen without a step.
     """
     canonical = resolve(name)
     suite, env = canonical.split("/", 1)
-    factory = _registered.get(canonical) or partial(_load(suite, name).make, env)
+    own = _registered.get(canonical)
+    factory = own or partial(_load(suite, name).make, env)
     try:
         made = factory(**kwargs)
     except ConfigError:
@@ -93,6 +95,9 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
             raise
         given = shown(dict(kwargs))
         raise ConfigError(f"env.kwargs={given} cannot be used with {canonical} ({retold(error)}).") from error
+    check_declared(made)
+    if own is not None and not isinstance(made, HostEnv):
+        check_traced(made)  # of our suites the tests see to that
     return preprocess(made, preprocessing)
 
 
