@@ -38,10 +38,7 @@ def _main(argv: Sequence[str] | None) -> None:
     for warning in told:
         print(f"warning: {warning.message}", file=sys.stderr)
     print(f"{env.name}: no fault found")
-    print(f"observes {_size(env.observation_space.shape)}, {env.observation_space.dtype}")
-    print(f"acts {env.action_space}")
-    print(f"ends episodes after {env.max_episode_steps:,} steps at the latest")
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape))
+    observed = env.observation_space
+    print(f"{observed.dtype} observations of shape {observed.shape}")
+    print(f"actions of {env.action_space}")
+    print(f"episodes of at most {env.max_episode_steps:,} steps")
