@@ -32,13 +32,18 @@ OBSERVATIONS: dict[str, spaces.Space] = {
 
 
 class Drift(gymnasium.Env):
-    """Walks at random and ends at random; observes the walk, the steps and the sum of the last action."""
+    """Walks at random and ends at random; observes the walk, the steps and the weighted sum of the last action.
+
+    With `fails` it breaks in the step of that number.
+    """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 12}
 
-    def __init__(self, action: str = "discrete", observation: str = "box", render_mode: str | None = None):
+    def __init__(
+        self, action: str = "discrete", observation: str = "box", render_mode: str | None = None, fails: int = -1
+    ):
         self.action_space, self.observation_space = ACTIONS[action], OBSERVATIONS[observation]
-        self.render_mode = render_mode
+        self.render_mode, self.fails = render_mode, fails
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -47,6 +52,8 @@ class Drift(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert np.asarray(action) in self.action_space, f"{action!r} is not in {self.action_space}"
+        if self.steps + 1 == self.fails:
+            raise OSError("the cable is out")
         weights = 1.0 + np.arange(np.size(action))
         self.steps, self.done = self.steps + 1, float(np.ravel(action) @ weights)
         self.place += self.np_random.normal()

@@ -176,6 +176,15 @@ def test_a_stage_can_be_looked_at() -> None:
         make("gymnasium/gym_lab:Right-v0", {"action": "choices"}).stage(0)
 
 
+@pytest.mark.filterwarnings("ignore:.*(Worker|last exception|Traceback)")
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_fails_in_an_environment_is_raised_by_its_pool(mode: str) -> None:
+    pool = make(DRIFT, {"vectorization_mode": mode, "fails": 3}).open(2, seed=1)
+    with pytest.raises(OSError, match="the cable is out"):
+        play(pool, np.zeros((5, 2), int))
+    pool.close()
+
+
 def test_runs_train_evaluate_and_resume(tmp_path: Path) -> None:
     """Restored from a checkpoint, the environments are brought back to where they stood, by the actions logged."""
     settings = [f"env={DRIFT}", "env.kwargs.action=choices", "env.num_envs=4", "network.hidden=[4]"]
