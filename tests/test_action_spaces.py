@@ -110,8 +110,9 @@ def test_sticky_actions_repeat_all_of_an_action() -> None:
     keys = jax.random.split(jax.random.key(0), 8)
     state, obs = env.reset(keys)
     right = jnp.stack([obs[:, 0] > 0, obs[:, 0] < 0, 0 * obs[:, 0]], axis=-1).astype(jnp.int32)
-    _, step = env.step(keys, state, right, env.starts(keys[0]))
+    after, step = env.step(keys, state, right, env.starts(keys[0]))
     np.testing.assert_array_equal(step.reward, 1.0)
+    assert after[1].dtype == right.dtype == jnp.int32  # an action stays an integer
 
 
 def learned(name: str, right: dict[float, list[int]], *overrides: str) -> tuple[Any, Trainer]:
