@@ -7,22 +7,21 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from settings import delay, system_of
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
     AlgorithmConfig,
     Config,
-    DelayConfig,
     DelaysConfig,
     EngineConfig,
     EnvConfig,
     NetworkConfig,
     PlatformConfig,
-    SystemConfig,
 )
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.envs.registry import make
+from stellaris_jax.registry import register
 from stellaris_jax.timeline import Cut, PlanShape, Timeline, build_plan, minibatch_order
 
 GAMMA = 0.5
@@ -59,14 +58,14 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
             value_coefficient=2.0,
             entropy_coefficient=0.0,
         ),
-        system=SystemConfig(rule="stellaris", learners=4, decay=1.0, versions=16),
+        system=system_of(rule="stellaris", learners=4, decay=1.0, versions=16),
         platform=PlatformConfig(actors=1),
-        delays=DelaysConfig(learner=DelayConfig("lognormal", 0.3, 0.5)),
+        delays=DelaysConfig(learner=delay("lognormal", 0.3, sigma=0.5)),
         engine=EngineConfig(chunk_rounds=CHUNK),
     )
     algorithm = config.algorithm
     gradients, samples = algorithm.epochs * algorithm.minibatches, config.env.num_envs * algorithm.rollout_length
-    length = algorithm.rollout_length if ALGORITHMS[loss].sequences else 1
+    length = algorithm.rollout_length if register.algorithm[loss].sequences else 1
     env = make(config.env.name, {})
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     batch, interval = samples // algorithm.minibatches, algorithm.target_interval

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import LossMetrics, Samples, Steps
 from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
 from stellaris_jax.config.tree import AlgorithmConfig
+from stellaris_jax.registry import register
 
 CLIP = 0.3
 examples = settings(deadline=None, max_examples=100)
@@ -205,7 +205,7 @@ def test_a_target_beyond_float32_stays_finite(algorithm: str) -> None:
 
     def loss(log_pi: jax.Array) -> Any:
         rest = (None, jnp.float32(0.0), settings, "weight", 1.0)
-        return ALGORITHMS[algorithm].loss(LogProb(), log_pi[:, None], zeros, batch, *rest)
+        return register.algorithm[algorithm].loss(LogProb(), log_pi[:, None], zeros, batch, *rest)
 
     found, metrics = jax.grad(loss, has_aux=True)(jnp.float32([250.0, -250.0]))
     assert np.isfinite(found).all() and np.isfinite(metrics).all()

@@ -13,11 +13,11 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.config.tree import AlgorithmConfig, knobs
+from stellaris_jax.registry import register
 from stellaris_jax.timeline import Cut, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)
@@ -247,7 +247,7 @@ def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
     def loss(logits: jax.Array, value: jax.Array) -> Any:
         peers = jnp.log(smallest)
         args = (given_.batch, peers, jnp.float32(0.7), algorithm, mode, rho)
-        return ALGORITHMS[name].loss(Categorical(ACTIONS), logits, value, *args)
+        return register.algorithm[name].loss(Categorical(ACTIONS), logits, value, *args)
 
     differentiate = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (result, metrics), gradients = differentiate(given_.logits, given_.value)
@@ -278,7 +278,7 @@ def test_impact_on_its_target_network_is_ppo() -> None:
     peers = jnp.linspace(-0.5, 0.5, ROWS)
     for mode in ("weight", "surrogate", "artifact", "none"):
         (impact, _), (ppo, _) = (
-            ALGORITHMS[name].loss(Categorical(ACTIONS), logits, value, data, peers, 0.7, algorithm, mode, 1.0)
+            register.algorithm[name].loss(Categorical(ACTIONS), logits, value, data, peers, 0.7, algorithm, mode, 1.0)
             for name, data in (("impact", batch), ("ppo", same))
         )
         assert float(impact) == pytest.approx(float(ppo), rel=1e-5)
@@ -300,4 +300,4 @@ def test_the_data_loader_permutes_whole_environments() -> None:
 
 
 def test_every_algorithm_of_the_schema_is_there() -> None:
-    assert knobs()["algorithm.name"].choices == tuple(ALGORITHMS)
+    assert knobs()["algorithm.name"].choices == tuple(register.algorithm)

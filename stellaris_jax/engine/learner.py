@@ -8,11 +8,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import LossMetrics, Samples
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import AlgorithmConfig, Config, SystemConfig
 from stellaris_jax.engine import versions
+from stellaris_jax.registry import register
 from stellaris_jax.timeline.plan import Cut
 
 
@@ -30,7 +30,7 @@ class DataLoader(NamedTuple):
 def cut_of(config: Config) -> Cut:
     """How a configuration's data loader cuts its fragments."""
     algorithm = config.algorithm
-    length = algorithm.rollout_length if ALGORITHMS[algorithm.name].sequences else 1
+    length = algorithm.rollout_length if register.algorithm[algorithm.name].sequences else 1
     return Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
 
 
@@ -81,7 +81,7 @@ def gradient(
     (algorithms without one ignore it); `peers` as above.
     """
     batch = minibatch(loader, slot[0], slot[1])
-    if ALGORITHMS[algorithm.name].target_network:
+    if register.algorithm[algorithm.name].target_network:
         batch = with_target(network, versions.fetch(ring, slot[3]), batch)
     others = peer_log_ratio(network, ring, peers, batch) if peers.shape[0] > 1 else None
     modes = (system.truncation, system.rho)
@@ -108,4 +108,4 @@ def loss(
     """The algorithm's loss of a minibatch at the parameters `tree`."""
     outputs = network.policy_and_value(tree, batch.obs)
     rest = (batch, others, kl_coefficient, algorithm, truncation, rho)
-    return ALGORITHMS[algorithm.name].loss(network.distribution, *outputs, *rest)
+    return register.algorithm[algorithm.name].loss(network.distribution, *outputs, *rest)

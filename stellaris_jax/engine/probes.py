@@ -9,13 +9,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import Samples
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import AlgorithmConfig, Config
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_product
 from stellaris_jax.engine.state import EngineState
+from stellaris_jax.registry import register
 
 Probe = Callable[[EngineState, jax.Array, jax.Array], jax.Array]
 """(state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
@@ -42,14 +42,14 @@ def curvature(
     """The smallest and largest eigenvalue `[2]` of a Hessian (Nitro, VLDB'25, §5).
 
     In mode `paper` it is that of the policy's surrogate objective, to be maximised, in mode `artifact` that of the
-    whole loss, to be minimised; of the first `scaling.subsample` minibatches of the round's first epoch, which are a
+    whole loss, to be minimised; of the first `subsample` minibatches of the round's first epoch, which are a
     random part of it.
     """
-    scaling, algorithm = config.scaling, config.algorithm
-    paper = scaling.mode == "paper"
+    rule, algorithm = register.scaling[config.scaling.rule].of(config), config.algorithm
+    paper = rule.mode == "paper"
     if paper:
         algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)
-    count = jnp.minimum(minibatches, scaling.subsample) if scaling.subsample else minibatches
+    count = jnp.minimum(minibatches, rule.subsample) if rule.subsample else minibatches
 
     def product(vector: jax.Array) -> jax.Array:
         def add(j: jax.Array, total: jax.Array) -> jax.Array:
@@ -61,7 +61,7 @@ def curvature(
         return (-total if paper else total) / jnp.maximum(count, 1)
 
     key = jax.random.fold_in(jax.random.fold_in(state.key, 0xC0), state.round)
-    return jnp.stack(extreme_eigenvalues(product, key, state.params.shape[0], scaling.lanczos))
+    return jnp.stack(extreme_eigenvalues(product, key, state.params.shape[0], rule.lanczos))
 
 
 def noise(
@@ -72,7 +72,7 @@ def noise(
     Small are halves of the minibatches of the round's first epoch, on average, big is all of it. (A minibatch of a
     single sequence has no halves; then the second ones count for nothing.)
     """
-    sequences = ALGORITHMS[config.algorithm.name].sequences
+    sequences = register.algorithm[config.algorithm.name].sequences
     columns = config.env.num_envs // config.algorithm.minibatches if sequences else 2
 
     def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -96,7 +96,7 @@ def _minibatch(
     network: ActorCritic, config: Config, state: EngineState, buffer: jax.Array, index: jax.Array
 ) -> Samples:
     batch = learner.minibatch(state.loader, buffer, index)
-    if not ALGORITHMS[config.algorithm.name].target_network:
+    if not register.algorithm[config.algorithm.name].target_network:
         return batch
     slot = (state.version - state.version % config.algorithm.target_interval) % len(state.ring)
     return learner.with_target(network, versions.lookup(state.ring, state.version, state.params, slot), batch)

@@ -21,7 +21,6 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import LossMetrics, adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
@@ -38,6 +37,7 @@ from stellaris_jax.engine.rollout import (
 )
 from stellaris_jax.engine.state import EngineState, StateLayout
 from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.registry import register
 from stellaris_jax.timeline.plan import Plan, PlanShape
 from stellaris_jax.timeline.scaling.width import is_masked
 
@@ -76,7 +76,7 @@ class Engine:
 
     def __init__(self, config: Config, env: VecEnv | HostEnv, network: ActorCritic, shape: PlanShape):
         self.config, self.env, self.network, self.shape = config, env, network, shape
-        self.algorithm = ALGORITHMS[config.algorithm.name]
+        self.algorithm = register.algorithm[config.algorithm.name]
         self.mesh = make_mesh(config.engine.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
         self.axis = AXIS if config.engine.devices > 1 else None

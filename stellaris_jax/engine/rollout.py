@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.losses.gae import gae, linear_recurrence
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
 from stellaris_jax.envs.base import Box, HostEnv, VecEnv
+from stellaris_jax.registry import register
 
 CRITIC_ROWS, CRITIC_INPUTS = 4096, 2**22
 """Observations the critic sees at once after a fragment, and numbers in them (images are large): both at most."""
@@ -226,7 +226,7 @@ def prepare(
         advantage=(advantage - mean) * jax.lax.rsqrt(variance + 1e-8),
         target=target,
         valid=trajectory.valid,
-        steps=Steps(reward, next_value, *ends) if ALGORITHMS[algorithm.name].sequences else None,
+        steps=Steps(reward, next_value, *ends) if register.algorithm[algorithm.name].sequences else None,
     )
     returns, lengths = trajectory.totals[..., 0], trajectory.totals[..., 1]
     ended = done & jnp.isfinite(returns)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
@@ -19,6 +18,7 @@ from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers
 from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.registry import register
 from stellaris_jax.timeline.plan import PlanShape
 from stellaris_jax.timeline.scaling.width import is_masked
 
@@ -62,7 +62,7 @@ class StateLayout:
     ):
         self.config, self.env, self.network, self.shape = config, env, network, shape
         self.aggregator, self.mesh = aggregator, mesh
-        self.algorithm = ALGORITHMS[config.algorithm.name]
+        self.algorithm = register.algorithm[config.algorithm.name]
 
     def init(self, seeds: list[int]) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh."""

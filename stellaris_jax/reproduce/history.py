@@ -16,6 +16,7 @@ import numpy as np
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.learner import cut_of
+from stellaris_jax.report.statistics import ROUNDING
 from stellaris_jax.reproduce import store
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
@@ -119,9 +120,10 @@ def cost(histories: Iterable[History]) -> list[float]:
 def within(histories: Iterable[History], axis: str, limit: float) -> list[float]:
     """What `final` would be had the runs ended at `limit` seconds (`seconds`) or dollars (`cost_usd`).
 
-    NaN of a run that had not been evaluated by then.
+    NaN of a run that had not been evaluated by then. A limit that is a mean of equal figures is not missed by rounding.
     """
-    counts = [(history, int(np.sum(getattr(history, axis) <= limit))) for history in histories]
+    end = limit * (1 + ROUNDING)
+    counts = [(history, int(np.sum(getattr(history, axis) <= end))) for history in histories]
     return [store.final(history.returns[:count].tolist()) if count else np.nan for history, count in counts]
 
 

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.learner import cut_of
@@ -23,13 +22,14 @@ from stellaris_jax.engine.probes import make_probe
 from stellaris_jax.engine.program import Engine, RoundMetrics
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.registry import register
 from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
 from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.training.evaluate import Evaluation, Evaluator, HostEvaluator
 from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
-from stellaris_jax.training.records import Accounts, Record, mean
+from stellaris_jax.training.records import Accounts, Record, data_lag
 from stellaris_jax.training.sources.actionlog import ActionLogError
 from stellaris_jax.training.sources.actors import Actors, Behaviour, Received
 from stellaris_jax.training.sources.host import Ahead, HostSource
@@ -93,7 +93,7 @@ class Trainer:
         self.total_rounds = config.rounds
         self.cut = cut_of(config)
         self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
-        truncates, anchored = system.truncation != "none", ALGORITHMS[algorithm.name].target_network
+        truncates, anchored = system.truncation != "none", register.algorithm[algorithm.name].target_network
         self.shape = PlanShape(
             rounds=1 if host or is_adaptive(config) else config.chunk_rounds,
             seeds=config.num_seeds,
@@ -248,8 +248,7 @@ class Trainer:
         for record in records:
             record["steps_per_second"] = steps * len(self.seeds) / seconds
         if received is not None:
-            lags = [row.arrived - version for row, version in zip(chunk.rounds[0], received.versions, strict=True)]
-            records[0]["actor_staleness"] = mean(lags)
+            records[0]["actor_staleness"] = data_lag(chunk.rounds[0], received.versions)
         self._observe(chunk, metrics, before, probes)
         if probes:
             records[0]["per_seed"]["probe"] = probes
