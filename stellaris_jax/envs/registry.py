@@ -17,8 +17,8 @@ from typing import Any
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
-from stellaris_jax.envs.check import check_declared, check_traced
 from stellaris_jax.envs.names import match, retold, suggest
+from stellaris_jax.envs.shapes import check_declared, check_traced
 from stellaris_jax.envs.wrappers import preprocess
 
 # Each suite with what it needs beyond this package.
