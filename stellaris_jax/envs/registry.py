@@ -1,14 +1,15 @@
 """Environments by name: `suite/name`, typed loosely, with a clear sentence for a name that means nothing.
 
 A suite is a module of this package. It has `available()`, the names it can make; `REFUSED`, names it knows
-but does not offer, each with the reason; and `make(name, **kwargs)`. It is imported when first asked for,
-so a suite whose package is not installed costs nothing and fails only when used.
+but does not offer, each with the reason; and `make(name, **kwargs)`. Where a name may bring others with it, as
+`module:id` does, `candidates(name)` are those it is looked for among. A suite is imported when first asked for,
+so one whose package is not installed costs nothing and fails only when used.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
-from stellaris_jax.envs.names import match, suggest
+from stellaris_jax.envs.names import match, retold, suggest
+from stellaris_jax.envs.shapes import check_declared, check_traced
 from stellaris_jax.envs.wrappers import preprocess
 
 # Each suite with what it needs beyond this package.
@@ -24,6 +26,7 @@ SUITES = {
     "brax": "the brax extra: pip install 'stellaris-jax[brax]'",
     "diagnostic": "nothing",
     "envpool": "the envpool extra: pip install 'stellaris-jax[envpool]'",
+    "gymnasium": "the gymnasium extra: pip install 'stellaris-jax[gymnasium]'",
     "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
     "job": "nothing",
     "mjx": "the mujoco extra: pip install 'stellaris-jax[mujoco]'",
@@ -31,7 +34,7 @@ SUITES = {
 }
 
 HOMES = {"job": "stellaris_jax.reproduce.minionsrl.job"}
-"""Suites that are no modules of this package's folder for them."""
+"""Suites that are no modules of the folder for them."""
 
 _registered: dict[str, Callable[..., VecEnv | HostEnv]] = {}
 
@@ -77,11 +80,12 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
     """The environment called `name`, built with `kwargs`, behind `preprocessing`.
 
     Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that
-    is missing, and for an environment that cannot be trained on here.
+    is missing, and for an environment that cannot be trained on here, as far as that is seen without a step.
     """
     canonical = resolve(name)
     suite, env = canonical.split("/", 1)
-    factory = _registered.get(canonical) or partial(_load(suite, name).make, env)
+    own = _registered.get(canonical)
+    factory = own or partial(_load(suite, name).make, env)
     try:
         made = factory(**kwargs)
     except ConfigError:
@@ -89,8 +93,11 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
     except Exception as error:  # whatever a suite makes of arguments that it cannot take
         if not kwargs:
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ConfigError(f"env.kwargs={shown(dict(kwargs))} cannot be used with {canonical} ({reason}).") from error
+        given = shown(dict(kwargs))
+        raise ConfigError(f"env.kwargs={given} cannot be used with {canonical} ({retold(error)}).") from error
+    check_declared(made)
+    if own is not None and not isinstance(made, HostEnv):
+        check_traced(made)  # of our suites the tests see to that
     return preprocess(made, preprocessing)
 
 
@@ -111,14 +118,17 @@ def resolve(name: str) -> str:
     if (env := match(given_env, mine)) is not None:
         return f"{suite}/{env}"
     refused: Mapping[str, str] = {}
+    builtin: Sequence[str] = ()
     if suite in SUITES:
         module = _load(suite, name)
         refused = module.REFUSED
-        if (env := match(given_env, module.available())) is not None:
+        builtin = module.candidates(given_env) if hasattr(module, "candidates") else module.available()
+        if (env := match(given_env, builtin)) is not None:
             return f"{suite}/{env}"
     if (env := match(given_env, refused)) is not None:
         raise ConfigError(f"env.name={suite}/{env} is not offered: {refused[env]}.")
-    raise ConfigError(f"env.name={name} is not an environment of {suite}: {suggest(given_env, available(suite))}")
+    known = sorted({*mine, *builtin})
+    raise ConfigError(f"env.name={name} is not an environment of {suite}: {suggest(given_env, known)}")
 
 
 def available(suite: str) -> list[str]:
