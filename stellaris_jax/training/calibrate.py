@@ -21,6 +21,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
 from stellaris_jax.engine.rollout import init_actor, rollout
 from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.timeline.plan import Invocation, empty_plan
 from stellaris_jax.training.sources.actors import Behaviour
 from stellaris_jax.training.trainer import Trainer
 
@@ -35,23 +36,23 @@ def calibrate(config: Config, repeats: int) -> Table:
     trainer = Trainer(config)
     trainer.run(1)  # fragments to learn from
     state = jax.tree.map(lambda x: x[0], trainer.state)
-    peers = jnp.zeros(1 + trainer.shape.peers, jnp.int32).at[0].set(trainer.shape.peers)  # as many as there can be
+    first = jax.tree.map(lambda x: jnp.asarray(x[0, 0, 0]), empty_plan(trainer.shape).invocations)
+    if first.peers is not None:
+        first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.shape.peers)))  # all there can be
 
     @jax.jit
-    def gradient(slot: jax.Array) -> jax.Array:
-        algorithm, system = config.algorithm, config.system
+    def gradient(invocation: Invocation) -> jax.Array:
         data = (state.ring, state.loader, state.kl_coefficient)
-        return learner.gradient(trainer.network, algorithm, system, *data, slot, peers)[0]
+        return learner.gradient(trainer.network, trainer.static.algorithm, config, *data, invocation)[0]
 
     @jax.jit
     def update(gradients: jax.Array) -> Any:
         weights, size = jnp.ones(len(gradients)), jnp.int32(len(gradients))
         return trainer.engine.aggregator.update(gradients, state.aggregator, state.params, weights=weights, size=size)
 
-    slot = jnp.zeros(4, jnp.int32)
-    gradients = gradient(slot)[None]
+    gradients = gradient(first)[None]
     parts: dict[str, Callable[[], Any]] = {
-        "learner": partial(gradient, slot),
+        "learner": partial(gradient, first),
         "actor": host_policy(config) if isinstance(trainer.env, HostEnv) else policy(trainer.env, config)[0],
         "aggregate": partial(update, gradients),
     }

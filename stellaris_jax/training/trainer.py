@@ -15,15 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.learner import cut_of
 from stellaris_jax.engine.probes import make_probe
 from stellaris_jax.engine.program import Engine, RoundMetrics
+from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.timeline import Plan, PlanShape, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline import Plan, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
 from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.training.evaluate import Evaluation, Evaluator, HostEvaluator
@@ -82,7 +81,6 @@ class Trainer:
     def __init__(self, config: Config, stopping: threading.Event | None = None):
         validate(config)
         self.config = config
-        algorithm, system = config.algorithm, config.system
         self.env = from_config(config.env)
         host = isinstance(self.env, HostEnv)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
@@ -91,25 +89,14 @@ class Trainer:
         self.accounts = Accounts(config)
         self.steps_per_round = self.accounts.steps_per_round
         self.total_rounds = config.rounds
-        self.cut = cut_of(config)
+        self.static = Static.of(config, hosted=host)
+        self.shape, self.cut = self.static.shape, self.static.cut
         self.timelines = [Timeline.of(config, seed) for seed in self.seeds]
-        truncates, anchored = system.truncation != "none", ALGORITHMS[algorithm.name].target_network
-        self.shape = PlanShape(
-            rounds=1 if host or is_adaptive(config) else config.chunk_rounds,
-            seeds=config.num_seeds,
-            wave_size=config.engine.lanes * config.engine.devices,
-            peers=min(system.learners, system.versions) - 1 if truncates else 0,
-            gradients=algorithm.epochs * algorithm.minibatches,
-            batch=self.cut.batch,
-            versions=system.versions,
-            buffers=self.timelines[0].depth,
-            target_interval=algorithm.target_interval if anchored else 1,
-        )
-        self.engine = Engine(config, self.env, self.network, self.shape)
+        self.engine = Engine(config, None if isinstance(self.env, HostEnv) else self.env, self.network, self.static)
         self.state = self.engine.init(self.seeds)
         self.width = width_of(config)
         self.scalings = [scaling_of(config) for _ in self.seeds]
-        self.probe = make_probe(self.network, config, self.scalings[0].probe)
+        self.probe = make_probe(self.network, config, self.static, self.scalings[0].probe)
         self.stopping = stopping or threading.Event()
         self.host: HostSource | None = None
         if isinstance(self.env, HostEnv):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 
-def cut(decay: jax.Array, y: jax.Array) -> jax.Array:
+def decayed(decay: jax.Array, y: jax.Array) -> jax.Array:
     """decay * y, but nothing of y, not even a NaN, where the decay is 0."""
     return jnp.where(decay == 0.0, 0.0, decay * y)
 
@@ -22,10 +22,10 @@ def linear_recurrence(decay: jax.Array, x: jax.Array, initial: jax.Array, revers
     """
 
     def combine(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return first[0] * second[0], second[1] + cut(second[0], first[1])
+        return first[0] * second[0], second[1] + decayed(second[0], first[1])
 
     edge = -1 if reverse else 0
-    x = x.at[edge].add(cut(decay[edge], initial))
+    x = x.at[edge].add(decayed(decay[edge], initial))
     return jax.lax.associative_scan(combine, (decay, x), reverse=reverse)[1]
 
 
