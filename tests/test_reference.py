@@ -30,8 +30,9 @@ from stellaris_jax.config.tree import (
     SystemConfig,
 )
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
+from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.registry import make
-from stellaris_jax.timeline import RULES, PlanShape, Timeline, build_plan
+from stellaris_jax.timeline import RULES, Timeline, build_plan
 
 CASES = [(rule, learners) for rule in RULES for learners in (1, 3, 8) if rule != "central" or learners == 1]
 ROUNDS = 5
@@ -208,12 +209,18 @@ class Bench:
         # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
         self.config.system = SystemConfig(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02)
         self.config.engine = EngineConfig(lanes, devices)
-        peers = 0 if truncation == "none" else min(7, versions - 1)
-        interval = self.config.algorithm.target_interval
-        self.shape = PlanShape(2, seeds, lanes * devices, peers, 12, 32, versions, buffers=2, target_interval=interval)
+        # One program for all systems of a bench: they have 8 learners at most, and some are pipelined.
+        static = replace(
+            Static.of(self.config),
+            rounds=2,
+            peers=0 if truncation == "none" else min(7, versions - 1),
+            buffers=2,
+            target_interval=self.config.algorithm.target_interval,
+        )
+        self.shape = static.shape
         vec_env = make(self.config.env.name, {})
         network = ActorCritic(vec_env.observation_space, vec_env.action_space, self.config.network)
-        self.engine = Engine(self.config, vec_env, network, self.shape)
+        self.engine = Engine(self.config, vec_env, network, static)
         self.functions = Functions(self.config, vec_env, network)
         self.start = cache(lambda *seeds: self.engine.init(list(seeds)))
 

@@ -348,10 +348,6 @@ class Engine:
         self.compile_seconds += seconds
         return seconds
 
-    def behaviour(self, state: EngineState, slots: np.ndarray) -> jax.Array:
-        """The policies `[S, P]` in ring slots `[S]`."""
-        return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
-
     def put(self, plan: Plan) -> Plan:
         return jax.device_put(plan, self._plan_shardings)
 

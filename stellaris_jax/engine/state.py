@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -38,6 +39,11 @@ class EngineState(NamedTuple):
     kl_coefficient: jax.Array
     key: jax.Array
     round: jax.Array
+
+
+def policies(state: EngineState, slots: np.ndarray) -> jax.Array:
+    """The policies `[S, P]` in ring slots `[S]`."""
+    return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
 
 
 class StateLayout:

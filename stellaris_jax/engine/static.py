@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stellaris_jax.agent.losses import ALGORITHMS, Algorithm
 from stellaris_jax.config.tree import Config
+from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.timeline.plan import Cut, PlanShape
 from stellaris_jax.timeline.scaling.width import is_adaptive, is_masked
 
@@ -89,3 +90,8 @@ class Static:
     def has_invalid(self) -> bool:
         """Whether fragments hold samples that nothing is to be learned from."""
         return self.masked or self.hosted
+
+
+def in_program(env: VecEnv | HostEnv) -> VecEnv | None:
+    """The environment, if actors step it inside the compiled program; `None` if actors on the host do."""
+    return None if isinstance(env, HostEnv) else env

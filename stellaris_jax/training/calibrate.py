@@ -19,16 +19,10 @@ import jax.numpy as jnp
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
-from stellaris_jax.engine.rollout import init_actor, rollout
-from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.timeline.plan import Invocation, empty_plan
-from stellaris_jax.training.sources.actors import Behaviour
 from stellaris_jax.training.trainer import Trainer
 
 Table = dict[str, list[float]]
-
-Run = Callable[[], None]
-"""Steps all environments through one fragment, and waits for it."""
 
 
 def calibrate(config: Config, repeats: int) -> Table:
@@ -53,7 +47,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     gradients = gradient(first)[None]
     parts: dict[str, Callable[[], Any]] = {
         "learner": partial(gradient, first),
-        "actor": host_policy(config) if isinstance(trainer.env, HostEnv) else policy(trainer.env, config)[0],
+        "actor": trainer.source.rehearsal(trainer.state)[0],
         "aggregate": partial(update, gradients),
     }
     if trainer.probe is not None:
@@ -80,51 +74,3 @@ def write(table: Table, path: Path, about: str) -> None:
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([*(f"# {line}" for line in about.splitlines()), f"name: {path.stem}", *rows, ""]))
-
-
-def compiled(function: Callable[..., Any], state: Any) -> tuple[Run, float]:
-    """A run that carries `state` along: `function(state, key) -> (state, a number)`."""
-    begin = time.perf_counter()
-    program = jax.jit(function).lower(state, jax.random.key(0)).compile()
-    seconds = time.perf_counter() - begin
-    carried = [state, jax.random.key(0)]
-
-    def run() -> None:
-        carried[1] = jax.random.fold_in(carried[1], 1)
-        carried[0], total = program(*carried)
-        jax.block_until_ready(total)
-
-    return run, seconds
-
-
-def policy(env: VecEnv, config: Config) -> tuple[Run, float]:
-    """Actors rolling fragments of a JAX environment, and the seconds it took to compile them."""
-    trainer = Trainer(config)
-    network, params = trainer.network, trainer.state.params[0]
-    normalizers = jax.tree.map(lambda x: x[0], trainer.state.normalizers)
-    actor = init_actor(env, jax.random.split(jax.random.key(0), config.env.num_envs))
-    length = config.algorithm.rollout_length
-
-    def fragment(actor: Any, key: jax.Array) -> Any:
-        keys = jax.random.split(key, config.env.num_envs)
-        actor, trajectory = rollout(env, network, params, normalizers, actor, keys, key, length, 0.99, config.env)
-        return actor, trajectory.reward.sum()
-
-    return compiled(fragment, actor)
-
-
-def host_policy(config: Config) -> Run:
-    """The actors of a host environment, rolling fragments."""
-    trainer = Trainer(config)
-    assert trainer.host is not None
-    actors = trainer.host.actors
-    behaviour = Behaviour([0], *jax.device_get((trainer.state.params, trainer.state.normalizers)))
-    actors.open(0)
-    actors.request(behaviour)
-    actors.receive()
-
-    def run() -> None:
-        actors.request(behaviour)
-        actors.receive()
-
-    return run

@@ -13,7 +13,7 @@ import jax
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.memory import Part, check_fits
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
 
 WORD = 4
@@ -51,8 +51,8 @@ def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: Acto
 
 
 def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
-    host, space = isinstance(env, HostEnv), env.observation_space
-    state = [] if isinstance(env, HostEnv) else jax.tree.leaves(jax.eval_shape(partial(_state, env)))
+    inside, space = in_program(env), env.observation_space
+    state = [] if inside is None else jax.tree.leaves(jax.eval_shape(partial(_state, inside)))
     return Sizes(
         observation=space.size * (1 if space.dtype == "uint8" else WORD),
         state=sum(leaf.size * leaf.dtype.itemsize for leaf in state),
@@ -60,7 +60,7 @@ def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
         action=sum(env.action_space.shape) or 1,
         distribution=network.distribution.size,
         parameters=network.size,
-        host=host,
+        host=inside is None,
     )
 
 

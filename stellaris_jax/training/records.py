@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,21 @@ from stellaris_jax.timeline.scaling.width import is_scaled, width_of
 from stellaris_jax.training.evaluate import Evaluation
 
 Record = dict[str, Any]
+
+
+@dataclass
+class Counters:
+    """Host-side totals of a run that its timelines do not carry; saved with every checkpoint.
+
+    train_seconds: real seconds spent executing chunks, compilation apart. detection_seconds: of them, measuring what
+    scaling asks for. computed: gradient slots executed per seed, empty ones included.
+    """
+
+    train_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    detection_seconds: float = 0.0
+    computed: int = 0
+    nonfinite: int = 0
 
 
 class Accounts:

@@ -19,9 +19,9 @@ from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import DelayConfig
 from stellaris_jax.engine.program import Engine, Wave, WaveCarry
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.autoreset import AutoResetEnv
-from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, HostEnv
+from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
 from stellaris_jax.envs.names import like
 from stellaris_jax.timeline import Invocation, Usage
 from stellaris_jax.timeline.billing import bill
@@ -88,9 +88,10 @@ class JobEnv(AutoResetEnv):
                 raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}, which needs {sentence}.")
         from stellaris_jax.envs.registry import from_config
 
-        inner = from_config(config.env)
-        if isinstance(inner, HostEnv):
-            raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}: {inner.name} does not run in JAX.")
+        env = from_config(config.env)
+        inner = in_program(env)
+        if inner is None:
+            raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}: {env.name} does not run in JAX.")
         self.beta, self.width = beta, width_of(config)
         # Rule central: every gradient is alone, and on the newest version.
         static = Static.of(config)
