@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,78 +21,20 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from stellaris_jax.agent.losses.common import LossMetrics, adapt_kl_coefficient
+from stellaris_jax.agent.losses.common import adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner, versions
-from stellaris_jax.engine.aggregator import StalenessWeightedState, rows, staleness_weighted
+from stellaris_jax.engine.aggregator import rows, staleness_weighted
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS, compile_for_backend, make_mesh
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.rollout import Fragment, episode_totals, rollout
 from stellaris_jax.engine.state import EngineState, StateLayout
 from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.wave import RoundMetrics, Sums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
-from stellaris_jax.timeline.plan import Invocation, Plan
-
-
-class Sums(NamedTuple):
-    """Sums over a round's gradients, carried from wave to wave as one vector `[8]`: so they take one operation."""
-
-    loss: LossMetrics
-    norm: jax.Array
-    gradients: jax.Array
-
-    @classmethod
-    def of(cls, vector: jax.Array) -> Sums:
-        """The sums in a vector `[8]`."""
-        return jax.tree.unflatten(jax.tree.structure(SUMS), list(vector))
-
-    def vector(self) -> jax.Array:
-        """Sums `[...]` as vectors `[..., 8]`."""
-        return jnp.stack(jax.tree.leaves(self), axis=-1)
-
-
-SUMS = Sums(LossMetrics(*[0] * len(LossMetrics._fields)), 0, 0)  # type: ignore[arg-type]
-
-
-class Wave(NamedTuple):
-    """One wave of a plan: invocations and weights `[L]`, and the size of the group it completes (see `Plan`)."""
-
-    invocations: Invocation
-    weights: Any
-    size: Any
-
-
-class WaveCarry(NamedTuple):
-    """What waves change: fields of `EngineState`, and the round's `Sums` so far as a vector `[8]`."""
-
-    params: jax.Array
-    version: jax.Array
-    ring: jax.Array
-    aggregator: StalenessWeightedState
-    sums: jax.Array
-
-    @classmethod
-    def start(cls, state: EngineState) -> WaveCarry:
-        """Before a round's first wave."""
-        sums = jnp.zeros((*state.round.shape, len(jax.tree.leaves(SUMS))))
-        return cls(state.params, state.version, state.ring, state.aggregator, sums)
-
-    def end(self, state: EngineState) -> EngineState:
-        """The state after the round's last wave."""
-        return state._replace(params=self.params, version=self.version, ring=self.ring, aggregator=self.aggregator)
-
-
-class RoundMetrics(NamedTuple):
-    """One round, arrays `[R, S]`; means over the round's gradients, `rejected` counts over the run so far."""
-
-    loss: LossMetrics
-    gradient_norm: jax.Array
-    gradients: jax.Array
-    rejected: jax.Array
-    kl_coefficient: jax.Array
-    episodes: EpisodeStatistics
+from stellaris_jax.timeline.plan import Plan
 
 
 def optimizer(config: Config) -> optax.GradientTransformation:
@@ -303,15 +245,7 @@ class Engine:
             state, metrics = self.over_seeds(self.finish)(state, carry, episodes)
             return state, jax.tree.map(lambda all_, one: all_.at[r].set(one), history, metrics)
 
-        zeros = jnp.zeros((self.shape.rounds, *lead))
-        history = RoundMetrics(
-            LossMetrics(*[zeros] * len(LossMetrics._fields)),
-            zeros,
-            zeros,
-            jnp.zeros(zeros.shape, jnp.int32),
-            zeros,
-            EpisodeStatistics(zeros, zeros, zeros),
-        )
+        history = RoundMetrics.zeros((self.shape.rounds, *lead))
         state, history = jax.lax.fori_loop(0, rounds, round_body, (state, history))
         if seeds == 1:
             state = jax.tree.map(lambda x: x[None], state)

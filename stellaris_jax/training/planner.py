@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.program import RoundMetrics
 from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline import Timeline, Usage, build_plan, minibatch_order, wave_count
 from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.training.chunk import Chunk, Following

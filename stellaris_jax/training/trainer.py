@@ -18,8 +18,9 @@ import numpy as np
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.probes import make_probe
-from stellaris_jax.engine.program import Engine, RoundMetrics
+from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.timeline import PlanShape, Timeline, Usage
 from stellaris_jax.timeline.scaling import Width

@@ -38,10 +38,26 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """Advantages and value targets of a fragment, all arrays `[T, N]`.
+    """Advantages and value targets of a fragment.
 
-    `next_value` is the value of the observation each step led to, before any reset. Termination cuts the bootstrap;
-    truncation keeps it, and both end the sum over later steps.
+    Termination cuts the bootstrap; truncation keeps it, and both end the sum over later steps.
+
+    >>> reward, value = jnp.ones((3, 1)), jnp.zeros((3, 1))
+    >>> never = jnp.zeros((3, 1), bool)
+    >>> advantage, target = gae(reward, value, value, never, never, gamma=0.5, gae_lambda=1.0)
+    >>> advantage[:, 0].tolist()
+    [1.75, 1.5, 1.0]
+
+    Args:
+      reward: `[T, N]`, as all arrays.
+      value: of the observations acted on.
+      next_value: of the observation each step led to, before any reset.
+      terminated, truncated: whether, and how, the episode ended with the step.
+      gamma: discount of a step.
+      gae_lambda: weight of longer sums; 0 is one step, 1 all of them.
+
+    Returns:
+      (advantages, value targets), `[T, N]` each.
     """
     bootstrap = jnp.where(terminated, 0.0, gamma * next_value)
     delta = reward + bootstrap - value

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import DelayConfig
-from stellaris_jax.engine.program import Engine, Wave, WaveCarry
+from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.engine.wave import Wave, WaveCarry
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
 from stellaris_jax.envs.names import like
