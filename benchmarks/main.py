@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from stellaris_jax.cli import program
+from stellaris_jax.config.outputs import check_output
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.table import print_table, wide_console
 from stellaris_jax.report.telemetry.format import significant
@@ -72,7 +73,7 @@ def _main(argv: Sequence[str] | None) -> None:
     console = wide_console()
     result: Any
     if getattr(arguments, "json", None) is not None:
-        program.check_output("--json", arguments.json)
+        check_output("--json", arguments.json)
     if arguments.command == "measure":
         print(json.dumps(benchmark.measure(arguments.job, arguments.system, arguments.seed)))
         return
@@ -113,9 +114,9 @@ def write_delays(console: Console, arguments: argparse.Namespace) -> None:
     from stellaris_jax.training.calibrate import calibrate, write
     from stellaris_jax.training.loading import load_config
 
+    check_output("--out", arguments.out)
     if arguments.out.exists():
         raise ConfigError(f"--out={arguments.out} exists; name another file.")
-    program.check_output("--out", arguments.out)
     table = calibrate(load_config(arguments.overrides), arguments.repeats)
     command = shlex.join(
         ["python", "scripts/benchmark.py", "calibrate", *arguments.overrides, "--out", str(arguments.out)]

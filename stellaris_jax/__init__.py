@@ -8,7 +8,21 @@ from __future__ import annotations
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Config", "ConfigError", "Policy", "Trainer", "__version__", "load_config", "load_policy", "train"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Delay",
+    "Policy",
+    "Rule",
+    "Scaling",
+    "Trainer",
+    "__version__",
+    "knob",
+    "load_config",
+    "load_policy",
+    "register",
+    "train",
+]
 
 _HOMES = {
     "Config": "config.tree",
@@ -17,6 +31,11 @@ _HOMES = {
     "Trainer": "training.trainer",
     "load_config": "training.loading",
     "load_policy": "training.policy",
+    "Delay": "timeline.delays",
+    "Rule": "timeline.rules",
+    "Scaling": "timeline.scaling.rules",
+    "knob": "config.schema",
+    "register": "registry",
     "train": "training.run",
 }
 

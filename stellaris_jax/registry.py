@@ -96,6 +96,7 @@ class Register:
     def __init__(self) -> None:
         home = "stellaris_jax"
         self.rule = Kind("rule", "system.rule", [f"{home}.timeline.rules"])
+        self.admission = Kind("admission policy", "system.admission", [f"{home}.timeline.admission"])
         self.delay = Kind("delay model", "delays.*.kind", [f"{home}.timeline.delays"])
         self.scaling = Kind(
             "scaling rule", "scaling.rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"]

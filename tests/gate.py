@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stellaris_jax.config.tree import DelaysConfig, SystemConfig
-from stellaris_jax.timeline.delays import Stream
+from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 
 @dataclass(eq=False)
@@ -66,8 +66,9 @@ class Diary:
     def __init__(self, system: SystemConfig, delays: DelaysConfig, actors: int, minibatches: int, seed: int):
         self.system, self.actors, self.minibatches = system, actors, minibatches
         self.failure = delays.failure
-        self.durations = {name: Stream(getattr(delays, name), seed, name) for name in ("learner", "actor", "aggregate")}
-        self.luck = Stream(None, seed, "failure")
+        names = ("learner", "actor", "aggregate")
+        self.durations = {name: Stream(delay_of(getattr(delays, name)), seed, name) for name in names}
+        self.luck = Stream(Chance(), seed, "failure")
         self.now = 0.0
         self.waits = 0
         self.tasks: list[Task] = []
@@ -117,7 +118,7 @@ class Diary:
         if self.k == 0:
             return None
         first = [one.clock - member.version for one in self.aggregations if one.k == 0 for member in one.members]
-        return max(first, default=0) * Fraction(self.system.decay) ** self.k
+        return max(first, default=0) * Fraction(self.system.options["decay"]) ** self.k
 
     def pointers(self) -> list[tuple[int, int]]:
         """Minibatches that nobody computes and nobody has delivered, oldest first."""
@@ -210,4 +211,7 @@ class Diary:
 
     def weight(self, staleness: int) -> float:
         """Eq. 4: the v-th root of 1 / delta."""
-        return 1.0 if staleness == 0 or not self.system.weighting else (1.0 / staleness) ** (1.0 / self.system.root)
+        options = self.system.options
+        if staleness == 0 or not options.get("weighting", True):
+            return 1.0
+        return (1.0 / staleness) ** (1.0 / options["root"])

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Protocol
 
 from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
-from stellaris_jax.timeline.delays import Stream
+from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 
 class Clock:
@@ -118,10 +118,10 @@ class System:
     ):
         self.settings, self.platform, self.failure, self.training = settings, platform, delays.failure, training
         self.minibatches = minibatches
-        self.learner_seconds = Stream(delays.learner, seed, "learner")
-        self.actor_seconds = Stream(delays.actor, seed, "actor")
-        self.aggregate_seconds = Stream(delays.aggregate, seed, "aggregate")
-        self.luck = Stream(None, seed, "failure")
+        self.learner_seconds = Stream(delay_of(delays.learner), seed, "learner")
+        self.actor_seconds = Stream(delay_of(delays.actor), seed, "actor")
+        self.aggregate_seconds = Stream(delay_of(delays.aggregate), seed, "aggregate")
+        self.luck = Stream(Chance(), seed, "failure")
         self.time = Clock()
         self.log = Log()
         warm_since = 0.0 if platform.prewarm else None
@@ -215,6 +215,9 @@ class ParameterFunction:
 
     def __init__(self, system: System):
         self.system, self.settings = system, system.settings
+        options = system.settings.options
+        self.decay, self.root = options.get("decay", 0.96), options.get("root", 3)
+        self.weighting = options.get("weighting", True)
         self.clock = 0
         self.busy = False
         self.queue: list[Delivery] = []
@@ -232,7 +235,7 @@ class ParameterFunction:
                 return not self.busy and learner.number not in [d.learner for d in self.queue]
             case "ssp":  # t - min_q clock_q <= s
                 slowest = min(other.iterations for other in self.system.learners)
-                return learner.iterations - slowest <= self.settings.ssp_s
+                return learner.iterations - slowest <= self.settings.options["s"]
             case _:
                 return True
 
@@ -249,9 +252,9 @@ class ParameterFunction:
     def threshold(self) -> float | None:
         """Eq. 3, or what the released code has in its place; `None` while there is no bound."""
         if self.settings.rule == "stellaris" and self.round > 0:
-            return max(self.first_round, default=0) * self.settings.decay**self.round
+            return max(self.first_round, default=0) * self.decay**self.round
         if self.settings.rule == "artifact" and self.artifact_bound > 0:
-            bound = int(self.artifact_bound * self.settings.decay**self.round) + 1
+            bound = int(self.artifact_bound * self.decay**self.round) + 1
             return max(1, min(bound, self.artifact_bound))
         return None
 
@@ -261,7 +264,7 @@ class ParameterFunction:
                 nobody_comes = not self.system.pointers and all(o.holds is None for o in self.system.learners)
                 return len(staleness) == self.settings.learners or nobody_comes
             case "softsync":
-                return len(staleness) >= self.settings.softsync_c
+                return len(staleness) >= self.settings.options["c"]
             case "stellaris" | "artifact":
                 threshold = self.threshold()
                 return threshold is None or sum(staleness) / len(staleness) <= threshold
@@ -330,7 +333,7 @@ class ParameterFunction:
 
     def weight(self, staleness: int) -> float:
         """Eq. 4: 1 / delta^(1/v); the released code feeds the number of stale gradients before this one instead."""
-        decay, root = self.settings.decay, self.settings.root
+        decay, root = self.decay, self.root
         weight = 1.0
         if self.settings.rule == "artifact":
             if self.artifact_steps > 0 and 1.0 / self.artifact_steps ** (1.0 / root) >= decay:
@@ -338,4 +341,4 @@ class ParameterFunction:
             self.artifact_steps += staleness > 0
         elif staleness > 0:
             weight = 1.0 / staleness ** (1.0 / root)
-        return weight if self.settings.weighting else 1.0
+        return weight if self.weighting else 1.0

@@ -7,15 +7,17 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
+from settings import delay, system_of
 
-from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
-from stellaris_jax.timeline import RULES, Gradient, Round, Timeline
+from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig
+from stellaris_jax.registry import register
+from stellaris_jax.timeline import Gradient, Round, Timeline
 
 GRADIENTS = 16
-LEARNER = DelayConfig("lognormal", 0.3, 0.5)
-HEAVY = DelayConfig("pareto", 0.3, alpha=1.1)
-INSTANT = DelayConfig("constant", 0.0)
-ACTOR = DelayConfig("lognormal", 2.0, 0.1)
+LEARNER = delay("lognormal", 0.3, sigma=0.5)
+HEAVY = delay("pareto", 0.3, alpha=1.1)
+INSTANT = delay("constant", 0.0)
+ACTOR = delay("lognormal", 2.0, sigma=0.1)
 
 examples = settings(deadline=None, max_examples=60)
 
@@ -34,7 +36,7 @@ def simulate(
 ) -> Timeline:
     """A timeline of one rule; `system` overrides fields of `SystemConfig`."""
     learners = 1 if rule == "central" else 8
-    config = SystemConfig(rule=rule, **{"learners": learners, **system})
+    config = system_of(rule, **{"learners": learners, **system})
     delays = DelaysConfig(learner=learner, actor=actor, aggregate=aggregate, failure=failure)
     platform = platform or PlatformConfig(actors=2)
     return Timeline(config, platform, delays, gradients_per_round=gradients, seed=seed)
@@ -55,14 +57,14 @@ def mean(gradients: list[Gradient]) -> float:
 def watch(timeline: Timeline) -> list[tuple[int, list[int], bool]]:
     """Every verdict of the rule from now on: (round, staleness of the queue, whether it passed)."""
     verdicts: list[tuple[int, list[int], bool]] = []
-    ready = timeline.rule.ready
+    ready = timeline.coordinator.rule.ready
 
-    def watched(staleness: Any, timeline: Timeline) -> bool:
-        passed = ready(staleness, timeline)
-        verdicts.append((timeline.rule.round, list(staleness), passed))
+    def watched(staleness: Any, view: Any) -> bool:
+        passed = ready(staleness, view)
+        verdicts.append((timeline.coordinator.rule.round, list(staleness), passed))
         return passed
 
-    timeline.rule.ready = watched
+    timeline.coordinator.rule.ready = watched
     return verdicts
 
 
@@ -77,10 +79,10 @@ class Scenario:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(RULES)) -> Scenario:
+def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(register.rule)) -> Scenario:
     rule = draw(st.sampled_from(rules))
     learners = 1 if rule == "central" else draw(st.integers(1, 8))
-    delays = [DelayConfig("constant", 0.3), LEARNER, HEAVY, DelayConfig("measured", table=[0.1, 0.7, 2.0])]
+    delays = [delay("constant", 0.3), LEARNER, HEAVY, delay("measured", table=[0.1, 0.7, 2.0])]
     platform = PlatformConfig(
         actors=3,
         keep_alive=draw(st.sampled_from([0.5, 600.0])),
@@ -97,8 +99,8 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(RULES)) -> Scenari
     )
     options = {
         "learners": learners,
-        "softsync_c": draw(st.integers(1, learners)),
-        "ssp_s": draw(st.integers(0, 3)),
+        "c": draw(st.integers(1, learners)),
+        "s": draw(st.integers(0, 3)),
         "decay": draw(st.sampled_from([1.0, 0.96, 0.5, 1e-9])),
         "versions": draw(st.sampled_from([2, 3, 5, 32])),
         "overflow": draw(st.sampled_from(["wait", "drop"])),
@@ -106,7 +108,7 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(RULES)) -> Scenari
         "gradients": draw(st.integers(learners, 20)),
         "learner": draw(st.sampled_from(delays)),
         "actor": draw(st.sampled_from([ACTOR, INSTANT])),
-        "aggregate": draw(st.sampled_from([INSTANT, DelayConfig("constant", 0.2)])),
+        "aggregate": draw(st.sampled_from([INSTANT, delay("constant", 0.2)])),
         "failure": draw(st.sampled_from([0.0, 0.1, 0.6])),
         "seed": draw(st.integers(0, 1000)),
         "platform": platform,

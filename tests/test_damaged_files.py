@@ -116,8 +116,9 @@ def arrays(**changes: object) -> dict:
 def test_arrays_that_are_no_scheduler(changes: dict, tmp_path: Path) -> None:
     path = tmp_path / "scheduler.npz"
     np.savez(path, **arrays(**changes))
-    message = complaint("scaling=minionsrl", f"scaling.scheduler={path}", "scaling.target=1", "scaling.budget=1")
-    assert f"scaling.scheduler={path} is not a scheduler" in message
+    job = ["scaling=minionsrl", "scaling.target=1", "scaling.budget=1"]
+    message = complaint(*job, f"scaling.options.scheduler={path}")
+    assert f"scaling.options.scheduler={path} is not a scheduler" in message
 
 
 @pytest.mark.parametrize("damage", ["binary", "zeros", "text", "nothing", "array", "truncated", "flipped", "directory"])

@@ -17,7 +17,7 @@ from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.training.loading import load_config
 
-GATED = Variant("toy/stellaris", (*TASK, "system=stellaris", "system.decay=0.5"))
+GATED = Variant("toy/stellaris", (*TASK, "system=stellaris", "system.options.decay=0.5"))
 SERIES = [Series("Stellaris", "toy", GATED), Series("same", "toy", GATED), Series("central", "toy", CENTRAL)]
 
 

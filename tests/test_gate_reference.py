@@ -9,8 +9,9 @@ from operator import add
 import numpy as np
 import pytest
 from gate import Diary
+from settings import delay, system_of
 
-from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig
 from stellaris_jax.timeline import Timeline
 
 
@@ -18,14 +19,15 @@ def random_delay(draw: np.random.Generator, typical: float) -> DelayConfig:
     """Constants are multiples of a quarter of a second: of them, many things happen at the same moment."""
     kind = draw.choice(["constant", "lognormal", "pareto"], p=[0.2, 0.3, 0.5])
     if kind == "constant":
-        return DelayConfig("constant", float(draw.integers(1, 9)) / 4)
-    return DelayConfig(str(kind), typical, sigma=float(draw.choice([0.3, 1.5])), alpha=float(draw.choice([1.1, 2.0])))
+        return delay("constant", float(draw.integers(1, 9)) / 4)
+    sigma, alpha = float(draw.choice([0.3, 1.5])), float(draw.choice([1.1, 2.0]))
+    return delay(str(kind), typical, **({"sigma": sigma} if kind == "lognormal" else {"alpha": alpha}))
 
 
 def compare(seed: int) -> Counter[str]:
     """One random system, as the package has it and by definition; how often each kind of event occurred."""
     draw = np.random.default_rng(seed)
-    system = SystemConfig(
+    system = system_of(
         rule="stellaris",
         learners=int(draw.integers(1, 17)),
         decay=float(draw.choice([0.5, 0.8, 0.96, 1.0])),
@@ -34,7 +36,7 @@ def compare(seed: int) -> Counter[str]:
         overflow=str(draw.choice(["drop", "wait"])),
         actors=str(draw.choice(["barrier", "pipelined"])),
     )
-    instant = DelayConfig("constant", 0.0)
+    instant = delay("constant", 0.0)
     delays = DelaysConfig(
         learner=random_delay(draw, 0.3),
         actor=random_delay(draw, 2.0) if draw.random() < 0.7 else instant,

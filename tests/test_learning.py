@@ -8,18 +8,17 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from settings import delay, system_of
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
     AlgorithmConfig,
     Config,
-    DelayConfig,
     DelaysConfig,
     EngineConfig,
     EnvConfig,
     NetworkConfig,
     PlatformConfig,
-    SystemConfig,
 )
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.static import Static
@@ -60,9 +59,9 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
             value_coefficient=2.0,
             entropy_coefficient=0.0,
         ),
-        system=SystemConfig(rule="stellaris", learners=4, decay=1.0, versions=16),
+        system=system_of(rule="stellaris", learners=4, decay=1.0, versions=16),
         platform=PlatformConfig(actors=1),
-        delays=DelaysConfig(learner=DelayConfig("lognormal", 0.3, 0.5)),
+        delays=DelaysConfig(learner=delay("lognormal", 0.3, sigma=0.5)),
         engine=EngineConfig(chunk_rounds=CHUNK),
     )
     env = make(config.env.name, {})

@@ -61,7 +61,7 @@ def nothing_made(warm: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (["evaluation.episodes=1e10"], ["evaluation.episodes=10000000000"]),
         (["platform.actors=1e10", "prices.actor_vm_slots=1e10"], ["platform.actors=10000000000"]),
         (["checkpoint.interval=1", "total_steps=1e15"], ["schedule of checkpoints", "total_steps=1000000000000000"]),
-        (["scaling=nitro", "network.hidden=[256,256]", "scaling.lanczos=1000000"], ["Lanczos", "lanczos=1000000"]),
+        (["scaling=nitro", "network.hidden=[256,256]", "scaling.options.lanczos=1000000"], ["Lanczos", "=1000000"]),
         (["env.kwargs.start_pool=1000000000"], ["start_pool"]),
         (["env.frame_stack=500", "env.num_envs=65536"], ["env.frame_stack=500", "env.num_envs=65536"]),
     ],

@@ -29,7 +29,7 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
     ]
     for scenario in scenarios_:
         scenario.options["learners"] = min(scenario.options["learners"], shared["gradients"])
-        scenario.options["softsync_c"] = min(scenario.options["softsync_c"], scenario.options["learners"])
+        scenario.options["c"] = min(scenario.options["c"], scenario.options["learners"])
     timelines = [scenario.build() for scenario in scenarios_]
     seeds, gradients, buffers = len(timelines), shared["gradients"], timelines[0].depth
     ring = shared["versions"] + 2  # the target network of the oldest version may be two older

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenarios import LEARNER, Scenario, advance, examples, scenarios, simulate, used
+from settings import delay
 
 from stellaris_jax.config.compose import choices
 from stellaris_jax.config.tree import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.billing import HOUR, bill, common_bill
-from stellaris_jax.timeline.delays import ENTITIES, Stream
+from stellaris_jax.timeline.delays import ENTITIES, Chance, Stream, delay_of
 from stellaris_jax.training.calibrate import calibrate, write
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
@@ -26,7 +27,7 @@ from stellaris_jax.training.trainer import Trainer
 
 
 def draws(model: DelayConfig | None, seed: int, entity: str, count: int) -> list[float]:
-    stream = Stream(model, seed, entity)
+    stream = Stream(Chance() if model is None else delay_of(model), seed, entity)
     return [next(stream) for _ in range(count)]
 
 
@@ -37,28 +38,28 @@ def test_a_stream_is_a_function_of_seed_entity_and_position() -> None:
     assert len(set(everything)) == len(everything)
     # Continued from any position, across the blocks it is drawn in, the stream is the same.
     for position in (0, 1, 1023, 1024, 2100):
-        stream = Stream(LEARNER, 0, "learner")
+        stream = Stream(delay_of(LEARNER), 0, "learner")
         stream.restore(json.loads(json.dumps(position)))
         assert [next(stream) for _ in range(300)] == rows[0, "learner"][position : position + 300]
         assert stream.state() == position + 300
 
 
 def test_lognormal_has_the_median_and_deviation_asked_for() -> None:
-    logs = np.log(draws(DelayConfig("lognormal", 0.3, 0.5), 0, "learner", 20_000))
+    logs = np.log(draws(delay("lognormal", 0.3, sigma=0.5), 0, "learner", 20_000))
     assert np.median(logs) == pytest.approx(np.log(0.3), abs=0.02)
     assert np.std(logs) == pytest.approx(0.5, rel=0.02)
 
 
 def test_pareto_has_the_minimum_and_tail_asked_for() -> None:
-    values = np.array(draws(DelayConfig("pareto", 0.3, alpha=2.0), 0, "learner", 20_000))
+    values = np.array(draws(delay("pareto", 0.3, alpha=2.0), 0, "learner", 20_000))
     assert values.min() >= 0.3 and values.min() == pytest.approx(0.3, rel=1e-3)
     for factor in (1.5, 2.0, 4.0):
         assert np.mean(values > 0.3 * factor) == pytest.approx(factor**-2.0, rel=0.1)
 
 
 def test_constant_and_measured_delays() -> None:
-    assert set(draws(DelayConfig("constant", 0.7), 0, "learner", 5)) == {0.7}
-    table = DelayConfig("measured", table=[0.1, 0.2, 0.3])
+    assert set(draws(delay("constant", 0.7), 0, "learner", 5)) == {0.7}
+    table = delay("measured", table=[0.1, 0.2, 0.3])
     assert draws(table, 0, "learner", 7) == [0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.1]
 
 
@@ -89,8 +90,8 @@ def test_containers_start_warm_or_cold(prewarm: bool, keep_alive: float, cold: i
         "allreduce",
         learners=4,
         gradients=8,
-        learner=DelayConfig("measured", table=[1.0, 2.0, 3.0, 4.0]),
-        actor=DelayConfig("constant", 10.0),
+        learner=delay("measured", table=[1.0, 2.0, 3.0, 4.0]),
+        actor=delay("constant", 10.0),
         platform=platform,
     )
     advance(timeline, 3)
@@ -105,8 +106,8 @@ def test_containers_start_warm_or_cold(prewarm: bool, keep_alive: float, cold: i
 
 @pytest.mark.parametrize("kind", ["constant", "lognormal", "measured"])
 def test_taking_many_durations_is_taking_them_one_by_one(kind: str) -> None:
-    model = DelayConfig(kind, table=[1.0, 2.0, 3.0] if kind == "measured" else [])
-    one, many = Stream(model, 3, "actor"), Stream(model, 3, "actor")
+    model = delay(kind, **({"table": [1.0, 2.0, 3.0]} if kind == "measured" else {}))
+    one, many = Stream(delay_of(model), 3, "actor"), Stream(delay_of(model), 3, "actor")
     for size in (1, 700, 300, 23, 1, 2000, 5):
         assert many.take(size) == [next(one) for _ in range(size)]
         assert many.state() == one.state()
@@ -115,7 +116,7 @@ def test_taking_many_durations_is_taking_them_one_by_one(kind: str) -> None:
 def test_functions_that_share_a_gpu_slow_each_other_down() -> None:
     """Four learners on two GPUs start together: the third and the fourth share theirs with one that computes."""
     platform = PlatformConfig(actors=1, gpus=2, contention=0.5)
-    learner = DelayConfig("constant", 2.0)
+    learner = delay("constant", 2.0)
     timeline = simulate("allreduce", learners=4, gradients=4, learner=learner, platform=platform)
     (record,) = advance(timeline, 1)
     seconds = {g.learner: g.end - g.start for g in used([record])}
@@ -125,7 +126,7 @@ def test_functions_that_share_a_gpu_slow_each_other_down() -> None:
 def test_data_takes_its_way() -> None:
     """Shared memory on the first VM, RPC to the second, the cache for actors; each is passed there and back."""
     platform = PlatformConfig(actors=1, gpus=2, gpus_per_vm=1, shared_memory=0.125, rpc=0.5, cache=1.0)
-    durations = {"learner": DelayConfig("constant", 2.0), "actor": DelayConfig("constant", 3.0)}
+    durations = {"learner": delay("constant", 2.0), "actor": delay("constant", 3.0)}
     timeline = simulate("allreduce", learners=2, gradients=2, platform=platform, **durations)
     (record,) = advance(timeline, 1)
     assert {g.learner: (g.start, g.end) for g in used([record])} == {0: (5.0, 7.25), 1: (5.0, 8.0)}
@@ -135,7 +136,7 @@ def test_data_takes_its_way() -> None:
 @pytest.mark.parametrize(("prewarm", "keep_alive", "starts"), [(True, 600.0, 0), (False, 600.0, 1), (False, 1.0, 3)])
 def test_actors_start_warm_or_cold(prewarm: bool, keep_alive: float, starts: int) -> None:
     platform = PlatformConfig(actors=5, prewarm=prewarm, keep_alive=keep_alive, actor_cold_start=38.0, cold_start=0.0)
-    timeline = simulate("central", gradients=4, learner=DelayConfig("constant", 1.0), platform=platform)
+    timeline = simulate("central", gradients=4, learner=delay("constant", 1.0), platform=platform)
     advance(timeline, 3)
     assert timeline.usage.actor_startup == pytest.approx(starts * 5 * 38.0)
 
@@ -145,7 +146,7 @@ def test_more_learners_are_used_less(rule: str) -> None:
     """SC'24, Fig. 3a: more learner functions are faster, and each of them is busy for a smaller share of the time."""
     learning, utilisation = [], []
     for learners in (2, 4, 6, 8):
-        timeline = simulate(rule, learners=learners, gradients=24, learner=DelayConfig("lognormal", 1.0, 0.5))
+        timeline = simulate(rule, learners=learners, gradients=24, learner=delay("lognormal", 1.0, sigma=0.5))
         advance(timeline, 10)
         learning.append(timeline.usage.seconds)
         utilisation.append(timeline.usage.learner_busy / (learners * timeline.usage.seconds))
@@ -180,7 +181,8 @@ def test_items_add_up(scenario: Scenario, prices: PricesConfig, billing: tuple[s
     usage, actors = timeline.usage, timeline.actors
     result = bill(system, prices, usage, actors)
     # What learners are paid for is the gradients they have delivered, by when each began and ended.
-    delivered = [*used(records), *(gradient for record in records for gradient in record.dropped), *timeline.queue]
+    dropped = [gradient for record in records for gradient in record.dropped]
+    delivered = [*used(records), *dropped, *timeline.coordinator.queue]
     slot_seconds = sum(gradient.end - gradient.start for gradient in delivered)
     assert result.learner_busy == pytest.approx(
         prices.learner_vm / prices.learner_vm_slots / HOUR * slot_seconds, rel=1e-9, abs=1e-12
@@ -203,7 +205,7 @@ def test_items_add_up(scenario: Scenario, prices: PricesConfig, billing: tuple[s
 
 def test_a_bill_by_hand() -> None:
     """Slots of the paper's regular testbed: $0.765 an hour for a learner, $0.03825 for an actor; Lambda by memory."""
-    learner, actor = DelayConfig("constant", 3.0), DelayConfig("constant", 6.0)
+    learner, actor = delay("constant", 3.0), delay("constant", 6.0)
     platform = PlatformConfig(actors=128, prewarm=False, cold_start=1.5, actor_cold_start=2.0)
     timeline = simulate("allreduce", gradients=8, learner=learner, actor=actor, platform=platform)
     advance(timeline, 2)
@@ -278,4 +280,4 @@ def test_calibration_writes_a_delay_model_that_can_be_chosen(env: str, tmp_path:
     write(table, tmp_path / "delays" / "mine.yaml", "two\nlines")
     delays = load_config(["delays=mine"], config_dir=tmp_path).delays
     assert (delays.name, delays.learner.kind) == ("mine", "measured")
-    assert delays.actor.table == pytest.approx(table["actor"], rel=0.01)
+    assert delays.actor.options.table == pytest.approx(table["actor"], rel=0.01)

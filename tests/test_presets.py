@@ -8,9 +8,8 @@ import pytest
 
 from stellaris_jax.config.compose import GROUPS, choices, shipped_configs
 from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.registry import register
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.timeline.rules import RULES
-from stellaris_jax.timeline.scaling import SCALINGS
 from stellaris_jax.training.loading import load_config, validate
 
 FILES = [(group, choice) for group in GROUPS for choice in choices(group)]
@@ -44,11 +43,11 @@ def test_every_config_file_is_a_choice() -> None:
 
 
 def test_every_scaling_rule_has_a_preset() -> None:
-    assert set(knobs()["scaling.rule"].choices) == set(choices("scaling")) == {*SCALINGS, "minionsrl"}
+    assert set(knobs()["scaling.rule"].names) == set(choices("scaling")) == set(register.scaling)
 
 
 def test_every_rule_has_a_preset() -> None:
-    assert set(knobs()["system.rule"].choices) == set(RULES) <= set(choices("system"))
+    assert set(knobs()["system.rule"].names) == set(register.rule) <= set(choices("system"))
 
 
 @pytest.mark.parametrize("system", ["allreduce", "central", "async", "softsync", "ssp"])
@@ -56,13 +55,13 @@ def test_baselines_are_serverful_and_without_truncation(system: str) -> None:
     config = load_config([f"system={system}"]).system
     assert (config.rule, config.learner_billing, config.truncation) == (system, "serverful", "none")
     # Only n-softsync weighs by staleness, by 1 / staleness (Zhang et al. 2016).
-    assert (config.weighting, config.root) == ((True, 1) if system == "softsync" else (False, 3))
+    assert (config.options["weighting"], config.options["root"]) == ((True, 1) if system == "softsync" else (False, 3))
 
 
 def test_paper_values() -> None:
     """Section VIII of the paper: d = 0.96, v = 3, rho = 1; 8 and 64 slots; $11.016 and $84.96 an hour."""
     system = load_config().system
-    assert (system.decay, system.root, system.rho, system.learners) == (0.96, 3, 1.0, 8)
+    assert (system.options["decay"], system.options["root"], system.rho, system.learners) == (0.96, 3, 1.0, 8)
     for overrides, slots, dollars in (([], 8, 11.016), (["platform=hpc", "prices=hpc"], 64, 84.96)):
         config = load_config(overrides)
         prices = config.prices
@@ -78,7 +77,7 @@ def test_delay_models_share_their_medians() -> None:
         seconds = getattr(constant, key).seconds
         assert getattr(lognormal, key).seconds == seconds
         tail = getattr(pareto, key)
-        assert tail.seconds * 2 ** (1 / tail.alpha) == pytest.approx(seconds, rel=0.01)
+        assert tail.seconds * 2 ** (1 / tail.options["alpha"]) == pytest.approx(seconds, rel=0.01)
 
 
 SAMPLES = {"stellaris": (4096, 256), "nitro": (64 * 256, 64 * 16), "minionsrl": (65_536, 6_144)}

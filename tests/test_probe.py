@@ -38,12 +38,12 @@ def extremes(trainer: Trainer, mode: str, batches: list[Any]) -> np.ndarray:
     return spectrum[[0, -1]]
 
 
-EXACT = ("scaling=nitro", "network.hidden=[3]", "network.shared=true", "scaling.lanczos=200", "scaling.subsample=2")
+EXACT = ("scaling=nitro", "network.hidden=[3]", "network.shared=true", "scaling.options={lanczos: 200, subsample: 2}")
 
 
 @pytest.mark.parametrize("mode", ["paper", "artifact"])
 def test_curvature_is_that_of_the_explicit_hessian(mode: str) -> None:
-    trainer = Trainer(config(*EXACT, f"scaling.mode={mode}", "scaling.actors=7", rounds=1))
+    trainer = Trainer(config(*EXACT, f"scaling.options.mode={mode}", "scaling.actors=7", rounds=1))
     record = trainer.run()[0]
     expected = extremes(trainer, mode, _batches(trainer, 2))
     np.testing.assert_allclose(record["per_seed"]["probe"][0], expected, atol=1e-4 * np.abs(expected).max())
@@ -55,7 +55,7 @@ def test_curvature_sees_the_target_network(interval: int) -> None:
     """After 3 rounds of 8 versions it is version 24, the newest, or 16, that of two rounds."""
     settings = ("algorithm=impact", "system=central", "system.learners=1")
     target = f"algorithm.target_interval={interval}"
-    trainer = Trainer(config(*EXACT, *settings, target, "scaling.mode=artifact", "scaling.minimum=8", rounds=3))
+    trainer = Trainer(config(*EXACT, *settings, target, "scaling.options.mode=artifact", "scaling.minimum=8", rounds=3))
     trainer.run(2)
     second = np.asarray(trainer.state.params[0])
     (record,) = trainer.run()

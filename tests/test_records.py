@@ -50,7 +50,7 @@ def test_the_learning_rate_is_the_step_that_was_made(mode: str) -> None:
 
 def test_escapes_are_counted_beside_the_groups_they_are_of() -> None:
     """Where no staleness is allowed any more, most groups of the last rounds have escaped; no other rule has a gate."""
-    gated = load_config([*SMALL, "system=stellaris", "system.decay=0.5", "num_seeds=2"])
+    gated = load_config([*SMALL, "system=stellaris", "system.options.decay=0.5", "num_seeds=2"])
     accounts, row = Accounts(gated), [simulated(gated, 6)[-1]] * 2
     record = accounts.timeline(row, 1.0, computed=16)
     groups = [group for one in simulated(gated, 6) for group in one.groups]

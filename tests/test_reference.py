@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from reference import System
 from reference_training import Functions, Training
+from settings import delay, system_of
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
     AlgorithmConfig,
     Config,
-    DelayConfig,
     DelaysConfig,
     EngineConfig,
     EnvConfig,
@@ -34,16 +33,16 @@ from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.registry import make
 from stellaris_jax.timeline import RULES, Timeline, build_plan
 
-CASES = [(rule, learners) for rule in RULES for learners in (1, 3, 8) if rule != "central" or learners == 1]
+CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]
 ROUNDS = 5
 
 # Quarters of a second: sums are exact, so that many things happen at the same moment.
 quarters = st.integers(1, 12).map(lambda n: n / 4)
 delay = st.one_of(
-    st.builds(DelayConfig, kind=st.just("measured"), table=st.lists(quarters, min_size=1, max_size=9)),
-    st.builds(DelayConfig, kind=st.just("constant"), seconds=st.sampled_from([0.0, 1.0])),
-    st.builds(DelayConfig, kind=st.just("lognormal"), sigma=st.sampled_from([0.3, 1.5])),
-    st.builds(DelayConfig, kind=st.just("pareto"), seconds=st.just(0.5), alpha=st.just(1.2)),
+    st.builds(delay, kind=st.just("measured"), table=st.lists(quarters, min_size=1, max_size=9)),
+    st.builds(delay, kind=st.just("constant"), seconds=st.sampled_from([0.0, 1.0])),
+    st.builds(delay, kind=st.just("lognormal"), sigma=st.sampled_from([0.3, 1.5])),
+    st.builds(delay, kind=st.just("pareto"), seconds=st.just(0.5), alpha=st.just(1.2)),
 )
 delays = st.builds(
     DelaysConfig, learner=delay, actor=delay, aggregate=delay, failure=st.sampled_from([0.0, 0.0, 0.2, 0.6])
@@ -65,7 +64,7 @@ platforms = st.builds(
 )
 
 
-STRAGGLERS = DelaysConfig(learner=DelayConfig("pareto", alpha=1.5), aggregate=DelayConfig(seconds=0.125), failure=0.1)
+STRAGGLERS = DelaysConfig(learner=delay("pareto", alpha=1.5), aggregate=delay(seconds=0.125), failure=0.1)
 
 
 @st.composite
@@ -73,11 +72,11 @@ def systems(draw: st.DrawFn, rule: str | None = None, learners: int | None = Non
     """A system under a rule with so many learners, drawn where they are not given."""
     if rule is None or learners is None:
         rule, learners = draw(st.sampled_from(CASES))
-    return SystemConfig(
+    return system_of(
         rule=rule,
         learners=learners,
-        softsync_c=draw(st.integers(1, learners)),
-        ssp_s=draw(st.integers(0, 3)),
+        c=draw(st.integers(1, learners)),
+        s=draw(st.integers(0, 3)),
         decay=draw(st.sampled_from([0.25, 0.5, 0.96, 1.0])),
         root=draw(st.integers(1, 3)),
         weighting=draw(st.sampled_from([True, True, True, False])),
@@ -205,9 +204,9 @@ class Bench:
             algorithm, rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2,
             target_interval=3, c_bar=1.05, impact_ratio=1.01,
         )  # fmt: skip
-        self.orders = sequence_orders if ALGORITHMS[algorithm].sequences else minibatch_orders
+        self.orders = sequence_orders if register.algorithm[algorithm].sequences else minibatch_orders
         # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
-        self.config.system = SystemConfig(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02)
+        self.config.system = system_of(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02)
         self.config.engine = EngineConfig(lanes, devices)
         # One program for all systems of a bench: they have 8 learners at most, and some are pipelined.
         static = replace(
@@ -326,7 +325,7 @@ def test_engine_equals_literal_system_with_sequences(
 
 @pytest.mark.parametrize(("rule", "learners"), CASES)
 def test_non_finite_gradients_are_left_out(rule: str, learners: int) -> None:
-    system = SystemConfig(rule=rule, learners=learners)
+    system = system_of(rule=rule, learners=learners)
     training = check_policies(bench("non-finite gradients"), system, PlatformConfig(), STRAGGLERS)
     assert training.rejected > 0
     assert not np.array_equal(*(ravel_pytree(training.cache[v])[0] for v in (0, max(training.cache))))
@@ -344,7 +343,7 @@ def assert_same_state(state: EngineState, expected: EngineState) -> None:
 
 @pytest.mark.parametrize("rule", ["stellaris", "allreduce"])
 def test_devices_and_lanes_change_nothing(rule: str) -> None:
-    system = SystemConfig(rule=rule, actors="pipelined", versions=16)
+    system = system_of(rule=rule, actors="pipelined", versions=16)
     runs = []
     for name in ("one lane, one device", "four lanes, four devices"):
         timeline = bench(name).timeline(system, PlatformConfig(), STRAGGLERS, seed=0)
@@ -362,7 +361,7 @@ def test_seeds_side_by_side_equal_seeds_alone(several: str, one: str) -> None:
     rules = ["stellaris", "allreduce", "async"]
 
     def timeline(seed: int) -> Timeline:
-        system = SystemConfig(rule=rules[seed], actors="pipelined", versions=16)
+        system = system_of(rule=rules[seed], actors="pipelined", versions=16)
         return bench(several).timeline(system, PlatformConfig(), STRAGGLERS, seed)
 
     together, _ = bench(several).execute({seed: timeline(seed) for seed in range(3)})

@@ -34,7 +34,7 @@ def test_integers_have_64_bits(key: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\nb", "\0", "\udcff", "${oc.env:HOME}", "${", "???"])
-@pytest.mark.parametrize("key", ["run.name", "run.dir", "scaling.scheduler"])
+@pytest.mark.parametrize("key", ["run.name", "run.dir", "resume"])
 def test_texts_are_plain(key: str, text: str) -> None:
     """What could not be written to config.yaml, or would come back from it as something else."""
     with pytest.raises(ConfigError, match=f"^{key} must be ") as caught:
@@ -86,9 +86,7 @@ def test_the_last_seed_trains() -> None:
     [
         "delays.failure=0.999999",
         "delays.learner.seconds=inf",
-        "delays.learner.sigma=1e6",
-        "delays.learner.alpha=1e-3",
-        "delays.actor.table=[1,inf]",
+        "delays.learner.options.sigma=1e6",
         "platform.contention=inf",
         "scaling.target=nan",
     ],
@@ -101,8 +99,8 @@ def test_time_that_never_ends(override: str) -> None:
     "changes",
     [
         {"delays.failure": 0.99},
-        {"delays.learner.kind": "lognormal", "delays.learner.sigma": 20.0, "delays.learner.seconds": 3e38},
-        {"delays.learner.kind": "pareto", "delays.learner.alpha": 0.1, "delays.learner.seconds": 3e38},
+        {"delays.learner.kind": "lognormal", "delays.learner.options": {"sigma": 20.0}, "delays.learner.seconds": 3e38},
+        {"delays.learner.kind": "pareto", "delays.learner.options": {"alpha": 0.1}, "delays.learner.seconds": 3e38},
     ],
 )
 def test_the_worst_delays_accepted_end(changes: dict) -> None:
@@ -138,7 +136,7 @@ def test_overrides_that_cannot_be_parsed(line: str) -> None:
 
 
 def test_overrides_that_take_too_long_to_parse() -> None:
-    assert "too long" in complaint(f"delays.learner.table={[1.0] * 50_000}")
+    assert "too long" in complaint(f"delays.learner.options.table={[1.0] * 50_000}")
 
 
 @pytest.mark.parametrize(

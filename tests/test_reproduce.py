@@ -13,6 +13,7 @@ import pytest
 import scipy.stats
 from studies import CENTRAL, TASK, made_up
 
+from stellaris_jax.config.options import PLACES, options_of
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report.statistics import holm, welch
@@ -77,7 +78,7 @@ def test_what_is_evaluated_before_the_first_round_has_cost_nothing() -> None:
 
 def test_scaled_runs_are_accounted_for_by_their_actors(tmp_path: Path) -> None:
     """Env steps, time and money of a run whose rounds differ in width, also when read back from the file."""
-    nitro = ("system=minionsrl", "scaling=nitro", "scaling.maximum=4", "scaling.minimum=2", "scaling.lanczos=4")
+    nitro = ("system=minionsrl", "scaling=nitro", "scaling.maximum=4", "scaling.minimum=2", "scaling.options.lanczos=4")
     scaled = Variant("toy/nitro", (*TASK, *nitro))
     store = tmp_path / "learned.csv"
     (run,) = runs(jobs(scaled, SEEDS), tmp_path)
@@ -174,7 +175,7 @@ def test_a_digest_knows_the_files_that_are_read(tmp_path: Path) -> None:
     """Another scheduler in the same file is another variant."""
     path = tmp_path / "scheduler.npz"
     shipped = Scheduler.load(SHIPPED)
-    settings = ("scaling=minionsrl", "scaling.target=9", "scaling.budget=1", f"scaling.scheduler={path}")
+    settings = ("scaling=minionsrl", "scaling.target=9", "scaling.budget=1", f"scaling.options.scheduler={path}")
     shipped.save(path)
     before = Variant("toy/minionsrl", (*TASK, *settings)).digest
     Scheduler(shipped.kernels, [bias + 1 for bias in shipped.biases]).save(path)
@@ -196,6 +197,10 @@ def test_defaults_are_those_that_results_were_trained_with() -> None:
     """
     path = Path(__file__).parent / "defaults.json"
     kept, now = json.loads(path.read_text()), json.loads(json.dumps(training.relevant(Config())))
+    for place in PLACES:
+        for _, thing in place.kind.items():
+            for name, option in options_of(thing).items():
+                now[training.first_key(place.section, name)] = option.default
     changed = {key: (value, now.get(key)) for key, value in kept.items() if now.get(key) != value}
     assert not changed, f"enter what these do in training.revisions, then in {path.name}: {changed}"
 

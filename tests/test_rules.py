@@ -22,15 +22,16 @@ from scenarios import (
     used,
     watch,
 )
+from settings import delay
 
-from stellaris_jax.config.tree import DelayConfig, SystemConfig
-from stellaris_jax.timeline import RULES
+from stellaris_jax.config.tree import DelayConfig
+from stellaris_jax.registry import register
 
 
 @pytest.mark.parametrize("actors", ["barrier", "pipelined"])
 @pytest.mark.parametrize("failure", [0.0, 0.3])
 def test_allreduce_averages_all_learners_on_one_version(actors: str, failure: float) -> None:
-    aggregate = DelayConfig("constant", 0.2)
+    aggregate = delay("constant", 0.2)
     records = advance(simulate("allreduce", gradients=20, actors=actors, failure=failure, aggregate=aggregate), 8)
     for record in records:
         for group in record.groups:
@@ -42,7 +43,7 @@ def test_allreduce_averages_all_learners_on_one_version(actors: str, failure: fl
 
 
 def test_central_is_sequential() -> None:
-    records = advance(simulate("central", aggregate=DelayConfig("constant", 0.2), failure=0.2), 5)
+    records = advance(simulate("central", aggregate=delay("constant", 0.2), failure=0.2), 5)
     for record in records:
         assert [g.minibatch for g in used([record])] == list(range(GRADIENTS))
         assert all(len(group.gradients) == 1 and group.weights == [1.0] for group in record.groups)
@@ -60,13 +61,13 @@ def test_more_learners_are_more_stale() -> None:
 @pytest.mark.parametrize("c", [1, 3, 8])
 def test_softsync_aggregates_every_c_gradients(c: int) -> None:
     def sizes(aggregate: DelayConfig) -> list[list[int]]:
-        timeline = simulate("softsync", softsync_c=c, versions=200, gradients=50, aggregate=aggregate)
+        timeline = simulate("softsync", c=c, versions=200, gradients=50, aggregate=aggregate)
         return [[len(group.gradients) for group in record.groups] for record in advance(timeline, 10)]
 
     for *whole, tail in sizes(INSTANT):
         assert whole == [c] * (50 // c - (50 % c == 0)) and tail == (50 % c or c)
     # While an aggregation is under way more than c may gather, never fewer.
-    slow = sizes(DelayConfig("constant", 0.6))
+    slow = sizes(delay("constant", 0.6))
     assert all(size >= c for row in slow for size in row[:-1]) and max(max(row) for row in slow) > c
 
 
@@ -74,7 +75,7 @@ def test_softsync_aggregates_every_c_gradients(c: int) -> None:
 def test_ssp_bounds_the_lead_over_the_slowest(s: int) -> None:
     def leads(rule: str) -> list[int]:
         """How many iterations ahead of the slowest each learner was when it started."""
-        gradients = used(advance(simulate(rule, ssp_s=s, learner=HEAVY, gradients=40, versions=200), 6))
+        gradients = used(advance(simulate(rule, s=s, learner=HEAVY, gradients=40, versions=200), 6))
         result = []
         for gradient in gradients:
             done = Counter({learner: 0 for learner in range(8)})
@@ -95,8 +96,8 @@ def test_ssp_bounds_the_lead_over_the_slowest(s: int) -> None:
 )
 def test_beta_k_is_delta_max_times_d_to_the_k(seed: int, decay: float, learner: DelayConfig, aggregate: float) -> None:
     """Eq. 3, delta_max being the largest staleness of round 0, which is ungated."""
-    delay = DelayConfig("constant", aggregate)
-    records = advance(simulate("stellaris", seed=seed, decay=decay, learner=learner, aggregate=delay), 12)
+    seconds = delay("constant", aggregate)
+    records = advance(simulate("stellaris", seed=seed, decay=decay, learner=learner, aggregate=seconds), 12)
     delta_max = max(g.staleness for g in used(records[:1]))
     assert all(group.threshold is None and not group.escaped for group in records[0].groups)
     assert aggregate or all(len(group.gradients) == 1 for group in records[0].groups)
@@ -161,7 +162,7 @@ def test_the_gate_never_deadlocks_and_its_escapes_are_counted(scenario: Scenario
 
 def test_artifact_bound_over_rounds() -> None:
     """The released code: max_stale 5 and d = 0.9 give 5 5 5 4 4 3 3 3 3 2 2 ... and 1 from round 17 (rounds from 1)."""
-    rule = RULES["artifact"](SystemConfig(rule="artifact", decay=0.9))
+    rule = register.rule["artifact"]({"decay": 0.9})
     assert rule.threshold() is None
     rule.restore({"largest": 5})
     bounds = []
@@ -191,14 +192,14 @@ def test_artifact_weights_are_identically_1(decay: float) -> None:
 
 def test_artifact_weight_is_fed_a_count_of_stale_gradients() -> None:
     """Where the factor stays above d it shows that it is the count's root, not the staleness's."""
-    rule = RULES["artifact"](SystemConfig(rule="artifact", decay=0.6, root=3))
+    rule = register.rule["artifact"]({"decay": 0.6, "root": 3})
     weights = [rule.weight(staleness) for staleness in (0, 7, 7, 0, 7, 7, 7, 7)]
     assert weights == pytest.approx([1.0, 1.0, 1.0, *(i ** (-1 / 3) for i in (2, 2, 3, 4)), 1.0])
 
 
 def test_weights_follow_equation_4() -> None:
-    rule = RULES["stellaris"](SystemConfig(root=3))
+    rule = register.rule["stellaris"]({"root": 3})
     assert [rule.weight(s) for s in (0, 1, 2, 4, 8)] == pytest.approx([1.0, 1.0, 0.7937005, 0.6299605, 0.5])
-    assert RULES["stellaris"](SystemConfig(root=1)).weight(5) == pytest.approx(0.2)
-    assert RULES["stellaris"](SystemConfig(weighting=False)).weight(8) == 1.0
-    assert RULES["artifact"](SystemConfig(weighting=False, decay=1e-9)).weight(8) == 1.0
+    assert register.rule["stellaris"]({"root": 1}).weight(5) == pytest.approx(0.2)
+    assert register.rule["stellaris"]({"weighting": False}).weight(8) == 1.0
+    assert register.rule["artifact"]({"weighting": False, "decay": 1e-9}).weight(8) == 1.0

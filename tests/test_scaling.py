@@ -24,7 +24,7 @@ from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
 from stellaris_jax.timeline.billing import bill
-from stellaris_jax.timeline.scaling import SCALINGS, width_of
+from stellaris_jax.timeline.scaling import width_of
 from stellaris_jax.training.checkpoint import Checkpoints, to_host
 from stellaris_jax.training.records import Accounts
 from stellaris_jax.training.run import train
@@ -220,8 +220,8 @@ def test_concurrency_is_reserved_for_the_actors_there_may_be() -> None:
 
 
 def test_nitro_trains_and_only_compiles_its_widths() -> None:
-    small = ["scaling.minimum=2", "scaling.lanczos=4"]
-    trainer = Trainer(config("scaling=nitro", *small, "scaling.decay=0.7", "num_seeds=2", rounds=10))
+    small = ["scaling.minimum=2", "scaling.options.lanczos=4"]
+    trainer = Trainer(config("scaling=nitro", *small, "scaling.options.decay=0.7", "num_seeds=2", rounds=10))
     records = trainer.run()
     chosen = np.array([record["per_seed"]["actors"] for record in records])
     assert np.all(chosen[0] == 2) and len(np.unique(chosen)) > 2
@@ -232,7 +232,7 @@ def test_nitro_trains_and_only_compiles_its_widths() -> None:
     # Every seed chooses by what was measured of it.
     for s in range(2):
         rounds = [seen(k, probe=tuple(record["per_seed"]["probe"][s])) for k, record in enumerate(records, 1)]
-        rule = SCALINGS["nitro"](trainer.config.scaling, trainer.width)
+        rule = register.scaling["nitro"](trainer.config.scaling, trainer.width)
         for observation, next_ in zip(rounds, chosen[1:, s], strict=False):
             rule.observe(observation)
             assert rule.actors == next_
@@ -251,7 +251,8 @@ def test_devices_change_nothing_in_narrow_rounds() -> None:
 
 def test_interrupted_runs_of_several_seeds_go_on(tmp_path: Path) -> None:
     """Their mean env steps need not be whole."""
-    scaling = ["scaling=adapt", "scaling.target=24", "scaling.window=1", "scaling.minimum=4", "scaling.ends=false"]
+    scaling = ["scaling=adapt", "scaling.target=24", "scaling.options.window=1", "scaling.minimum=4"]
+    scaling.append("scaling.ends=false")
     more = ["algorithm.anneal=false", "num_seeds=3", "run.progress=false", f"run.dir={tmp_path / 'run'}"]
     train(config(*scaling, *more, rounds=4))
     summary = train(load_config([f"resume={tmp_path / 'run'}", f"total_steps={6 * T * ACTORS * EACH}"]))
@@ -305,7 +306,7 @@ def assert_resumes(whole: Trainer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", ["nitro", "kungfu", "hydrozoa"])
 def test_resumed_runs_scale_alike(rule: str, tmp_path: Path) -> None:
-    small = ["scaling.minimum=4", "scaling.interval=2", "scaling.lanczos=4"]
+    small = ["scaling.minimum=4", "scaling.options.interval=2", "scaling.options.lanczos=4"]
     settings_ = config(f"scaling={rule}", *small, "system.actors=pipelined", "checkpoint.interval=3")
     whole = Trainer(settings_)
     whole.run()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from settings import scaling_of
 
-from stellaris_jax.config.tree import ScalingConfig
-from stellaris_jax.timeline.scaling import SCALINGS, Observation, Width
+from stellaris_jax.registry import register
+from stellaris_jax.timeline.scaling import Observation, Width
 from stellaris_jax.timeline.scaling.rules import boost
 
 WIDE = Width(64, 8, 1, (8, 16, 32, 64))
@@ -23,7 +24,7 @@ def seen(round_: int, **values: Any) -> Observation:
 
 def choices(rule: str, observations: list[Observation], width: Width = WIDE, **options: Any) -> list[int]:
     """What a rule chooses for the first round and after each observation."""
-    scaling = SCALINGS[rule](ScalingConfig(rule=rule, **options), width)
+    scaling = register.scaling[rule](scaling_of(rule, **options), width)
     chosen = [scaling.actors]
     for observation in observations:
         scaling.observe(observation)
@@ -123,8 +124,8 @@ def test_rules_keep_within_the_width_and_remember(
     rule: str, numbers: list[tuple[float, ...]], maximum: int, mode: str, data: st.DataObject
 ) -> None:
     width = Width(maximum, data.draw(st.integers(1, maximum)), 1, (maximum,))
-    options = ScalingConfig(rule=rule, target=10.0, window=3, mode=mode)
-    scaling, resumed = SCALINGS[rule](options, width), SCALINGS[rule](options, width)
+    options = scaling_of(rule, target=10.0, window=3, mode=mode)
+    scaling, resumed = register.scaling[rule](options, width), register.scaling[rule](options, width)
     ended = False
     for k, (reward, low, high) in enumerate(numbers, 1):
         probe = (low, high, 10.0, 100.0)[: 2 if rule == "nitro" else 4]
@@ -133,7 +134,7 @@ def test_rules_keep_within_the_width_and_remember(
         assert scaling.finished == ended
         assert scaling.actors == 0 if scaling.finished else width.minimum <= scaling.actors <= maximum
         # What is saved is all there is.
-        again = SCALINGS[rule](options, width)
+        again = register.scaling[rule](options, width)
         again.restore(resumed.state())
         again.observe(seen(k, reward=reward, probe=probe))
         resumed = again

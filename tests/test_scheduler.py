@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from settings import scaling_of
 from test_scaling import assert_resumes, config
 from test_scaling_rules import seen
 
 from stellaris_jax import ConfigError, Trainer, load_config, train
-from stellaris_jax.config.tree import ScalingConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, TimeStep
 from stellaris_jax.envs.registry import make, register
@@ -258,7 +258,7 @@ def test_a_run_goes_on_with_its_own_scheduler_only(tmp_path: Path) -> None:
     for seed in range(2):
         path = tmp_path / f"{seed}.npz"
         scheduler(8, seed).save(path)
-        options = ScalingConfig(rule="minionsrl", target=1.0, budget=1.0, scheduler=str(path))
+        options = scaling_of("minionsrl", target=1.0, budget=1.0, scheduler=str(path))
         rules.append(MinionsRL(options, Width(8, 1, 1, (8,)), SCALES))
     rules[0].restore(rules[0].state())
     with pytest.raises(ConfigError, match=r"1\.npz is not the scheduler that the run began with"):
@@ -272,7 +272,7 @@ def test_files_that_are_no_schedulers(tmp_path: Path) -> None:
     np.savez(other, k0=np.zeros((3, 2)), b0=np.zeros(2))
     for path, part in ((tmp_path / "none.npz", "does not exist"), (broken, "not a scheduler"), (other, "for 8 inputs")):
         with pytest.raises(ConfigError, match=part) as caught:
-            Trainer(config("scaling=minionsrl", f"scaling.scheduler={path}"))
+            Trainer(config("scaling=minionsrl", f"scaling.options.scheduler={path}"))
         assert str(path) in str(caught.value)
 
 
@@ -310,7 +310,7 @@ def test_a_schedule_keeps_to_its_budget(
     """
     path = Path(__file__).parent / "nowhere.npz"
     first = max(first, minimum)
-    options = ScalingConfig(rule="minionsrl", target=1e9, budget=budget, actors=first, scheduler=str(path))
+    options = scaling_of("minionsrl", target=1e9, budget=budget, actors=first, scheduler=str(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Scheduler, "load", classmethod(lambda cls, path: scheduler(8, seed)))
         rule = MinionsRL(options, Width(8, minimum, 1, (8,)), SCALES)

@@ -21,9 +21,9 @@ from scenarios import (
     simulate,
     used,
 )
+from settings import delay
 
-from stellaris_jax.config.tree import DelayConfig
-from stellaris_jax.timeline import RULES
+from stellaris_jax.registry import register
 
 # A hand-worked case -----------------------------------------------------------------------------------------------
 
@@ -43,9 +43,9 @@ def test_a_round_worked_by_hand(aggregate: float, expected: list[tuple[Any, ...]
         "async",
         learners=2,
         gradients=3,
-        learner=DelayConfig("measured", table=[3.0, 1.0, 1.0]),
-        actor=DelayConfig("constant", 1.0),
-        aggregate=DelayConfig("constant", aggregate),
+        learner=delay("measured", table=[3.0, 1.0, 1.0]),
+        actor=delay("constant", 1.0),
+        aggregate=delay("constant", aggregate),
     )
     record = timeline.next_round()
     rows = [
@@ -55,7 +55,7 @@ def test_a_round_worked_by_hand(aggregate: float, expected: list[tuple[Any, ...]
     ]
     assert rows == expected
     assert [group.weights for group in record.groups] == [[1.0], [1.0], [pytest.approx(2 ** (-1 / 3))]]
-    assert timeline.clock == 3 and timeline.now == 4.0 + (2.5 if aggregate else 0.0)
+    assert timeline.coordinator.clock == 3 and timeline.now == 4.0 + (2.5 if aggregate else 0.0)
     assert timeline.usage.learner_busy == 5.0 and timeline.usage.actor_busy == 2.0
     assert timeline.usage.aggregate_busy == 3 * aggregate and timeline.usage.invocations == 3
 
@@ -79,17 +79,17 @@ def test_every_minibatch_is_used_exactly_once_or_counted_as_dropped(scenario: Sc
     assert timeline.usage.dropped == len(dropped)
     if scenario.options["overflow"] == "wait":
         assert not dropped
-    flying = len(timeline.running) + len(timeline.queue) + len(timeline.pointers)
+    flying = len(timeline.coordinator.running) + len(timeline.coordinator.queue) + len(timeline.coordinator.pointers)
     assert len(seen) + flying == scenario.rounds * gradients
-    delivered = len(seen) + len(timeline.queue)
-    assert timeline.usage.invocations == delivered + timeline.usage.failures + len(timeline.running)
+    delivered = len(seen) + len(timeline.coordinator.queue)
+    assert timeline.usage.invocations == delivered + timeline.usage.failures + len(timeline.coordinator.running)
 
     # A round touches the newest fragments only: the engine keeps as many.
     assert all(r.index - timeline.depth < g.fragment <= r.index for r in records for g in [*used([r]), *r.dropped])
 
     # The clock counts aggregations: an aggregation still under way has not ticked.
     assert [group.clock for group in groups] == list(range(len(groups)))
-    assert timeline.clock == len(groups) - timeline.aggregating
+    assert timeline.coordinator.clock == len(groups) - timeline.coordinator.aggregating
     for group in groups:
         assert len(group.weights) == len(group.gradients) > 0
         for gradient in group.gradients:
@@ -117,9 +117,9 @@ def test_a_restored_timeline_goes_on_as_if_nothing_had_happened(scenario: Scenar
 
 def test_what_is_in_flight_between_rounds_is_restored() -> None:
     flying: set[str] = set()
-    for rule in RULES:
+    for rule in register.rule:
         options: dict[str, Any] = {"actors": "pipelined", "actor": INSTANT, "learner": HEAVY, "failure": 0.1}
-        options |= {"aggregate": DelayConfig("constant", 0.2), "gradients": 20, "decay": 0.5}
+        options |= {"aggregate": delay("constant", 0.2), "gradients": 20, "decay": 0.5}
         timeline = simulate(rule, **options)
         for _ in range(8):
             state = json.loads(json.dumps(timeline.state()))
@@ -131,7 +131,7 @@ def test_what_is_in_flight_between_rounds_is_restored() -> None:
     assert flying == {"queue", "running", "pointers", "events", "aggregating"}
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", list(register.rule))
 def test_a_timeline_is_a_function_of_its_seed(rule: str) -> None:
     first, again, other = (advance(simulate(rule, seed=seed, failure=0.1), 4) for seed in (0, 0, 1))
     assert first == again != other
@@ -158,7 +158,7 @@ def test_the_version_ring_waits_or_drops() -> None:
 def test_a_barrier_and_a_pipeline_of_actors(rule: str) -> None:
     """Fragment r is collected with the version published at its start: all of r - 1 learned, or of r - 2."""
     for depth, actors in ((1, "barrier"), (2, "pipelined")):
-        timeline = simulate(rule, actors=actors, aggregate=DelayConfig("constant", 0.05))
+        timeline = simulate(rule, actors=actors, aggregate=delay("constant", 0.05))
         assert timeline.depth == depth
         records = advance(timeline, 12)
         published = 0

@@ -17,6 +17,7 @@ from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, 
 from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
 from stellaris_jax.config.tree import AlgorithmConfig
+from stellaris_jax.registry import register
 
 CLIP = 0.3
 examples = settings(deadline=None, max_examples=100)

@@ -18,6 +18,7 @@ from stellaris_jax.agent.losses.common import LossInputs, Samples, Steps
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.config.tree import AlgorithmConfig, knobs
+from stellaris_jax.registry import register
 from stellaris_jax.timeline import Cut, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)
@@ -303,4 +304,4 @@ def test_the_data_loader_permutes_whole_environments() -> None:
 
 
 def test_every_algorithm_of_the_schema_is_there() -> None:
-    assert knobs()["algorithm.name"].choices == tuple(ALGORITHMS)
+    assert knobs()["algorithm.name"].choices == tuple(register.algorithm)

@@ -35,6 +35,8 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
     arguments = parser.parse_args(argv)
     if arguments.sweep is not None:
+        if arguments.out is not None or arguments.timeline is not None or arguments.subjects:
+            parser.error("--sweep stands alone: the table and the curves go into its directory")
         if not arguments.sweep.is_dir():
             raise ConfigError(f"--sweep={arguments.sweep} is not a directory.")
         report(arguments.sweep)

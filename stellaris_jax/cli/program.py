@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, NoReturn, TextIO
 
 from stellaris_jax.config.commands import command, localised
 from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError
+from stellaris_jax.training.sources.watch import at_work
 
 SIGINT, SIGPIPE = 128 + 2, 128 + 13
 """Exit codes of a program that a signal has ended, as shells have them."""
@@ -55,16 +55,6 @@ def seed(text: str) -> int:
     return number
 
 
-def check_output(option: str, path: Path) -> None:
-    """Make the directory of a file that will be written after much work. Raises ConfigError if it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise PermissionError
-    except OSError:
-        raise ConfigError(f"{option}={path} cannot be written.") from None
-
-
 def run(main: Callable[[], None]) -> None:
     """Run a command's `main`, and end as programs do.
 
@@ -72,6 +62,21 @@ def run(main: Callable[[], None]) -> None:
     1 and a line.
     Where the reader of a pipe has gone (`| head`), or at Ctrl-C, it ends without a word, with the shell's exit codes.
     """
+    before = at_work()
+    try:
+        ended(main)
+    except SystemExit as stop:
+        if at_work() <= before:
+            raise
+        # A host environment that was given up and comes back while Python ends would abort the process.
+        with suppress(OSError):
+            sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+
+
+def ended(main: Callable[[], None]) -> None:
+    """What `run` does, inside of a program: every end it knows is a SystemExit."""
     output = _Output(sys.stdout)
     try:
         with redirect_stdout(output):  # type: ignore[type-var]

@@ -4,7 +4,7 @@ stellaris-jax schedule env=gymnax/cartpole --out schedulers/cartpole.npz
 stellaris-jax schedule env=gymnax/Catch-bsuite scaling.target=0.9 --start schedulers/cartpole.npz \\
     --episodes 16 --out schedulers/catch.npz
 stellaris-jax train env=gymnax/Catch-bsuite scaling=minionsrl scaling.target=0.9 \\
-    scaling.scheduler=schedulers/catch.npz
+    scaling.options.scheduler=schedulers/catch.npz
 
 What is not an option is an override of the job's configuration, as for `stellaris-jax train`; scaling.target and
 scaling.budget are the return it should reach and the dollars it may cost.
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.config.outputs import check_output
 from stellaris_jax.config.schema import ConfigError
 
 
@@ -42,10 +43,10 @@ def _main(argv: Sequence[str] | None) -> None:
     from stellaris_jax.training.run import enable_compile_cache
 
     enable_compile_cache()
+    check_output("--out", arguments.out)
     if arguments.out.exists():
         raise ConfigError(f"--out={arguments.out} exists; name another file.")
-    program.check_output("--out", arguments.out)
-    start = Scheduler.load(arguments.start) if arguments.start else None
+    start = Scheduler.load(arguments.start, "--start") if arguments.start else None
     begin = time.perf_counter()
     scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)
     scheduler.save(arguments.out)

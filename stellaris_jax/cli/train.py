@@ -26,6 +26,7 @@ from stellaris_jax.config.compose import (
     load_sweep,
     shipped_configs,
 )
+from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.training.loading import checked, load_config
@@ -47,7 +48,7 @@ EXAMPLES = """\
 stellaris-jax train env=gymnax/acrobot num_seeds=8
 stellaris-jax train env=brax/hopper system=allreduce algorithm.learning_rate=3e-4
 stellaris-jax train -m sweep=staleness
-stellaris-jax train -m system=stellaris system.decay=0.9,0.96,1 seed=0,1,2
+stellaris-jax train -m system=stellaris system.options.decay=0.9,0.96,1 seed=0,1,2
 stellaris-jax train resume=runs/NAME total_steps=1e6"""
 
 
@@ -109,9 +110,30 @@ def help_text(config: Config, config_dir: str | Path | None = None) -> str:
         if section != heading:
             heading = section
             lines += ["", *_wrapped(f"{section.upper() or 'TOP LEVEL'}: {headings[section]}", width)]
+        if entry.key.endswith(".options"):
+            lines += _options(entry.key.removesuffix(".options"), config, width)
+            continue
         about = f"{entry.help}; {entry.accepted}" if entry.accepted else entry.help
         lines += _row(f"{entry.key:<30} {_shown(attrgetter(entry.key)(config))}", about, 46, width)
     return "\n".join([*lines, "", "EXAMPLES", localised(EXAMPLES)])
+
+
+def _options(section: str, config: Config, width: int) -> list[str]:
+    """Every option that something registered has, with its value, or its default where something else is named."""
+    owners: dict[str, list[str]] = {}
+    options: dict[str, Option] = {}
+    for place in (place for place in PLACES if place.section == section):
+        for name, thing in place.kind.items():
+            for key, option in options_of(thing).items():
+                owners.setdefault(key, []).append(name)
+                options.setdefault(key, option)
+    given, lines = attrgetter(f"{section}.options")(config), []
+    for key, option in options.items():
+        about = f"({', '.join(owners[key])}) {option.knob.help}"
+        about = f"{about}; {option.knob.accepted}" if option.knob.accepted else about
+        value = _shown(given.get(key, option.default))
+        lines += _row(f"{f'{section}.options.{key}':<30} {value}", about, 46, width)
+    return lines
 
 
 def _row(head: str, about: str, indent: int, width: int) -> list[str]:
@@ -169,7 +191,7 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
                 print(f"error: {error}", file=sys.stderr)
                 failed.append(str(job.job.num))
 
-        program.run(run_task)  # Hydra would turn what ends a program into a traceback, and go on
+        program.ended(run_task)  # Hydra would turn what ends a program into a traceback, and go on
 
     app = hydra.main(config_path=str(shipped_configs()), config_name=PRIMARY, version_base="1.3")(run_point)
     # Another sweep may have begun in the same second.

@@ -30,8 +30,10 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.options import unknown_key
 from stellaris_jax.config.schema import KINDS, ConfigError, Knob, check_text, shown
-from stellaris_jax.config.tree import Config, knobs, sections, unknown_key
+from stellaris_jax.config.tree import Config, knobs, sections
+from stellaris_jax.registry import RegistrationError, load_plugins
 
 GROUPS = (
     "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
@@ -133,9 +135,10 @@ def to_yaml(config: Config) -> str:
 def from_yaml(path: str | Path) -> Config:
     """Read what `to_yaml` wrote. Keys the file lacks have their defaults. Raises ConfigError.
 
-    A file is read as it stands: what refers to something else, such as `${oc.env:HOME}`, is refused, not looked up.
+    A file is read as it stands: what refers to something else, such as `${oc.env:HOME}` or an alias, is refused, not
+    looked up.
     """
-    node = read_yaml(path)
+    node = read_yaml(path, aliases=False)
     if not node:
         raise ConfigError(f"{path} cannot be read as a configuration: there are no keys in it.")
     try:
@@ -146,15 +149,24 @@ def from_yaml(path: str | Path) -> Config:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def read_yaml(path: str | Path) -> dict[Any, Any]:
-    """The mapping in a YAML file, as it stands there. Raises ConfigError."""
+def read_yaml(path: str | Path, aliases: bool = True) -> dict[Any, Any]:
+    """The mapping in a YAML file, as it stands there; with or without YAML's aliases. Raises ConfigError."""
     try:
+        if not aliases:
+            refuse_aliases(Path(path).read_bytes())
         node = OmegaConf.to_container(OmegaConf.load(path))
     except UNREADABLE as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
     if not isinstance(node, dict):
         raise ConfigError(f"{path} cannot be read as a configuration: it is a list.")
     return node
+
+
+def refuse_aliases(text: str | bytes) -> None:
+    """Raise ValueError for YAML with aliases: a few lines of them can stand for more than any memory holds."""
+    alias = next((event for event in yaml.parse(text) if isinstance(event, yaml.AliasEvent)), None)
+    if alias is not None:
+        raise ValueError(f"line {alias.start_mark.line + 1} has an alias, *{alias.anchor}")
 
 
 def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -352,6 +364,10 @@ def _typed(node: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise _retold(error) from None
     assert isinstance(config, Config)
+    try:
+        config.plugins = load_plugins(config.plugins)
+    except RegistrationError as error:
+        raise ConfigError(f"{error}.") from error
     return config
 
 

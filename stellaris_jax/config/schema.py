@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.registry import register
 
 
 class ConfigError(ValueError):
@@ -26,14 +27,15 @@ class RunError(RuntimeError):
     """A run that could not go on, or ended without a result; the message is one sentence."""
 
 
-def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "") -> Any:
+def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "", kind: str = "") -> Any:
     """A config field with its help text. Mutable defaults (dict, list) are copied per instance.
 
     Args:
       choices: the words accepted, where they are few.
       within: the interval a number must lie in, such as "(0, 1]"; for a list, every element of it.
+      kind: the kind of registered things (see `stellaris_jax.registry`) whose names are accepted.
     """
-    metadata = {"help": help, "choices": choices, "within": within}
+    metadata = {"help": help, "choices": choices, "within": within, "registered": kind}
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -57,7 +59,9 @@ KINDS = {
     str: "text",
     list[int]: "a list of integers",
     list[float]: "a list of numbers",
+    list[str]: "a list of texts",
     dict[str, Any]: "a mapping",
+    float | None: "a number, or null",
 }
 
 
@@ -68,8 +72,14 @@ class Knob:
     key: str
     kind: Any
     help: str
-    choices: tuple[str, ...]
-    within: str
+    choices: tuple[str, ...] = ()
+    within: str = ""
+    registered: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The words accepted, where not any is."""
+        return tuple(register[self.registered]) if self.registered else self.choices
 
     def check(self, value: Any) -> None:
         """Raise ConfigError unless `value` has the right type and is one of the values accepted."""
@@ -79,18 +89,18 @@ class Knob:
         if self.kind is float and isinstance(value, int) and abs(value) >= 2**31:
             # From Python; whatever is composed is a float. JAX computes with integers of 32 bits.
             raise ConfigError(f"{self.key} must be written as a float, {float(value):g}, not as the integer {value}.")
-        if self.choices and value not in self.choices:
-            meant = did_you_mean(value, self.choices)
+        if self.names and value not in self.names:
+            meant = did_you_mean(value, self.names)
             raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(value)}{meant}")
-        for number in (value if isinstance(value, list) else [value]) if self.within else []:
+        for number in (value if isinstance(value, list) else [value]) if self.within and value is not None else []:
             if not _is_within(number, self.within):
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}.")
 
     @property
     def accepted(self) -> str:
         """The values accepted, in words; empty where any of the right type is."""
-        if self.choices:
-            return f"one of {', '.join(self.choices)}"
+        if self.names:
+            return f"one of {', '.join(self.names)}"
         low, _, high = self.within[1:-1].partition(", ")
         if high == "inf":
             return f"at least {low}" if self.within[0] == "[" else f"greater than {low}"
@@ -144,6 +154,8 @@ def shown(value: Any) -> str:
 
 
 def _is_kind(value: Any, kind: Any) -> bool:
+    if kind == float | None:
+        return value is None or _is_kind(value, float)
     if kind in (int, float):
         return isinstance(value, (int, kind)) and not isinstance(value, bool)
     if get_origin(kind) is list:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any
 
-from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError, Knob, group, knob, walk
+from stellaris_jax.config.schema import Knob, group, knob, walk
 
 
 @dataclass
@@ -44,7 +43,7 @@ class NetworkConfig:
     torso: str = knob(
         "mlp",
         "layers before the hidden ones: convolutions with ReLUs on images [height, width, channels]; mlp has none",
-        choices=("mlp", "rllib_cnn", "nature_cnn", "impala_cnn", "minatar_cnn"),
+        kind="torso",
     )
     hidden: list[int] = knob(
         [64, 64], "widths of the dense hidden layers after the torso, in units; [] has none", within="[1, inf)"
@@ -66,7 +65,7 @@ class NetworkConfig:
 
 @dataclass
 class AlgorithmConfig:
-    name: str = knob("ppo", "the loss", choices=("ppo", "impala", "impact"))
+    name: str = knob("ppo", "the loss", kind="algorithm")
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
     minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
@@ -102,14 +101,11 @@ class SystemConfig:
     rule: str = knob(
         "stellaris",
         "when the parameter function aggregates gradients",
-        choices=("allreduce", "central", "async", "softsync", "ssp", "stellaris", "artifact"),
+        kind="rule",
     )
+    options: dict[str, Any] = knob({}, "options of the rule, those that have one of a name in brackets")
+    admission: str = knob("all", "which gradients are kept, and which learners may start", kind="admission")
     learners: int = knob(8, "learner functions that may be in flight (n)", within="[1, inf)")
-    softsync_c: int = knob(4, "gradients per aggregation of rule softsync (c)", within="[1, inf)")
-    ssp_s: int = knob(2, "iterations a learner may run ahead of the slowest under rule ssp (s)", within="[0, inf)")
-    decay: float = knob(0.96, "decay of the staleness threshold per round (d of Eq. 3)", within="(0, 1]")
-    root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
-    weighting: bool = knob(True, "weight gradients by staleness (Eq. 4); false gives every gradient weight 1")
     aggregation: str = knob(
         "factored",
         "how weights meet the optimizer: on its direction and step size (factored), on the gradient it is fed "
@@ -153,8 +149,9 @@ class ScalingConfig:
         "fixed",
         "how many actors the next round has: always as many (fixed, max), by the return reached (adapt), doubled every "
         "so often (hydrozoa), by gradient noise (kungfu), by curvature (nitro), or by a learned scheduler (minionsrl)",
-        choices=("fixed", "max", "adapt", "hydrozoa", "kungfu", "nitro", "minionsrl"),
+        kind="scaling",
     )
+    options: dict[str, Any] = knob({}, "options of the rule, those that have one of a name in brackets")
     actors: int = knob(
         0, "actors of rule fixed, and of the first round of others; 0: all, of others the fewest", within="[0, inf)"
     )
@@ -167,27 +164,13 @@ class ScalingConfig:
     minimum: int = knob(
         1, "fewest actors of a round (I_min); 0: an eighth of the most, as Nitro's 8 of 64", within="[0, inf)"
     )
-    window: int = knob(6, "rounds that nitro and adapt look back on (n)", within="[1, inf)")
-    decay: float = knob(0.96, "nitro: decay of the boosting score per round (d)", within="(0, 1]")
-    mode: str = knob(
-        "paper",
-        "nitro: score, window and floor as the paper has them, or as its released code does; kungfu: noise compared "
-        "with that of the last change, or with the first round's, as in the same code",
-        choices=("paper", "artifact"),
-    )
-    lanczos: int = knob(20, "nitro: Lanczos steps, each a Hessian-vector product", within="[2, inf)")
-    subsample: int = knob(
-        1, "nitro: minibatches of the round that curvature is measured on; 0: all of its first epoch", within="[0, 1e6]"
-    )
-    interval: int = knob(10, "hydrozoa: rounds between doublings", within="[1, inf)")
-    target: float = knob(
-        0.0, "mean return of a round's episodes at which training ends (J); 0: none. adapt and minionsrl need it"
+    target: float | None = knob(
+        None, "mean return of a round's episodes at which training ends (J); null: none. adapt and minionsrl need it"
     )
     budget: float = knob(
         0.0, "dollars after which no round is begun (B); 0: none. minionsrl needs it", within="[0, inf)"
     )
     ends: bool = knob(True, "training ends at the target and when the budget is spent; false: rules only know of them")
-    scheduler: str = knob("", "minionsrl: file of a trained scheduler; empty takes the one that comes with the package")
 
 
 @dataclass
@@ -214,18 +197,11 @@ class PlatformConfig:
 
 @dataclass
 class DelayConfig:
-    kind: str = knob("constant", "distribution of durations", choices=("constant", "lognormal", "pareto", "measured"))
+    kind: str = knob("constant", "distribution of durations", kind="delay")
     seconds: float = knob(
         1.0, "the constant; the median of lognormal; the minimum of pareto, in seconds", within="[0, inf)"
     )
-    sigma: float = knob(0.5, "deviation of log-seconds of lognormal", within="[0, 20]")
-    alpha: float = knob(2.0, "tail index of pareto; smaller means heavier stragglers", within="[0.1, inf)")
-    table: list[float] = knob([], "measured durations in seconds, used in order and over again", within="(0, inf)")
-
-    @property
-    def typical(self) -> float:
-        """What a duration is about, in seconds."""
-        return sum(self.table) / len(self.table) if self.kind == "measured" else self.seconds
+    options: dict[str, Any] = knob({}, "options of the distribution, those that have one of a name in brackets")
 
 
 @dataclass
@@ -319,6 +295,7 @@ class Config:
     seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained", within="[0, inf)")
     num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, inf)")
     total_steps: int = knob(500_000, "env steps per seed at full width, rounded up to whole rounds", within="[1, inf)")
+    plugins: list[str] = knob([], "modules and .py files that register rules, environments and more, imported first")
     resume: str = knob(
         "", "run directory to continue; only total_steps, engine, evaluation, checkpoint and run.progress may change"
     )
@@ -344,8 +321,3 @@ def knobs() -> dict[str, Knob]:
 def sections() -> dict[str, str]:
     """Help text of every nested group of fields by its dotted key, in the order of the schema."""
     return {key: about["help"] for key, kind, about in walk(Config) if is_dataclass(kind)}
-
-
-def unknown_key(key: str) -> ConfigError:
-    """The error for a dotted key that the schema does not have."""
-    return ConfigError(f"{key} is not a config key{did_you_mean(key, [*knobs(), *sections()])}")

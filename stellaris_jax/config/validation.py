@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
+from stellaris_jax.config.options import check_options, conditions
 from stellaris_jax.config.schema import LAST_SEED, ConfigError
-from stellaris_jax.config.tree import Config, DelayConfig, knobs
+from stellaris_jax.config.tree import Config, knobs
 
 MOST_LAYERS = 64
 MOST_SAMPLES = 2**30
@@ -19,7 +20,9 @@ def check_values(config: Config) -> None:
     """Raise ConfigError for the first value, or combination of values, that no run can have."""
     for key, entry in knobs().items():
         entry.check(attrgetter(key)(config))
+    check_options(config)
     require(_combinations(config))
+    require(conditions(config))
 
 
 def require(conditions: Iterable[tuple[bool, str]]) -> None:
@@ -86,14 +89,6 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"(algorithm.epochs={c.algorithm.epochs} times algorithm.minibatches={c.algorithm.minibatches}) are too many "
         f"for their rounds to be planned: {steps:.1e} steps, of {MOST_PLANNED:.0e} that are possible.",
     )
-    yield (
-        c.system.rule != "central" or learners == 1,
-        f"system.rule=central has one learner, so system.learners must be 1, not {learners}.",
-    )
-    yield (
-        c.system.rule != "softsync" or c.system.softsync_c <= learners,
-        f"system.softsync_c={c.system.softsync_c} must be at most system.learners={learners}.",
-    )
     priced = c.prices.learner_vms * c.prices.learner_vm_slots
     yield (
         slots <= priced,
@@ -106,13 +101,3 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"platform={c.platform.name} has {c.platform.actors} actors, but prices={c.prices.name} pays for {priced} "
         f"(prices.actor_vms={c.prices.actor_vms} times prices.actor_vm_slots={c.prices.actor_vm_slots}).",
     )
-    for key in ("learner", "actor", "aggregate", "scaling"):
-        delay: DelayConfig = getattr(c.delays, key)
-        yield (
-            delay.kind != "measured" or len(delay.table) > 0,
-            f"delays.{key}.kind=measured needs delays.{key}.table, a list of seconds with at least one entry.",
-        )
-        yield (
-            delay.kind not in ("lognormal", "pareto") or delay.seconds > 0,
-            f"delays.{key}.seconds must be greater than 0 if delays.{key}.kind is {delay.kind}, not {delay.seconds}.",
-        )

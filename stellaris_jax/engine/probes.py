@@ -48,14 +48,14 @@ def curvature(
     """The smallest and largest eigenvalue `[2]` of a Hessian (Nitro, VLDB'25, §5).
 
     In mode `paper` it is that of the policy's surrogate objective, to be maximised, in mode `artifact` that of the
-    whole loss, to be minimised; of the first `scaling.subsample` minibatches of the round's first epoch, which are a
+    whole loss, to be minimised; of the first `subsample` minibatches of the round's first epoch, which are a
     random part of it.
     """
-    scaling, algorithm = config.scaling, config.algorithm
-    paper = scaling.mode == "paper"
+    rule, algorithm = register.scaling[config.scaling.rule].of(config), config.algorithm
+    paper = rule.mode == "paper"
     if paper:
         algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)
-    count = jnp.minimum(minibatches, scaling.subsample) if scaling.subsample else minibatches
+    count = jnp.minimum(minibatches, rule.subsample) if rule.subsample else minibatches
 
     def product(vector: jax.Array) -> jax.Array:
         def add(j: jax.Array, total: jax.Array) -> jax.Array:
@@ -67,7 +67,7 @@ def curvature(
         return (-total if paper else total) / jnp.maximum(count, 1)
 
     key = jax.random.fold_in(jax.random.fold_in(state.key, 0xC0), state.round)
-    return jnp.stack(extreme_eigenvalues(product, key, state.params.shape[0], scaling.lanczos))
+    return jnp.stack(extreme_eigenvalues(product, key, state.params.shape[0], rule.lanczos))
 
 
 def noise(

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from stellaris_jax.config.compose import refuse_aliases
 from stellaris_jax.report.statistics import Curve
 from stellaris_jax.report.telemetry.jsonl import complain, read_records
 
@@ -65,6 +66,7 @@ def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
 
 
 def _yaml(text: str) -> Any:
+    refuse_aliases(text)
     return OmegaConf.to_container(OmegaConf.create(text))
 
 

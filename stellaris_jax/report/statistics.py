@@ -11,6 +11,8 @@ from scipy.special import stdtr, stdtrit
 
 FEWEST = 5
 """Fewest seeds an interval is shown of: of two, Student's t makes it thirteen times as wide as they lie apart."""
+ROUNDING = 1e-9
+"""Relative difference up to which two figures are the same: sums of floats in another order differ by rounding."""
 Curve = tuple[np.ndarray, np.ndarray]
 """One seed's curve: x, not decreasing, and y, both [points]."""
 
@@ -18,31 +20,41 @@ Curve = tuple[np.ndarray, np.ndarray]
 def mean_ci95(values: ArrayLike) -> tuple[float, float]:
     """Mean of `values` [seeds] and half the width of its 95 % interval (Student's t, n - 1 degrees of freedom).
 
-    The half-width of fewer than two values is NaN, and so is the mean of none.
+    The half-width of fewer than two values is NaN, and so is the mean of none; that of a spread by rounding alone is 0.
     """
     sample = np.asarray(values, dtype=float)
     if sample.size == 0:
         return math.nan, math.nan
     if sample.size == 1:
         return float(sample[0]), math.nan
-    error = sample.std(ddof=1) / math.sqrt(sample.size)
+    error = float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    if error <= _rounding(sample):
+        error = 0.0
     return float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error)
+
+
+def _rounding(*samples: np.ndarray) -> float:
+    """What may lie between figures that are the same."""
+    return ROUNDING * max(float(np.abs(sample).max()) for sample in samples)
 
 
 def welch(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
     """Difference of the means of two samples `a` and `b`, half the width of its 95 % interval, and its p-value.
 
     Welch's, two-sided: the samples may have different sizes and variances. NaN where a sample has fewer than two
-    values.
+    values. Samples without spread differ for certain, or not at all: by rounding alone they do not.
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    difference = float(first.mean() - second.mean())
     if min(first.size, second.size) < 2:
-        return difference, math.nan, math.nan
+        known = min(first.size, second.size) > 0
+        return float(first.mean() - second.mean()) if known else math.nan, math.nan, math.nan
+    difference = float(first.mean() - second.mean())
     squares = [sample.var(ddof=1) / sample.size for sample in (first, second)]
     error = sum(squares)
-    if error == 0.0:
-        return difference, 0.0, float(difference == 0.0)
+    rounding = _rounding(first, second)
+    if math.sqrt(error) <= rounding:
+        same = abs(difference) <= rounding
+        return 0.0 if same else difference, 0.0, float(same)
     freedom = error**2 / sum(s**2 / (n.size - 1) for s, n in zip(squares, (first, second), strict=True))
     scale = math.sqrt(error)
     return difference, float(stdtrit(freedom, 0.975) * scale), float(2 * stdtr(freedom, -abs(difference) / scale))

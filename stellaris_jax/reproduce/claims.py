@@ -51,7 +51,7 @@ def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> 
     if np.isnan(p):
         return undecided(claim, paper, ours, n)
     verdict = OPEN if p >= LEVEL else HOLDS if difference > 0 else REVERSED
-    return Claim(claim, paper, ours, n, float(f"{p:.3g}"), None, verdict, None)
+    return Claim(claim, paper, ours, n, p, None, verdict, None)
 
 
 def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
@@ -72,14 +72,21 @@ def undecided(claim: str, paper: str, ours: str, n: str = "") -> Claim:
 
 
 def corrected(claims: Sequence[Claim]) -> list[Claim]:
-    """The claims of one figure, with Holm's correction for the number of those that were tested."""
+    """The claims of one figure, with Holm's correction for the number of those that were tested.
+
+    It is made of the p-values as they are, and then both are rounded to three figures.
+    """
     adjusted = iter(holm([claim.p for claim in claims if claim.p is not None]))
     return [claim if claim.p is None else _judged(claim, next(adjusted)) for claim in claims]
 
 
 def _judged(claim: Claim, p_holm: float) -> Claim:
     survives = None if claim.verdict == OPEN else p_holm < LEVEL
-    return replace(claim, p_holm=float(f"{p_holm:.3g}"), survives=survives)
+    return replace(claim, p=_rounded(claim.p), p_holm=_rounded(p_holm), survives=survives)
+
+
+def _rounded(p: float | None) -> float | None:
+    return None if p is None else float(f"{p:.3g}")
 
 
 def write_claims(claims: Iterable[Claim], path: Path) -> None:

@@ -14,10 +14,11 @@ from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
 
+from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.format import count, percent
 from stellaris_jax.reproduce.history import Series, rounds_of
 from stellaris_jax.reproduce.store import Learned
-from stellaris_jax.timeline import RULES, Group
+from stellaris_jax.timeline import Group
 from stellaris_jax.training.loading import load_config
 
 FILE = "gate.csv"
@@ -68,7 +69,7 @@ NAMES = tuple(field.name for field in fields(Escapes))
 def escapes(figure: str, series: Series, curves: Sequence[Learned]) -> Escapes | None:
     """What the timelines of these seeds say; None where the series' rule has no gate."""
     config = load_config([*series.variant.overrides, *series.billing])
-    if not RULES[config.system.rule].gated:
+    if not register.rule[config.system.rule].gated:
         return None
     groups: list[Group] = []
     late: list[Group] = []

@@ -119,9 +119,10 @@ def cost(histories: Iterable[History]) -> list[float]:
 def within(histories: Iterable[History], axis: str, limit: float) -> list[float]:
     """What `final` would be had the runs ended at `limit` seconds (`seconds`) or dollars (`cost_usd`).
 
-    NaN of a run that had not been evaluated by then.
+    NaN of a run that had not been evaluated by then. A limit that is a mean of equal figures is not missed by rounding.
     """
-    counts = [(history, int(np.sum(getattr(history, axis) <= limit))) for history in histories]
+    end = limit * (1 + ROUNDING)
+    counts = [(history, int(np.sum(getattr(history, axis) <= end))) for history in histories]
     return [store.final(history.returns[:count].tolist()) if count else np.nan for history, count in counts]
 
 

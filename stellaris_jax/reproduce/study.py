@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from stellaris_jax.config.outputs import check_directory
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.reproduce import gate
 from stellaris_jax.reproduce.claims import OPEN, Claim, corrected, read_claims, write_claims
@@ -98,7 +99,8 @@ def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]
     for name in wanted:
         if not parts[name]:
             raise ConfigError(f"--figure {name} is not one of {', '.join(figures)}.")
-    study.results.mkdir(parents=True, exist_ok=True)
+    check_directory("--runs", study.runs)
+    check_directory("--results", study.results)
     for figure in chain.from_iterable(parts.values()):
         print(f"figure {figure}", flush=True)
         claims = figures[figure](study)

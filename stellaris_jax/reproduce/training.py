@@ -19,6 +19,7 @@ from typing import IO, Any
 import jax
 
 from stellaris_jax.config.compose import as_override
+from stellaris_jax.config.options import PLACES, options_of
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
@@ -28,14 +29,31 @@ from stellaris_jax.training.run import train
 
 BLOCK = 5
 """Seeds trained side by side in one run; more seeds are more runs, so that five become ten by adding five."""
-IRRELEVANT = ("seed", "num_seeds", "resume", "engine.", "run.", "checkpoint.", "env.timeout", "system.name",
+IRRELEVANT = ("seed", "num_seeds", "resume", "plugins", "engine.", "run.", "checkpoint.", "env.timeout", "system.name",
               "scaling.name", "platform.name", "delays.name", "prices.name")  # fmt: skip
 """Keys, or what keys begin with, that change nothing of what is learned."""
 
 
 def relevant(config: Config) -> dict[str, Any]:
     """The settings that change what is learned, by their keys."""
-    return {key: attrgetter(key)(config) for key in knobs() if not key.startswith(IRRELEVANT)}
+    keys = (key for key in knobs() if not key.startswith(IRRELEVANT) and not key.endswith(".options"))
+    return {key: attrgetter(key)(config) for key in keys}
+
+
+def first_key(section: str, option: str) -> str:
+    """What an option was called when the first results were kept."""
+    key = f"{section}.{option}"
+    return {"system.c": "system.softsync_c", "system.s": "system.ssp_s"}.get(key, key)
+
+
+def _options(config: Config) -> dict[str, Any]:
+    """Options that are not at their defaults, by the keys they had when the first results were kept."""
+    own = {}
+    for place in PLACES:
+        for name, option in options_of(place.kind[place.name(config)]).items():
+            if (value := place.options(config)[name]) != option.default:
+                own[first_key(place.section, name)] = value
+    return own
 
 
 def revisions(config: Config) -> list[str]:
@@ -65,8 +83,9 @@ class Variant:
         where runs lie, and how this machine computes them; the files it reads; and the package's own `revisions`."""
         config, plain = load_config([*self.overrides]), Config()
         own = {key: value for key, value in relevant(config).items() if value != attrgetter(key)(plain)}
+        own |= _options(config)
         if config.scaling.rule == "minionsrl":
-            own["scheduler"] = Scheduler.load(config.scaling.scheduler or SHIPPED).digest
+            own["scheduler"] = Scheduler.load(config.scaling.options["scheduler"] or SHIPPED).digest
         own |= dict.fromkeys(revisions(config), True)
         return sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
 

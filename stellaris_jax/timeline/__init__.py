@@ -2,11 +2,10 @@
 
 from stellaris_jax.timeline.plan import Cut, Invocation, Peers, Plan, PlanShape, build_plan, minibatch_order, wave_count
 from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
-from stellaris_jax.timeline.rules import RULES, Rule
+from stellaris_jax.timeline.rules import Rule
 from stellaris_jax.timeline.simulate import Timeline
 
 __all__ = [
-    "RULES",
     "Cut",
     "Gradient",
     "Group",

@@ -6,37 +6,161 @@ whole random state is one counter per stream.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 
-from stellaris_jax.config.tree import DelayConfig
+from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.schema import knob
+from stellaris_jax.config.tree import Config, DelayConfig
+from stellaris_jax.registry import register
 
 ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling")
 BLOCK = 1024
 
 
-def sample(model: DelayConfig, generator: np.random.Generator, size: int) -> np.ndarray:
-    """Draw `size` durations in seconds from a delay model (not `measured`, which draws nothing)."""
-    if model.kind == "constant":
-        return np.full(size, model.seconds)
-    if model.kind == "lognormal":
-        return model.seconds * np.exp(model.sigma * generator.standard_normal(size))
-    if model.kind == "pareto":
-        return model.seconds * (1.0 + generator.pareto(model.alpha, size))
-    raise ValueError(f"no delay model {model.kind!r}")
+class Delay(Optioned):
+    """A distribution of durations; the base of all delay models.
+
+    A duration is a function of one standard random number, whoever draws it: NumPy here, JAX where training jobs are
+    environments.
+
+    Attributes:
+      noise: the random number: `normal`, `exponential`, `uniform` (in [0, 1)), or nothing.
+      seconds: `delays.*.seconds`, the scale.
+    """
+
+    noise: ClassVar[str] = ""
+    FIXED: ClassVar[tuple[str, ...]] = ("seconds",)
+
+    def __init__(self, seconds: float = 1.0, options: Mapping[str, Any] | None = None):
+        super().__init__(options)
+        self.seconds = seconds
+
+    def durations(self, noise: Any, xp: ModuleType = np) -> Any:
+        """Seconds `[n]` from standard random numbers `[n]`, computed with `xp`, NumPy or JAX's."""
+        return xp.full(noise.shape, self.seconds)
+
+    @property
+    def typical(self) -> float:
+        """What a duration is about, in seconds."""
+        return self.seconds
+
+    def block(self, generator: np.random.Generator, number: int) -> list[float]:
+        """The durations number * BLOCK, ..., (number + 1) * BLOCK - 1 of a stream."""
+        seconds: list[float] = self.durations(_draw(self.noise, generator)).tolist()
+        return seconds
+
+
+def _draw(noise: str, generator: np.random.Generator) -> np.ndarray:
+    if noise == "uniform":
+        return generator.random(BLOCK)
+    if not noise:
+        return np.zeros(BLOCK)
+    numbers: np.ndarray = getattr(generator, f"standard_{noise}")(BLOCK)
+    return numbers
+
+
+@register.delay("constant")
+class Constant(Delay):
+    """Always `seconds`."""
+
+
+@register.delay("lognormal")
+class Lognormal(Delay):
+    """exp of a normal distribution, with median `seconds`."""
+
+    noise = "normal"
+    sigma: float = knob(0.5, "deviation of log-seconds", within="[0, 20]")
+
+    def durations(self, noise: Any, xp: ModuleType = np) -> Any:
+        return self.seconds * xp.exp(self.sigma * noise)
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield _positive(config, section)
+
+
+@register.delay("pareto")
+class Pareto(Delay):
+    """A heavy tail of stragglers, from `seconds` on."""
+
+    noise = "exponential"
+    alpha: float = knob(2.0, "tail index; smaller means heavier stragglers", within="[0.1, inf)")
+
+    def durations(self, noise: Any, xp: ModuleType = np) -> Any:
+        return self.seconds * (1.0 + xp.expm1(noise / self.alpha))
+
+    def block(self, generator: np.random.Generator, number: int) -> list[float]:
+        # As above but for the last bits, which timelines keep from release to release.
+        seconds: list[float] = (self.seconds * (1.0 + generator.pareto(self.alpha, BLOCK))).tolist()
+        return seconds
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield _positive(config, section)
+
+
+@register.delay("measured")
+class Measured(Delay):
+    """Durations of a table, in order and over again; drawn from it at random where a distribution is asked for."""
+
+    noise = "uniform"
+    table: list[float] = knob([], "measured durations in seconds", within="(0, inf)")
+
+    def durations(self, noise: Any, xp: ModuleType = np) -> Any:
+        return xp.asarray(self.table)[(noise * len(self.table)).astype(int)]
+
+    @property
+    def typical(self) -> float:
+        return sum(self.table) / len(self.table)
+
+    def block(self, generator: np.random.Generator, number: int) -> list[float]:
+        return [self.table[i % len(self.table)] for i in range(number * BLOCK, (number + 1) * BLOCK)]
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield (
+            len(delay_of(attrgetter(section)(config)).table) > 0,
+            f"{section}.kind=measured needs {section}.options.table, a list of seconds with at least one entry.",
+        )
+
+
+def _positive(config: Config, section: str) -> tuple[bool, str]:
+    delay: DelayConfig = attrgetter(section)(config)
+    return (
+        delay.seconds > 0,
+        f"{section}.seconds must be greater than 0 if {section}.kind is {delay.kind}, not {delay.seconds}.",
+    )
+
+
+def delay_of(config: DelayConfig) -> Any:
+    """The delay model of a configuration."""
+    return register.delay[config.kind](config.seconds, config.options)
+
+
+class Chance(Delay):
+    """Uniform in [0, 1): what failures are drawn from."""
+
+    noise = "uniform"
+
+    def durations(self, noise: Any, xp: ModuleType = np) -> Any:
+        return noise
 
 
 class Stream:
     """Durations of one kind of work, drawn a block at a time.
 
     Args:
-      model: the delay model; `None` draws uniforms in [0, 1) (used for failures).
+      model: the delay model.
       seed: seed of the run this timeline belongs to.
       entity: one of `ENTITIES`; different entities draw independently.
     """
 
-    def __init__(self, model: DelayConfig | None, seed: int, entity: str):
+    def __init__(self, model: Delay, seed: int, entity: str):
         self.model = model
         self.key = (seed, ENTITIES.index(entity))
         self.count = 0
@@ -44,15 +168,10 @@ class Stream:
         self._drawn = -1
 
     def __next__(self) -> float:
-        if self.model is not None and self.model.kind == "measured":
-            value = self.model.table[self.count % len(self.model.table)]
-            self.count += 1
-            return value
         block, offset = divmod(self.count, BLOCK)
         if block != self._drawn:
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, block])))
-            values = generator.random(BLOCK) if self.model is None else sample(self.model, generator, BLOCK)
-            self._block, self._drawn = values.tolist(), block
+            self._block, self._drawn = self.model.block(generator, block), block
         self.count += 1
         return self._block[offset]
 

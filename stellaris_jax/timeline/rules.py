@@ -1,22 +1,23 @@
 """When the parameter function aggregates, which gradients it takes and how much each is trusted.
 
-A rule sees staleness, counts and clocks, never gradient values. To add one, subclass `Rule` and enter it in
-`RULES`; nothing else in the package has to know.
+A rule sees staleness, counts and clocks, never gradient values. To add one, subclass `Rule` and register it; nothing
+else in the package has to know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from stellaris_jax.config.tree import SystemConfig
+from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.schema import knob
+from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import register
+from stellaris_jax.timeline.records import Gradient
+from stellaris_jax.timeline.view import View
 
-if TYPE_CHECKING:
-    from stellaris_jax.timeline.records import Gradient
-    from stellaris_jax.timeline.simulate import Timeline
 
-
-class Rule:
+class Rule(Optioned):
     """Aggregates all that is queued at every push; the base of all rules.
 
     Attributes:
@@ -26,12 +27,14 @@ class Rule:
     """
 
     gated = False
+    weighting: bool = knob(True, "weight gradients by staleness (Eq. 4); false gives every gradient weight 1")
+    root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
 
-    def __init__(self, system: SystemConfig):
-        self.system = system
+    def __init__(self, options: Mapping[str, Any] | None = None):
+        super().__init__(options)
         self.round = 0
 
-    def may_start(self, learner: int, timeline: Timeline) -> bool:
+    def may_start(self, learner: int, view: View) -> bool:
         """Whether a free learner may take the next minibatch now."""
         return True
 
@@ -39,7 +42,7 @@ class Rule:
         """Told of every gradient that is pushed."""
         self.round = max(self.round, gradient.fragment)
 
-    def ready(self, staleness: Sequence[int], timeline: Timeline) -> bool:
+    def ready(self, staleness: Sequence[int], view: View) -> bool:
         """Whether to aggregate now, given the staleness of every queued gradient (never empty)."""
         return True
 
@@ -49,8 +52,8 @@ class Rule:
 
     def weight(self, staleness: int) -> float:
         """Eq. 4: staleness^(-1/v), 1 for a fresh gradient; 1 throughout where weighting is off."""
-        if self.system.weighting and staleness > 0:
-            return float(staleness ** (-1.0 / self.system.root))
+        if self.weighting and staleness > 0:
+            return float(staleness ** (-1.0 / self.root))
         return 1.0
 
     def aggregated(self, staleness: Sequence[int]) -> None:
@@ -60,13 +63,8 @@ class Rule:
         """The bound on mean staleness in force (beta_k), `None` while there is none."""
         return None
 
-    def state(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "system"}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-
+@register.rule("async")
 class Async(Rule):
     """Every gradient is applied alone as it arrives."""
 
@@ -74,38 +72,57 @@ class Async(Rule):
         return 1
 
 
+@register.rule("central")
 class Central(Async):
     """One learner that waits for every update: ordinary sequential minibatch descent."""
 
-    def may_start(self, learner: int, timeline: Timeline) -> bool:
-        return not timeline.aggregating
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        learners = config.system.learners
+        yield learners == 1, f"system.rule=central has one learner, so system.learners must be 1, not {learners}."
+
+    def may_start(self, learner: int, view: View) -> bool:
+        return not view.aggregating
 
 
+@register.rule("allreduce")
 class AllReduce(Rule):
     """Synchronous data parallelism: all learners compute on one version and are averaged together."""
 
-    def may_start(self, learner: int, timeline: Timeline) -> bool:
-        return not timeline.aggregating and all(g.learner != learner for g in timeline.queue)
+    def may_start(self, learner: int, view: View) -> bool:
+        return not view.aggregating and all(g.learner != learner for g in view.queue)
 
-    def ready(self, staleness: Sequence[int], timeline: Timeline) -> bool:
-        everyone = len(staleness) >= self.system.learners
-        return everyone or (not timeline.pointers and not timeline.running)
+    def ready(self, staleness: Sequence[int], view: View) -> bool:
+        everyone = len(staleness) >= view.learners
+        return everyone or (not view.pointers and not view.running)
 
 
+@register.rule("softsync")
 class SoftSync(Rule):
     """n-softsync (Zhang et al. 2016): aggregate after any c gradients."""
 
-    def ready(self, staleness: Sequence[int], timeline: Timeline) -> bool:
-        return len(staleness) >= self.system.softsync_c
+    c: int = knob(4, "gradients per aggregation (c)", within="[1, inf)")
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        c, learners = cls(config.system.options).c, config.system.learners
+        yield c <= learners, f"system.options.c={c} must be at most system.learners={learners}."
+
+    def ready(self, staleness: Sequence[int], view: View) -> bool:
+        return len(staleness) >= self.c
 
 
+@register.rule("ssp")
 class StaleSynchronous(Async):
     """SSP (Ho et al. 2013): a learner may be at most s iterations ahead of the slowest."""
 
-    def may_start(self, learner: int, timeline: Timeline) -> bool:
-        return timeline.iterations[learner] - min(timeline.iterations) <= self.system.ssp_s
+    s: int = knob(2, "iterations a learner may run ahead of the slowest (s)", within="[0, inf)")
+
+    def may_start(self, learner: int, view: View) -> bool:
+        return view.iterations[learner] - min(view.iterations) <= self.s
 
 
+@register.rule("stellaris")
 class Stellaris(Rule):
     """Mean staleness of the queue at most beta_k = delta_max * d^k (Eq. 3).
 
@@ -113,15 +130,16 @@ class Stellaris(Rule):
     """
 
     gated = True
+    decay: float = knob(0.96, "decay of the staleness threshold per round (d of Eq. 3)", within="(0, 1]")
 
-    def __init__(self, system: SystemConfig):
-        super().__init__(system)
+    def __init__(self, options: Mapping[str, Any] | None = None):
+        super().__init__(options)
         self.largest = 0
 
     def threshold(self) -> float | None:
-        return self.largest * self.system.decay**self.round if self.round > 0 else None
+        return self.largest * self.decay**self.round if self.round > 0 else None
 
-    def ready(self, staleness: Sequence[int], timeline: Timeline) -> bool:
+    def ready(self, staleness: Sequence[int], view: View) -> bool:
         beta = self.threshold()
         return beta is None or sum(staleness) <= beta * len(staleness)
 
@@ -130,6 +148,7 @@ class Stellaris(Rule):
             self.largest = max(self.largest, *staleness)
 
 
+@register.rule("artifact")
 class Artifact(Rule):
     """What the released code does, for comparison.
 
@@ -139,9 +158,10 @@ class Artifact(Rule):
     """
 
     gated = True
+    decay: float = knob(0.96, "decay of the staleness threshold per round (d of Eq. 3)", within="(0, 1]")
 
-    def __init__(self, system: SystemConfig):
-        super().__init__(system)
+    def __init__(self, options: Mapping[str, Any] | None = None):
+        super().__init__(options)
         self.largest = 0
         self.stale_gradients = 0
         self.round_total = 0
@@ -157,33 +177,21 @@ class Artifact(Rule):
     def threshold(self) -> float | None:
         if self.largest == 0:
             return None
-        bound = int(self.largest * self.system.decay**self.round) + 1
+        bound = int(self.largest * self.decay**self.round) + 1
         return float(min(max(bound, 1), self.largest))
 
-    def ready(self, staleness: Sequence[int], timeline: Timeline) -> bool:
+    def ready(self, staleness: Sequence[int], view: View) -> bool:
         bound = self.threshold()
         return bound is None or sum(staleness) <= bound * len(staleness)
 
     def weight(self, staleness: int) -> float:
-        if not self.system.weighting or self.stale_gradients == 0:
-            factor = 1.0
-        else:
-            factor = self.stale_gradients ** (-1.0 / self.system.root)
+        factor = 1.0
+        if self.weighting and self.stale_gradients > 0:
+            factor = self.stale_gradients ** (-1.0 / self.root)
         if staleness > 0:
             self.stale_gradients += 1
-        return 1.0 if factor < self.system.decay else float(factor)
+        return 1.0 if factor < self.decay else float(factor)
 
     def aggregated(self, staleness: Sequence[int]) -> None:
         self.round_total += sum(staleness)
         self.round_count += len(staleness)
-
-
-RULES: dict[str, type[Rule]] = {
-    "allreduce": AllReduce,
-    "central": Central,
-    "async": Async,
-    "softsync": SoftSync,
-    "ssp": StaleSynchronous,
-    "stellaris": Stellaris,
-    "artifact": Artifact,
-}

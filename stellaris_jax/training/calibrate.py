@@ -69,7 +69,7 @@ def _seconds(part: Callable[[], Any]) -> float:
 def write(table: Table, path: Path, about: str) -> None:
     """A file of group `delays` whose name is the path's."""
     rows = [
-        f"{name}: {{kind: measured, table: [{', '.join(f'{seconds:.3g}' for seconds in values)}]}}"
+        f"{name}: {{kind: measured, options: {{table: [{', '.join(f'{seconds:.3g}' for seconds in values)}]}}}}"
         for name, values in table.items()
     ]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -114,6 +114,8 @@ class Checkpoints:
         handlers = {"state": ocp.StandardCheckpointHandler(use_ocdbt=merged), "host": ocp.JsonCheckpointHandler()}
         for name in ("absl", "asyncio"):
             logging.getLogger(name).addFilter(_is_news)
+        if not isinstance(sys.unraisablehook, _DeafToAsyncio):
+            sys.unraisablehook = _DeafToAsyncio(sys.unraisablehook)
         self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
         self.actions = ActionLog(self.directory.with_name("actions.bin"))
 
@@ -167,7 +169,6 @@ class Checkpoints:
         A damaged one is passed over for the one before, and `note` is told. The next `save` sets it aside.
         """
         wanted, damaged = self.rounds(), []
-        loud, sys.unraisablehook = sys.unraisablehook, _deaf_to_asyncio(sys.unraisablehook)
         for candidate in reversed(wanted):
             try:
                 state, host = self._read(candidate, abstract)
@@ -176,8 +177,6 @@ class Checkpoints:
                 note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
                 continue
             self._damaged = damaged
-            if not damaged:
-                sys.unraisablehook = loud
             return candidate, state, host
         raise CheckpointError(
             f"there is no intact checkpoint in {self.directory}" + (f" (tried rounds {wanted})." if wanted else ".")
@@ -230,11 +229,15 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "orbax" not in record.pathname and not re.search("never retrieved.*(zarr|OCDBT)", record.getMessage(), re.S)
 
 
-def _deaf_to_asyncio(hook: Callable[[Any], None]) -> Callable[[Any], None]:
-    """`hook`, but for what TensorStore's threads meet that go on with reads whose event loop Orbax has closed."""
+class _DeafToAsyncio:
+    """`sys.unraisablehook`, but for what TensorStore's threads meet that go on with files given up by Orbax.
 
-    def heard(unraisable: Any) -> None:
+    They may do so at any time after a damaged file or a full disk, and tell at length that the event loop is closed.
+    """
+
+    def __init__(self, hook: Callable[[Any], Any]):
+        self.hook = hook
+
+    def __call__(self, unraisable: Any) -> None:
         if not any("asyncio" in frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)):
-            hook(unraisable)
-
-    return heard
+            self.hook(unraisable)

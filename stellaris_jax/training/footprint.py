@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
 import jax
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.memory import Part, check_fits
+from stellaris_jax.config.options import completed, value_of
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
+from stellaris_jax.registry import register
 
 WORD = 4
 """Bytes of a number on a device."""
@@ -83,7 +84,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
 
     def of(*keys: str) -> tuple[str, ...]:
         """The settings of these keys and of num_seeds, without those that add nothing."""
-        settings = {key: attrgetter(key)(config) for key in (*keys, "num_seeds")}
+        settings = {key: value_of(config, key) for key in (*keys, "num_seeds")}
         return tuple(f"{key}={value}" for key, value in settings.items() if value not in (0, 1, []))
 
     numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
@@ -98,10 +99,11 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     yield Part("policies and optimizers", copies * 4 * policy, 0, of("network.hidden"))
     yield Part("gradients", seeds * static.lanes * policy, 0, of("engine.lanes", "network.hidden"))
 
-    if config.scaling.rule == "nitro":
-        vectors = min(config.scaling.lanczos, sizes.parameters)
+    rule = register.scaling[config.scaling.rule]
+    if rule.probe == "curvature":
+        vectors = min(completed(rule, config.scaling.options)["lanczos"], sizes.parameters)
         basis = seeds * vectors * (policy + WORD * vectors)
-        yield Part("Lanczos vectors", basis, 0, of("scaling.lanczos", "network.hidden"))
+        yield Part("Lanczos vectors", basis, 0, of("scaling.options.lanczos", "network.hidden"))
 
     each = sizes.state + sizes.observation
     yield Part("environments", copies * envs * each, 0, of("env.num_envs", "env.frame_stack"))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.config.compose import compose_config
+from stellaris_jax.config.options import complete
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.validation import check_values, require
 
@@ -25,6 +26,7 @@ def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = N
 
 def checked(config: Config) -> Config:
     """The configuration, if it can run, with the full name of its environment. Raises ConfigError."""
+    complete(config)
     validate(config)
     # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
     from stellaris_jax.envs.registry import resolve

@@ -63,7 +63,7 @@ class Accounts:
 
     def gate(self, usages: list[Usage]) -> dict[str, int | None]:
         """Groups aggregated so far, and how many of them the gate had refused, over all seeds; None without a gate."""
-        if not RULES[self.config.system.rule].gated:
+        if not register.rule[self.config.system.rule].gated:
             return {"gate_escapes": None, "gate_groups": None}
         return {
             "gate_escapes": sum(usage.escapes for usage in usages),
@@ -107,7 +107,7 @@ class Accounts:
             "gate": mean(gates) if gates else None,
             **self.gate(usages),
             "group_size": mean([len(group.gradients) for group in groups]),
-            "actor_staleness": mean([record.arrived - record.behaviour_version for record in row]),
+            "actor_staleness": data_lag(row, [record.behaviour_version for record in row]),
             "learning_rate": self.config.algorithm.learning_rate * factor * self._trust(groups),
             **{name: mean(values) for name, values in money.items()},
             "occupancy": useful / computed if computed else 1.0,
@@ -190,6 +190,15 @@ class Accounts:
             "dropped_gradients": sum(u.dropped for u in usages),
             "failed_invocations": sum(u.failures for u in usages),
         }
+
+
+def data_lag(row: Iterable[Round], versions: Iterable[int]) -> float:
+    """Versions between a round's policy, of `versions` by seed, and the newest one when its data was complete.
+
+    The mean over seeds whose actors have rolled something: what is finished has no data.
+    """
+    pairs = zip(row, versions, strict=True)
+    return mean([record.arrived - version for record, version in pairs if record.actors > 0])
 
 
 def mean(values: Iterable[float], empty: float = 0.0) -> float:

@@ -99,7 +99,7 @@ def train(config: Config) -> dict[str, Any]:
         if is_carried_over(config):
             display.note(
                 f"actors are chosen by the scheduler that comes with the package, trained on {SHIPPED_FOR}; "
-                f"{command('schedule')} makes one for other jobs (scaling.scheduler=PATH)"
+                f"{command('schedule')} makes one for other jobs (scaling.options.scheduler=PATH)"
             )
         session = Session(run_dir, trainer, telemetry, display, checkpoints, signals)
         summary = session.finish(session.run())
@@ -141,7 +141,7 @@ class Session:
             self._rescue()
             if not self.signals.caught:
                 raise
-        except Exception:
+        except (Exception, SystemExit):  # rich ends a program whose output nobody reads any more
             self._rescue()
             raise
         except Abandoned:

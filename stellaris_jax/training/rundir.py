@@ -93,6 +93,8 @@ def _named(config: Config) -> tuple[Path, bool]:
         path.mkdir(exist_ok=True)
     except OSError as error:
         raise ConfigError(f"run.dir={_short(path)} cannot be made: {reason(error)}.") from None
+    except RecursionError:  # of thousands of directories, one inside the other
+        raise ConfigError(f"run.dir={_short(path)} cannot be made: it is too deep.") from None
     return path, True
 
 

@@ -11,6 +11,7 @@ from stellaris_jax.agent.losses.common import LossInputs, LossMetrics
 from stellaris_jax.agent.losses.impact import impact_loss
 from stellaris_jax.agent.losses.impala import impala_loss
 from stellaris_jax.agent.losses.ppo import ppo_loss
+from stellaris_jax.registry import register
 
 
 class Algorithm(NamedTuple):
@@ -25,8 +26,6 @@ class Algorithm(NamedTuple):
     target_network: bool = False
 
 
-ALGORITHMS = {
-    "ppo": Algorithm(ppo_loss),
-    "impala": Algorithm(impala_loss, sequences=True),
-    "impact": Algorithm(impact_loss, sequences=True, target_network=True),
-}
+register.algorithm("ppo")(Algorithm(ppo_loss))
+register.algorithm("impala")(Algorithm(impala_loss, sequences=True))
+register.algorithm("impact")(Algorithm(impact_loss, sequences=True, target_network=True))

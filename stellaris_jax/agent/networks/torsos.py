@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
 
 from stellaris_jax.agent.networks.convolution import Conv, Initializer, max_pool
 from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.registry import register
 
 
 class Layer(NamedTuple):
@@ -19,14 +21,6 @@ class Layer(NamedTuple):
     stride: int
     padding: str
 
-
-LAYERS: dict[str, tuple[Layer, ...]] = {
-    # RLlib's for 84 x 84, taken over by "Stellaris" (SC'24, Table II): the last filters see all of such an image.
-    "rllib_cnn": (Layer(16, 8, 4, "SAME"), Layer(32, 4, 2, "SAME"), Layer(256, 11, 1, "VALID")),
-    "nature_cnn": (Layer(32, 8, 4, "VALID"), Layer(64, 4, 2, "VALID"), Layer(64, 3, 1, "VALID")),  # Mnih et al. 2015
-    "minatar_cnn": (Layer(16, 3, 1, "VALID"),),  # Young & Tian 2019
-}
-"""Torsos that are convolutions one after the other, each behind a ReLU."""
 
 IMPALA_FEATURES = (16, 32, 32)
 
@@ -52,6 +46,7 @@ class Impala(nn.Module):
     """
 
     kernel_init: Initializer
+    smallest_image: ClassVar[int] = 1
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -64,28 +59,53 @@ class Impala(nn.Module):
         return nn.relu(x)
 
 
+@dataclass(frozen=True)
+class Convolutions:
+    """A torso of convolutions one after the other, each behind a ReLU."""
+
+    layers: tuple[Layer, ...]
+
+    def __call__(self, kernel_init: Initializer) -> nn.Module:
+        return Stack(self.layers, kernel_init)
+
+    @property
+    def smallest_image(self) -> int:
+        """Pixels a side of the smallest image of which it makes anything."""
+        side = 1
+        for layer in reversed(self.layers):
+            side = (side - 1) * layer.stride + (layer.kernel if layer.padding == "VALID" else 1)
+        return side
+
+
+@register.torso("mlp")
+def mlp(kernel_init: Initializer) -> None:
+    """Dense layers alone."""
+
+
+# RLlib's for 84 x 84, taken over by "Stellaris" (SC'24, Table II): the last filters see all of such an image.
+register.torso("rllib_cnn")(
+    Convolutions((Layer(16, 8, 4, "SAME"), Layer(32, 4, 2, "SAME"), Layer(256, 11, 1, "VALID")))
+)
+# Mnih et al. 2015
+register.torso("nature_cnn")(
+    Convolutions((Layer(32, 8, 4, "VALID"), Layer(64, 4, 2, "VALID"), Layer(64, 3, 1, "VALID")))
+)
+register.torso("impala_cnn")(Impala)
+# Young & Tian 2019
+register.torso("minatar_cnn")(Convolutions((Layer(16, 3, 1, "VALID"),)))
+
+
 def torso(name: str, kernel_init: Initializer) -> nn.Module | None:
     """The module of `network.torso`; `None` for `mlp`, which has dense layers alone."""
-    if name == "mlp":
-        return None
-    return Impala(kernel_init) if name == "impala_cnn" else Stack(LAYERS[name], kernel_init)
+    module: nn.Module | None = register.torso[name](kernel_init)
+    return module
 
 
 def check_observation(name: str, shape: tuple[int, ...]) -> None:
-    """Raise ConfigError for observations `shape` that a torso cannot read."""
-    if name == "mlp":
-        return
-    side = smallest_image(name)
-    if len(shape) != 3 or min(shape[:2]) < side:
+    """Raise ConfigError for observations `shape` that a torso, one with a `smallest_image`, cannot read."""
+    side = getattr(register.torso[name], "smallest_image", 0)
+    if side and (len(shape) != 3 or min(shape[:2]) < side):
         raise ConfigError(
             f"network.torso={name} needs images of at least {side}x{side} pixels, [height, width, channels], but the "
             f"environment's observations are {list(shape)}; network.torso=mlp takes any."
         )
-
-
-def smallest_image(name: str) -> int:
-    """Pixels a side of the smallest image of which a torso makes anything."""
-    side = 1
-    for layer in reversed(LAYERS.get(name, ())):
-        side = (side - 1) * layer.stride + (layer.kernel if layer.padding == "VALID" else 1)
-    return side

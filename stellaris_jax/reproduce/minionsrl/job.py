@@ -26,6 +26,7 @@ from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
 from stellaris_jax.envs.names import like
 from stellaris_jax.timeline import Invocation, Usage
 from stellaris_jax.timeline.billing import bill
+from stellaris_jax.timeline.delays import Measured, delay_of
 from stellaris_jax.timeline.scaling.scheduler import FEATURES, LIMIT, Scales, features
 from stellaris_jax.timeline.scaling.width import width_of
 
@@ -213,12 +214,11 @@ class JobEnv(AutoResetEnv):
         return features(self.scales, state.round, loss, state.reward, kl, learner, actor, seconds, left, jnp)
 
 
-def draw(model: DelayConfig, key: Array, size: int) -> Array:
-    """`size` durations in seconds, as `stellaris_jax.timeline.delays.sample` draws them; of a table, at random."""
-    if model.kind == "constant":
-        return jnp.full(size, model.seconds)
-    if model.kind == "lognormal":
-        return model.seconds * jnp.exp(model.sigma * jax.random.normal(key, (size,)))
-    if model.kind == "pareto":
-        return model.seconds * jax.random.pareto(key, model.alpha, (size,))
-    return jax.random.choice(key, jnp.asarray(model.table), (size,))
+def draw(delay: DelayConfig, key: Array, size: int) -> Array:
+    """`size` durations in seconds of a delay model; of a table, at random."""
+    model = delay_of(delay)
+    if isinstance(model, Measured):
+        return jax.random.choice(key, jnp.asarray(model.table), (size,))
+    noise = getattr(jax.random, model.noise)(key, (size,)) if model.noise else jnp.zeros(size)
+    durations: Array = model.durations(noise, jnp)
+    return durations

@@ -30,9 +30,9 @@ RULES: dict[str, tuple[str, ...]] = {
     "all actors": ("scaling=max",),
     "Hydrozoa": ("scaling=hydrozoa",),
     "KungFu": ("scaling=kungfu",),
-    "KungFu's code": ("scaling=kungfu", "scaling.mode=artifact"),
+    "KungFu's code": ("scaling=kungfu", "scaling.options.mode=artifact"),
     "MinionsRL": ("scaling=minionsrl", "scaling.target=300", "scaling.budget=0.5", "scaling.ends=false"),
-    "Nitro's code": ("scaling=nitro", "scaling.mode=artifact"),
+    "Nitro's code": ("scaling=nitro", "scaling.options.mode=artifact"),
 }
 """Rules by their names in the figures. MinionsRL's scheduler is the one that ships, trained on CartPole; its state has
 shares of a return and of dollars as Nitro's Fig. 17 has them. "Code" is what Nitro's released code has for a rule; of
@@ -176,7 +176,7 @@ def detection(study: Study) -> list[Claim]:
     for env in study.envs or ("hopper",):
         measured: dict[str, list[float]] = {}
         for name, subsample in (("sub-sampled", 1), ("whole batch", 0)):
-            overrides = [f"experiment=nitro/{env}", f"scaling.subsample={subsample}", "scaling.actors=16"]
+            overrides = [f"experiment=nitro/{env}", f"scaling.options.subsample={subsample}", "scaling.actors=16"]
             trainer = Trainer(load_config(overrides))
             trainer.run(1)
             trainer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant
 
@@ -25,8 +26,8 @@ _INSIDE = ("system.learner_billing=serverless", "system.truncation=weight")
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "stellaris": ("system=stellaris",),
-    **{f"softsync-c{c}": ("system=softsync", f"system.softsync_c={c}", *_INSIDE) for c in (2, 4, 8)},
-    **{f"ssp-s{s}": ("system=ssp", f"system.ssp_s={s}", *_INSIDE) for s in (1, 2, 3)},
+    **{f"softsync-c{c}": ("system=softsync", f"system.options.c={c}", *_INSIDE) for c in (2, 4, 8)},
+    **{f"ssp-s{s}": ("system=ssp", f"system.options.s={s}", *_INSIDE) for s in (1, 2, 3)},
     "async": ("system=async", *_INSIDE),
     "no-truncation": ("system=stellaris_no_truncation",),
     "surrogate": ("system=stellaris", "system.truncation=surrogate"),
@@ -68,6 +69,14 @@ def tuned(study: Study, env: str, system: str, algorithm: str = "ppo") -> Varian
 
 
 def _best(study: Study, candidates: list[Variant]) -> Variant:
-    """The variant with the highest mean final return over the tuning seeds."""
+    """The variant with the highest mean final return over the tuning seeds; one that is not finite is no candidate.
+
+    Raises RunError if there is none.
+    """
     found = study.learned(candidates, TUNING_SEEDS)
-    return max(candidates, key=lambda candidate: np.mean([one.final_return for one in found[candidate]]))
+    means = {candidate: np.mean([one.final_return for one in found[candidate]]) for candidate in candidates}
+    finite = [candidate for candidate in candidates if np.isfinite(means[candidate])]
+    if not finite:
+        names = ", ".join(candidate.name for candidate in candidates)
+        raise RunError(f"none of {names} ends with a finite return on the tuning seeds, so none of them is the best.")
+    return max(finite, key=lambda candidate: means[candidate])

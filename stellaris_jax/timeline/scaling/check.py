@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.timeline.scaling.scheduler import Scheduler
-from stellaris_jax.timeline.scaling.width import CONSTANT, is_scaled, width_of
+from stellaris_jax.timeline.scaling.width import is_constant, is_scaled, width_of
 
 
 def conditions(c: Config) -> Iterator[tuple[bool, str]]:
     """Conditions on the number of actors, where it is not simply all of the platform's."""
     scaling = c.scaling
-    for rule, needs in {"adapt": ("target",), "minionsrl": ("target", "budget")}.items():
-        for key in needs:
-            value = getattr(scaling, key)
-            yield (
-                scaling.rule != rule or value > 0.0,
-                f"scaling.{key}={value} must be greater than 0 under scaling.rule={rule}, which goes by shares of it.",
-            )
-    if scaling.rule == "minionsrl" and scaling.scheduler:
-        Scheduler.load(scaling.scheduler)
     if not is_scaled(c):
         return
     width = width_of(c)
@@ -38,6 +28,6 @@ def conditions(c: Config) -> Iterator[tuple[bool, str]]:
             f"scaling.{key}={getattr(scaling, key)} must be at most scaling.maximum={width.maximum}.",
         )
     yield (
-        scaling.rule in CONSTANT or scaling.actors == 0 or scaling.actors >= width.minimum,
+        is_constant(c) or scaling.actors == 0 or scaling.actors >= width.minimum,
         f"scaling.actors={scaling.actors}, of the first round, must be at least scaling.minimum={width.minimum}.",
     )

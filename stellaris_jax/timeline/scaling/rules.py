@@ -1,19 +1,23 @@
 """Rules that choose how many actors the next round has, from what was observed of the last one.
 
-To add one, subclass `Scaling` and enter it in `SCALINGS`; nothing else in the package has to know. A rule lives on the
+To add one, subclass `Scaling` and register it; nothing else in the package has to know. A rule lives on the
 host, one for each seed. What it knows is plain JSON data, so that a resumed run chooses as the uninterrupted one does.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from stellaris_jax.config.tree import ScalingConfig
+from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.schema import knob
+from stellaris_jax.config.tree import Config, ScalingConfig
+from stellaris_jax.registry import register
 from stellaris_jax.timeline.scaling.noise import noise_scale
-from stellaris_jax.timeline.scaling.ratio import curvature_ratio
-from stellaris_jax.timeline.scaling.width import Width
+from stellaris_jax.timeline.scaling.ratio import MODES, curvature_ratio
+from stellaris_jax.timeline.scaling.width import Width, width_of
 
 
 @dataclass(frozen=True)
@@ -38,21 +42,32 @@ class Observation:
     probe: tuple[float, ...] = ()
 
 
-class Scaling:
-    """As many actors in every round; the base of all rules, and rule `fixed`.
+class Scaling(Optioned):
+    """As many actors in every round; the base of all rules.
 
     Attributes:
       probe: what is measured on the device after every round: `curvature` (smallest and largest eigenvalue), `noise`
         (squared norms of small and big gradients, and their sizes), or nothing.
+      constant: all its rounds have the same number of actors.
+      detects: it takes (simulated) time to measure the last round before the next one's actors can be invoked.
       finished: the target is reached or the budget spent; there are no more rounds.
     """
 
     probe: ClassVar[str] = ""
+    constant: ClassVar[bool] = False
+    detects: ClassVar[bool] = False
+    FIXED: ClassVar[tuple[str, ...]] = ("config", "width")
 
     def __init__(self, config: ScalingConfig, width: Width):
+        super().__init__(config.options)
         self.config, self.width = config, width
         self.finished = False
         self.next = config.actors or width.minimum
+
+    @classmethod
+    def of(cls, config: Config) -> Scaling:
+        """The rule of one seed of a configuration."""
+        return cls(config.scaling, width_of(config))
 
     @property
     def actors(self) -> int:
@@ -61,7 +76,7 @@ class Scaling:
 
     def observe(self, seen: Observation) -> None:
         """Take the last round into account."""
-        reached = self.config.target != 0.0 and seen.reward >= self.config.target
+        reached = self.config.target is not None and seen.reward >= self.config.target
         spent = self.config.budget > 0.0 and seen.cost_usd >= self.config.budget
         self.finished = self.finished or (self.config.ends and (reached or spent))
         if not self.finished:
@@ -71,28 +86,37 @@ class Scaling:
         """Actors of the next round, within the width."""
         return self.next
 
-    def state(self) -> dict[str, Any]:
-        """Everything that changes, as JSON data."""
-        return {key: value for key, value in vars(self).items() if key not in ("config", "width")}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state()` returned."""
-        vars(self).update(state)
+@register.scaling("fixed")
+class Fixed(Scaling):
+    """As many actors in every round."""
+
+    constant = True
 
 
+@register.scaling("max")
 class Max(Scaling):
     """All actors in every round (MinionsRL-Max, AAAI'24, §5.2)."""
+
+    constant = True
 
     def __init__(self, config: ScalingConfig, width: Width):
         super().__init__(config, width)
         self.next = width.maximum
 
 
+@register.scaling("adapt")
 class Adapt(Scaling):
     """As large a share of the actors as the return has come of its target (MinionsRL-Adapt, AAAI'24, §5.2).
 
     I_k = clip(J_k / J I_max, I_min, I_max), where J_k is the mean return of the last n rounds in which episodes ended.
     """
+
+    window: int = knob(6, "rounds looked back on (n)", within="[1, inf)")
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield greater_than_zero(config, "target")
 
     def __init__(self, config: ScalingConfig, width: Width):
         super().__init__(config, width)
@@ -100,20 +124,24 @@ class Adapt(Scaling):
 
     def choose(self, seen: Observation) -> int:
         if math.isfinite(seen.reward):
-            self.rewards = [*self.rewards, seen.reward][-self.config.window :]
+            self.rewards = [*self.rewards, seen.reward][-self.window :]
         if not self.rewards:
             return self.next
         reached = sum(self.rewards) / len(self.rewards)
-        return self.width.clip(reached / self.config.target * self.width.maximum)
+        return self.width.clip(reached / (self.config.target or 1.0) * self.width.maximum)
 
 
+@register.scaling("hydrozoa")
 class Hydrozoa(Scaling):
     """Twice as many actors every `interval` rounds (Hydrozoa, as Nitro, VLDB'25, §6.2, compares with it)."""
 
+    interval: int = knob(10, "rounds between doublings", within="[1, inf)")
+
     def choose(self, seen: Observation) -> int:
-        return self.width.clip(2 * self.next) if seen.round % self.config.interval == 0 else self.next
+        return self.width.clip(2 * self.next) if seen.round % self.interval == 0 else self.next
 
 
+@register.scaling("kungfu")
 class KungFu(Scaling):
     """As many times more actors as the gradient noise scale has grown, never fewer (KungFu, as Nitro compares with it).
 
@@ -124,6 +152,11 @@ class KungFu(Scaling):
     """
 
     probe = "noise"
+    mode: str = knob(
+        "paper",
+        "noise compared with that of the last change (paper), or with the first round's, as in Nitro's code (artifact)",
+        choices=MODES,
+    )
 
     def __init__(self, config: ScalingConfig, width: Width):
         super().__init__(config, width)
@@ -138,11 +171,12 @@ class KungFu(Scaling):
         if scale <= self.scale:
             return self.next
         wider = self.width.clip(self.next * min(scale / self.scale, self.width.maximum))
-        if wider > self.next and self.config.mode == "paper":
+        if wider > self.next and self.mode == "paper":
             self.scale = scale
         return wider
 
 
+@register.scaling("nitro")
 class Nitro(Scaling):
     """Boost while the objective is concave around the policy (Nitro, VLDB'25, §5).
 
@@ -156,23 +190,33 @@ class Nitro(Scaling):
     """
 
     probe = "curvature"
+    detects = True
+    window: int = knob(6, "rounds looked back on (n)", within="[1, inf)")
+    decay: float = knob(0.96, "decay of the boosting score per round (d)", within="(0, 1]")
+    mode: str = knob(
+        "paper", "score, window and floor as the paper has them, or as its released code does", choices=MODES
+    )
+    lanczos: int = knob(20, "Lanczos steps, each a Hessian-vector product", within="[2, inf)")
+    subsample: int = knob(
+        1, "minibatches of the round that curvature is measured on; 0: all of its first epoch", within="[0, 1e6]"
+    )
 
     def __init__(self, config: ScalingConfig, width: Width):
         super().__init__(config, width)
         self.ratios: list[float] = []
 
     def choose(self, seen: Observation) -> int:
-        ratio = curvature_ratio(seen.probe[0], seen.probe[1], self.config.mode)
+        ratio = curvature_ratio(seen.probe[0], seen.probe[1], self.mode)
         if math.isnan(ratio):
             return self.next
-        decay, most = self.config.decay, self.width.maximum
-        if self.config.mode == "artifact":
+        decay, most = self.decay, self.width.maximum
+        if self.mode == "artifact":
             decayed = ratio * decay**seen.round
-            self.ratios = [*self.ratios, decayed, ratio][-self.config.window :]
+            self.ratios = [*self.ratios, decayed, ratio][-self.window :]
             score = 1.0 - boost(decayed, self.ratios) if len(self.ratios) > 2 else 1.0
             floor = max(most * decay ** (seen.round**2), self.width.minimum)
             return self.width.clip(max(most * score, floor))
-        self.ratios = [*self.ratios, ratio][-self.config.window :]
+        self.ratios = [*self.ratios, ratio][-self.window :]
         return self.width.clip(most * boost(ratio, self.ratios) * decay**seen.round)
 
 
@@ -183,3 +227,13 @@ def boost(ratio: float, window: list[float]) -> float:
         return 0.0
     low, high = min(finite), max(finite)
     return (high - ratio) / (high - low) if high > low else 1.0
+
+
+def greater_than_zero(config: Config, key: str) -> tuple[bool, str]:
+    """The condition of a rule that goes by shares of a target or budget."""
+    value = getattr(config.scaling, key)
+    return (
+        value is not None and value > 0.0,
+        f"scaling.{key}={'null' if value is None else value} must be greater than 0 under "
+        f"scaling.rule={config.scaling.rule}, which goes by shares of it.",
+    )

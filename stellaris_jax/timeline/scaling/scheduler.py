@@ -8,18 +8,22 @@ another job. A scheduler is a file of weights; acting on it takes NumPy alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from stellaris_jax.config.commands import command
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.options import completed
+from stellaris_jax.config.schema import ConfigError, knob
 from stellaris_jax.config.tree import Config, ScalingConfig
-from stellaris_jax.timeline.scaling.rules import Observation, Scaling
-from stellaris_jax.timeline.scaling.width import Width
+from stellaris_jax.registry import register
+from stellaris_jax.timeline.delays import delay_of
+from stellaris_jax.timeline.scaling.rules import Observation, Scaling, greater_than_zero
+from stellaris_jax.timeline.scaling.width import Width, width_of
 
 FEATURES = 8
 SHIPPED = Path(__file__).parent / "schedulers" / "cartpole.npz"
@@ -33,7 +37,7 @@ LIMIT = 5.0
 def is_carried_over(config: Config) -> bool:
     """Whether the scheduler that comes with the package serves a job on another environment than its own."""
     scaling = config.scaling
-    return scaling.rule == "minionsrl" and not scaling.scheduler and config.env.name != SHIPPED_FOR
+    return scaling.rule == "minionsrl" and not scaling.options.get("scheduler") and config.env.name != SHIPPED_FOR
 
 
 class Scales(NamedTuple):
@@ -51,8 +55,9 @@ class Scales(NamedTuple):
         """Those of a training job."""
         algorithm, scaling, delays = config.algorithm, config.scaling, config.delays
         gradients = algorithm.epochs * algorithm.minibatches
-        seconds = delays.actor.typical + gradients * (delays.learner.typical + delays.aggregate.typical)
-        return cls(config.rounds, scaling.target, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
+        actor, learner, aggregate = (delay_of(of).typical for of in (delays.actor, delays.learner, delays.aggregate))
+        seconds = actor + gradients * (learner + aggregate)
+        return cls(config.rounds, scaling.target or 0.0, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
 
 
 def features(
@@ -120,19 +125,22 @@ class Scheduler(NamedTuple):
         temporary.replace(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Scheduler:
-        """Read what `save` wrote. Raises ConfigError, one sentence, for a file that is not there or no scheduler."""
+    def load(cls, path: str | Path, named: str = "scaling.options.scheduler") -> Scheduler:
+        """Read what `save` wrote; `named` is the key or option that the path was given by.
+
+        Raises ConfigError, one sentence, for a file that is not there or no scheduler.
+        """
         try:
             with np.load(path) as arrays:
                 count = len(arrays.files) // 2
                 found = cls([arrays[f"k{i}"] for i in range(count)], [arrays[f"b{i}"] for i in range(count)])
             found._check()
         except FileNotFoundError as error:
-            sentence = f"scaling.scheduler={path} does not exist; {command('schedule')} makes one."
+            sentence = f"{named}={path} does not exist; {command('schedule')} makes one."
             raise ConfigError(sentence) from error
         except Exception as error:  # whatever a damaged file makes NumPy, zipfile and zlib raise
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(f"scaling.scheduler={path} is not a scheduler ({reason}).") from error
+            raise ConfigError(f"{named}={path} is not a scheduler ({reason}).") from error
         return found
 
     def _check(self) -> None:
@@ -148,6 +156,7 @@ class Scheduler(NamedTuple):
             raise ValueError("it has no layers")
 
 
+@register.scaling("minionsrl")
 class MinionsRL(Scaling):
     """As many actors as a trained scheduler says, as far as the budget goes.
 
@@ -157,16 +166,30 @@ class MinionsRL(Scaling):
     (part of a round's price may be the same for any number of actors). Where that leaves none, training ends.
     """
 
+    scheduler: str = knob("", "file of a trained scheduler; empty takes the one that comes with the package")
+    FIXED: ClassVar[tuple[str, ...]] = (*Scaling.FIXED, "scales", "policy")
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield greater_than_zero(config, "target")
+        yield greater_than_zero(config, "budget")
+        if path := completed(cls, config.scaling.options)["scheduler"]:
+            Scheduler.load(path)
+
+    @classmethod
+    def of(cls, config: Config) -> MinionsRL:
+        return cls(config.scaling, width_of(config), Scales.of(config))
+
     def __init__(self, config: ScalingConfig, width: Width, scales: Scales):
         super().__init__(config, width)
-        self.scales, self.scheduler = scales, Scheduler.load(config.scheduler or SHIPPED)
-        self.digest = self.scheduler.digest
+        self.scales, self.policy = scales, Scheduler.load(self.scheduler or SHIPPED)
+        self.digest = self.policy.digest
         self.reward, self.cost = 0.0, 0.0
         self.dearest_round, self.dearest_actor = 0.0, 0.0
         self.next = config.actors or self._ask(features(scales, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
 
     def _ask(self, state: np.ndarray) -> int:
-        return self.width.clip(self.scheduler(state) * self.width.maximum / self.scheduler.actors)
+        return self.width.clip(self.policy(state) * self.width.maximum / self.policy.actors)
 
     def choose(self, seen: Observation) -> int:
         if math.isfinite(seen.reward):
@@ -181,11 +204,8 @@ class MinionsRL(Scaling):
         self.finished = self.config.ends and (affordable < self.width.minimum or left < self.dearest_round)
         return min(asked, max(affordable, self.width.minimum))
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         if state["digest"] != self.digest:
-            path = self.config.scheduler or SHIPPED
-            raise ConfigError(f"scaling.scheduler={path} is not the scheduler that the run began with.")
+            path = self.scheduler or SHIPPED
+            raise ConfigError(f"scaling.options.scheduler={path} is not the scheduler that the run began with.")
         super().restore(state)
-
-    def state(self) -> dict[str, Any]:
-        return {key: value for key, value in super().state().items() if key not in ("scales", "scheduler")}

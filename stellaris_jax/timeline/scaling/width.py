@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import register
 
-CONSTANT = ("fixed", "max")
-"""Rules whose rounds all have the same number of actors."""
-DETECTING = ("nitro",)
-"""Rules that take (simulated) time to measure the last round before the next one's actors can be invoked."""
 HALVINGS = 3
 """Widths compiled besides the widest: each half of the one before."""
 
@@ -35,6 +32,12 @@ class Width(NamedTuple):
         return min(max(round(actors), self.minimum), self.maximum)
 
 
+def is_constant(config: Config) -> bool:
+    """Whether all rounds have the same number of actors."""
+    constant: bool = register.scaling[config.scaling.rule].constant
+    return constant
+
+
 def is_scaled(config: Config) -> bool:
     """Whether rounds may have fewer actors than there are."""
     return config.scaling.rule != "fixed" or config.scaling.actors > 0
@@ -43,7 +46,7 @@ def is_scaled(config: Config) -> bool:
 def is_adaptive(config: Config) -> bool:
     """Whether the next round's actors, none after the last, are known only once this round is over."""
     scaling = config.scaling
-    return scaling.rule not in CONSTANT or (scaling.ends and (scaling.target != 0.0 or scaling.budget > 0.0))
+    return not is_constant(config) or (scaling.ends and (scaling.target is not None or scaling.budget > 0.0))
 
 
 def is_masked(config: Config) -> bool:
@@ -60,7 +63,7 @@ def width_of(config: Config) -> Width:
     maximum = scaling.maximum or max(n for n in range(1, envs + 1) if envs % n == 0 and n <= config.platform.actors)
     minimum = scaling.minimum or max(1, maximum // 8)
     each = max(1, envs // maximum)
-    if scaling.rule not in CONSTANT:
+    if not is_constant(config):
         return Width(maximum, minimum, each, tuple(sorted({-(-maximum // 2**i) for i in range(HALVINGS + 1)})))
     constant = scaling.actors if scaling.rule == "fixed" and scaling.actors else maximum
     return Width(maximum, constant, each, (constant,))

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, init_normalizers, view
 from stellaris_jax.envs.base import Box, HostEnv, HostPool, HostStep, bounded
@@ -42,20 +43,30 @@ class Received(NamedTuple):
 class _Group:
     """Environments stepped together, and where they stand; `envs` of them, the first ones, take part in a fragment."""
 
-    def __init__(self, pool: HostPool):
-        self.pool = pool
-        self.obs: np.ndarray = pool.recv().obs
-        self.dead = np.zeros(len(self.obs), bool)
-        self.envs = len(self.obs)
+    def __init__(self, pool: HostPool, env: HostEnv, envs: int):
+        self.pool, self.env, self.envs = pool, env, envs
+        self.obs: np.ndarray = self._arrived().obs
+        self.dead = np.zeros(envs, bool)
 
     def receive(self) -> HostStep:
         """Wait for the step that was sent."""
-        step, n = self.pool.recv(), self.envs
+        step, n = self._arrived(), self.envs
         if n == len(self.obs):
             self.obs = step.obs
         else:
             self.obs[:n] = step.obs
         self.dead[:n] = step.terminated | step.truncated
+        return step
+
+    def _arrived(self) -> HostStep:
+        """What the pool returns, of the shapes it has to have: NumPy would stretch others without a word."""
+        step, n = self.pool.recv(), self.envs
+        shapes = ((n, *self.env.observation_space.shape), (n,), (n,), (n,))
+        for name, array, shape in zip(HostStep._fields, step, shapes, strict=True):
+            if np.shape(array) != shape:
+                raise RunError(
+                    f"{self.env.name} returned {name} of shape {np.shape(array)}, where {n} environments have {shape}."
+                )
         return step
 
 
@@ -126,7 +137,7 @@ class Actors:
         groups = []
         for seed in self.seeds:
             pools = (self.env.open(size, pool_seed(seed, round_, group)) for group, size in enumerate(sizes))
-            groups.append([_Group(pool) for pool in pools])
+            groups.append([_Group(pool, self.env, size) for pool, size in zip(pools, sizes, strict=True)])
             self._watch.beat()
         return groups
 

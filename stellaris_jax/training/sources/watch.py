@@ -28,6 +28,15 @@ class EnvStalled(RunError):
     """A host environment does not answer; the message names it."""
 
 
+class Worker(threading.Thread):
+    """The thread of a `Watch`."""
+
+
+def at_work() -> set[Worker]:
+    """All that have not ended, those that were left to themselves among them."""
+    return {thread for thread in threading.enumerate() if isinstance(thread, Worker)}
+
+
 class Watch:
     """Runs calls one after the other on a daemon thread, which starts with the first.
 
@@ -44,7 +53,7 @@ class Watch:
         self._renew()
 
     def _renew(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._thread: Worker | None = None
         self._beat = time.monotonic()
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
@@ -57,7 +66,7 @@ class Watch:
         """Have `call` made after those submitted before; `result` hands over what came of it."""
         if self._thread is None:
             calls, results = self._calls, self._results
-            self._thread = threading.Thread(target=self._serve, args=(calls, results), name=self.name, daemon=True)
+            self._thread = Worker(target=self._serve, args=(calls, results), name=self.name, daemon=True)
             self._thread.start()
         self._calls.put(call)
 

@@ -1,0 +1,201 @@
+"""Options: the knobs of what is registered, set below the key that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, replace
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, ClassVar, get_type_hints
+
+from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.schema import ConfigError, Knob
+from stellaris_jax.config.tree import Config, knobs, sections
+from stellaris_jax.registry import Kind, register
+
+
+class Optioned:
+    """Something registered whose own knobs are its options.
+
+    >>> from stellaris_jax.config.schema import knob
+    >>> class Quorum(Optioned):
+    ...     share: float = knob(0.5, "share of the learners to wait for", within="(0, 1]")
+    >>> Quorum().share, Quorum({"share": 1}).share
+    (0.5, 1.0)
+
+    Args:
+      options: values of its knobs; those that are not given have their defaults.
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None):
+        vars(self).update(completed(type(self), options or {}))
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        """What a configuration that names it must fulfil, each with the sentence to say where it does not hold.
+
+        `section` is where its options are, such as `system`.
+        """
+        yield from ()
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes, as JSON data."""
+        mine: Any = type(self)
+        fixed = {*options_of(mine), *self.FIXED}
+        return {name: value for name, value in vars(self).items() if name not in fixed}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state()` returned."""
+        vars(self).update(state)
+
+    FIXED: ClassVar[tuple[str, ...]] = ()
+    """Attributes beside the options that never change."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A knob of something registered, and its default."""
+
+    knob: Knob
+    default: Any
+
+
+@cache
+def options_of(thing: Any) -> dict[str, Option]:
+    """The options of something registered, those of its bases first; nothing of what has none."""
+    if not isinstance(thing, type):
+        return {}
+    found = {}
+    for base in reversed(thing.__mro__):
+        for name, value in vars(base).items():
+            if isinstance(value, Field):
+                default = value.default if value.default_factory is MISSING else value.default_factory()
+                found[name] = Option(Knob(name, get_type_hints(base)[name], **value.metadata), default)
+    return found
+
+
+def completed(thing: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of all options of something registered: those given, else defaults. What it does not know is left out.
+
+    Numbers are of the kind that the option has: 1e3 is an integer where one is asked for, and 1 a float.
+    """
+    return {name: _number(option, given.get(name, option.default)) for name, option in options_of(thing).items()}
+
+
+def _number(option: Option, value: Any) -> Any:
+    if option.knob.kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if option.knob.kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a configuration names something registered (`key`), and sets its options (`section` and `.options`)."""
+
+    section: str
+    key: str
+    kind: Kind
+
+    def name(self, config: Config) -> str:
+        """What the configuration names."""
+        name: str = attrgetter(self.key)(config)
+        return name
+
+    def options(self, config: Config) -> dict[str, Any]:
+        """What it sets."""
+        options: dict[str, Any] = attrgetter(f"{self.section}.options")(config)
+        return options
+
+
+PLACES = (
+    Place("system", "system.rule", register.rule),
+    Place("system", "system.admission", register.admission),
+    Place("scaling", "scaling.rule", register.scaling),
+    Place("delays.learner", "delays.learner.kind", register.delay),
+    Place("delays.actor", "delays.actor.kind", register.delay),
+    Place("delays.aggregate", "delays.aggregate.kind", register.delay),
+    Place("delays.scaling", "delays.scaling.kind", register.delay),
+)
+
+
+def complete(config: Config) -> None:
+    """Write out the options of everything that a configuration names. Raises ConfigError for one that nothing has.
+
+    An option of another rule than the one in force, which a preset may bring along, is left out.
+    """
+    check_options(config)
+    for places, things in _named(config):
+        given = places[0].options(config)
+        options = {name: value for thing in things for name, value in completed(thing, given).items()}
+        given.clear()
+        given.update(options)
+
+
+def check_options(config: Config) -> None:
+    """Raise ConfigError for an option that nothing has, or whose value is not accepted."""
+    for places, things in _named(config):
+        for option, value in places[0].options(config).items():
+            _check(option, value, things, places, config)
+
+
+def _named(config: Config) -> Iterator[tuple[list[Place], list[Any]]]:
+    """For every section, its places and what a configuration names there; of unknown names their own check speaks."""
+    for _, group in groupby(PLACES, key=lambda place: place.section):
+        places = list(group)
+        yield places, [place.kind[place.name(config)] for place in places if place.name(config) in place.kind]
+
+
+def _check(option: str, value: Any, things: list[Any], places: list[Place], config: Config) -> None:
+    key = f"{places[0].section}.options.{option}"
+    for known in (options_of(thing) for thing in things):
+        if option in known:
+            replace(known[option].knob, key=key).check(_number(known[option], value))
+            return
+    if not any(option in options_of(other) for place in places for _, other in place.kind.items()):
+        named = " and ".join(f"{place.key}={place.name(config)}" for place in places)
+        meant = did_you_mean(option, [name for thing in things for name in options_of(thing)])
+        raise ConfigError(f"{key} is not an option of {named}{meant}")
+
+
+def conditions(config: Config) -> Iterator[tuple[bool, str]]:
+    """What everything that a configuration names asks of it."""
+    for place in PLACES:
+        thing = place.kind[place.name(config)]
+        if isinstance(thing, type) and issubclass(thing, Optioned):
+            yield from thing.conditions(config, place.section)
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a key, or of an option such as `system.options.decay`."""
+    section, found, option = key.partition(".options.")
+    if not found:
+        return attrgetter(key)(config)
+    things = [place.kind[place.name(config)] for place in PLACES if place.section == section]
+    given = attrgetter(f"{section}.options")(config)
+    return next(completed(thing, given)[option] for thing in things if option in options_of(thing))
+
+
+def option_keys() -> dict[str, list[str]]:
+    """Every option's key, as `system.options.decay`, with the names of what has it."""
+    found: dict[str, list[str]] = {}
+    for place in PLACES:
+        for name, thing in place.kind.items():
+            for option in options_of(thing):
+                found.setdefault(f"{place.section}.options.{option}", []).append(name)
+    return found
+
+
+def unknown_key(key: str) -> ConfigError:
+    """The error for a dotted key that the schema does not have."""
+    options = option_keys()
+    # As somebody may put it: system.softsync_c for system.options.c, which softsync has.
+    spelt = {
+        f"{option.partition('.options.')[0]}.{name}_{option.rpartition('.')[2]}": option
+        for option, names in options.items()
+        for name in names
+    }
+    meant = f"; did you mean {spelt[key]}?" if key in spelt else did_you_mean(key, [*knobs(), *sections(), *options])
+    return ConfigError(f"{key} is not a config key{meant}")

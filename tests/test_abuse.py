@@ -1,0 +1,187 @@
+"""What a hostile user, a broken pipe and a broken environment do to a run, and what is lost by it: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import call
+from host_env import Clockwork, ClockworkPool
+from test_actors import config
+from test_trainer import REPOSITORY, steps, tiny
+
+from stellaris_jax import ConfigError, Trainer
+from stellaris_jax.config.compose import from_yaml, to_yaml
+from stellaris_jax.config.schema import RunError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.envs.base import HostStep
+from stellaris_jax.envs.registry import register
+from stellaris_jax.report.runs import read_run
+from stellaris_jax.training.checkpoint import Checkpoints
+from stellaris_jax.training.run import open_run, train
+from stellaris_jax.training.rundir import run_directory
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+
+class Pipe(io.StringIO):
+    """An output whose reader goes away when a text comes by."""
+
+    def __init__(self, last: str):
+        super().__init__()
+        self.last = last
+        self.place = os.open(os.devnull, os.O_WRONLY)  # rich turns the output into another one
+
+    def write(self, text: str) -> int:
+        if self.last in text:
+            raise BrokenPipeError
+        return super().write(text)
+
+    def fileno(self) -> int:
+        return self.place
+
+
+def test_a_run_that_nobody_reads_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stellaris_jax.report.telemetry.progress.LINE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stdout", Pipe("round 3/4"))
+    with pytest.raises(SystemExit):
+        train(tiny(steps(4), "engine.chunk_rounds=1", f"run.dir={tmp_path}"))
+    monkeypatch.undo()
+    assert open_run(tmp_path).round == 3
+
+
+def test_aliases_are_refused(tmp_path: Path) -> None:
+    """Ten lines of them stand for more than there is memory."""
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{to_yaml(Config())}\nx: &a [1]\ny: [*a, *a]\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml cannot be read .* has an alias, \*a\."):
+        from_yaml(path)
+    told: list[str] = []
+    assert read_run(tmp_path, told.append).config == {}
+    assert told == [f"{path} is damaged and left out"]
+
+
+def test_directories_too_deep_are_one_sentence() -> None:
+    """Python makes the directories around one by calling itself."""
+    chosen = Config()
+    chosen.run.dir = "/nowhere/" * 1500
+    with pytest.raises(ConfigError, match="cannot be made"), run_directory(chosen):
+        pass
+
+
+def test_what_goes_on_after_a_full_disk_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorStore's threads find the event loop closed that Orbax gave them, and told so over a hundred lines."""
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    Checkpoints(tmp_path / "checkpoints", keep=1).close()
+    loop = asyncio.new_event_loop()
+    loop.close()
+    for call_, error in ((lambda: loop.call_soon_threadsafe(print), RuntimeError), (lambda: 1 / 0, ZeroDivisionError)):
+        with pytest.raises(error) as caught:
+            call_()
+        sys.unraisablehook(SimpleNamespace(exc_value=caught.value, exc_traceback=caught.tb))
+    assert [type(unraisable.exc_value) for unraisable in told] == [ZeroDivisionError]
+
+
+# Scripts -------------------------------------------------------------------------------------------------------------
+
+
+def complaint(script: str, *arguments: object) -> str:
+    """The one line that a script ends with."""
+    ended = call(script, *arguments)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
+    return ended.stderr
+
+
+def test_a_damaged_start_is_named_by_its_option(tmp_path: Path) -> None:
+    start, out = tmp_path / "start.npz", tmp_path / "out.npz"
+    start.write_bytes(b"no scheduler")
+    assert f"--start={start} is not a scheduler" in complaint("train_scheduler.py", "--out", out, "--start", start)
+    start.unlink()
+    assert f"--start={start} does not exist" in complaint("train_scheduler.py", "--out", out, "--start", start)
+
+
+@pytest.mark.parametrize("others", [["--out", "x.png"], ["--timeline", "2"], ["runs/a"]])
+def test_the_report_of_a_sweep_takes_nothing_else(others: list[str], tmp_path: Path) -> None:
+    assert "--sweep stands alone" in complaint("plot.py", "--sweep", tmp_path, *others)
+
+
+@pytest.mark.parametrize("place", ["/proc/x.npz", "x" * 300])
+def test_schedulers_that_could_not_be_written_are_not_trained(place: str) -> None:
+    """Root, too, can make no files in some directories."""
+    if not Path(place).parent.is_dir():
+        pytest.skip("there is no such place here")
+    assert "cannot be written" in complaint("train_scheduler.py", "--out", place)
+
+
+def test_a_calibration_that_could_not_be_written_is_not_made() -> None:
+    assert "cannot be written" in complaint("benchmark.py", "calibrate", "--out", "x" * 300)
+
+
+@pytest.mark.parametrize("option", ["--runs", "--results"])
+def test_studies_that_could_not_be_written_are_not_begun(option: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    places = {"--runs": tmp_path / "runs", "--results": tmp_path / "results"} | {option: tmp_path / "file" / "x"}
+    arguments = [argument for pair in places.items() for argument in pair]
+    message = complaint("reproduce.py", "stellaris", "--figure", 6, "--envs", "hopper", *arguments)
+    assert f"{option}={tmp_path / 'file' / 'x'} cannot be written" in message
+
+
+# Environments --------------------------------------------------------------------------------------------------------
+
+
+class Misshapen(Clockwork):
+    """Returns a field in another shape than it should."""
+
+    name = "test/misshapen"
+
+    def __init__(self, field: str):
+        super().__init__()
+        self.field = field
+
+    def open(self, num_envs: int, seed: int, evaluation: bool = False) -> ClockworkPool:
+        return MisshapenPool(self, num_envs, seed)
+
+
+class MisshapenPool(ClockworkPool):
+    def recv(self) -> HostStep:
+        step, field = super().recv(), self.env.field
+        if self.count < 3:
+            return step
+        changed: Any = {
+            "obs": step.obs[:, :1],
+            "reward": np.float32(1.0),
+            "terminated": step.terminated[:1],
+            "truncated": False,
+        }
+        return step._replace(**{field: changed[field]})
+
+
+@pytest.mark.parametrize("field", HostStep._fields)
+def test_an_environment_that_returns_other_shapes_is_told_of(field: str) -> None:
+    """NumPy would stretch all of these to the shapes they should have."""
+    register("test/misshapen", Misshapen)
+    trainer = Trainer(config("env.name=test/misshapen", f"env.kwargs.field={field}", rounds=2))
+    with pytest.raises(RunError, match=f"test/misshapen returned {field} of shape"):
+        trainer.run()
+    trainer.close()
+
+
+def test_a_program_that_gave_up_an_environment_ends_as_it_says(tmp_path: Path) -> None:
+    """It comes back while Python ends, which would abort the process."""
+    pytest.importorskip("envpool")
+    job = ["env=envpool/hopper", "env.timeout=1e-9", "env.num_envs=8", "total_steps=64"]
+    job += ["algorithm.rollout_length=8", "algorithm.minibatches=4", "system.learners=2", "network.hidden=[8]"]
+    command = [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *job, f"run.dir={tmp_path / 'run'}"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stderr.startswith("error: envpool/Hopper-v4 has not answered") and ended.stderr.count("\n") == 1

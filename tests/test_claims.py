@@ -1,0 +1,128 @@
+"""What rounding, missing values and finished seeds do to claims and to what is recorded: nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from host_env import Clockwork
+from studies import made_up
+
+from stellaris_jax import Trainer, load_config
+from stellaris_jax.config.schema import RunError
+from stellaris_jax.envs.registry import register
+from stellaris_jax.report.statistics import welch
+from stellaris_jax.reproduce.claims import HOLDS, OPEN, corrected, more
+from stellaris_jax.reproduce.history import History, alike
+from stellaris_jax.reproduce.stellaris.study import RATES, tuned
+from stellaris_jax.reproduce.store import Learned
+from stellaris_jax.reproduce.study import Study
+from stellaris_jax.reproduce.training import Variant
+
+register("test/clockwork", Clockwork)
+
+
+def test_a_claim_that_is_alone_survives_if_it_holds() -> None:
+    """Also where its p-value is 0.05 once it is rounded to three figures."""
+    b = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    low, high = 0.0, 10.0
+    for _ in range(60):  # the shift of which Welch's p-value is 0.0499
+        shift = (low + high) / 2
+        p = scipy.stats.ttest_ind(b + shift, b, equal_var=False).pvalue
+        low, high = (shift, high) if p > 0.04997 else (low, shift)
+    claim = more("", "", b + high, b)
+    (alone,) = corrected([claim])
+    assert (claim.verdict, alone.verdict, alone.survives) == (HOLDS, HOLDS, True)
+    assert alone.p == alone.p_holm == 0.05
+    (*_, among) = corrected([more("", "", b, b), claim])
+    assert among.survives is False
+
+
+@pytest.mark.parametrize(("a", "b"), [([0.1 + 0.2] * 5, [0.3] * 5), ([0.3] * 5, [0.1 + 0.2] * 2 + [0.3] * 3)])
+def test_rounding_is_no_difference(a: list[float], b: list[float]) -> None:
+    """Dollars of two systems without spread, added up in another order."""
+    claim = more("", "", a, b)
+    assert (claim.verdict, claim.p, claim.ours) == (OPEN, 1.0, "0.300 ± 0 against 0.300 ± 0: +0 ± 0")
+
+
+def test_what_has_no_spread_still_differs() -> None:
+    assert welch([500.0] * 5, [499.0] * 5) == (1.0, 0.0, 0.0)
+    narrow = np.array([1.0, 1.0 + 1e-6, 1.0 - 1e-6])
+    expected = scipy.stats.ttest_ind(narrow, narrow + 1e-6, equal_var=False)
+    assert welch(narrow, narrow + 1e-6)[2] == pytest.approx(expected.pvalue, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_claim_about_nothing_is_not_shown() -> None:
+    claim = more("", "", [], [1.0, 2.0])
+    assert (claim.verdict, claim.p, claim.survives) == (OPEN, None, None)
+
+
+def test_runs_that_take_the_same_time_are_compared_at_their_end() -> None:
+    """The mean of five equal figures may be smaller than each of them."""
+    second = next(x for x in np.linspace(1, 2, 1000) if np.mean([x] * 5) < x)
+
+    def curve(level: float) -> list[History]:
+        seconds = np.linspace(0.1, 1.0, 10) * second
+        return [replace(made_up("toy", "a", seed, level), seconds=seconds) for seed in range(5)]
+
+    a, b = curve(100.0), curve(50.0)
+    ends = [[history.final_return for history in one] for one in (a, b)]
+    assert [*alike(a, b, "seconds")] == ends
+
+
+@dataclass(frozen=True)
+class Diverging(Study):
+    """A grid of learning rates: those in `finite` end at their own learning rate, the others at no number."""
+
+    finite: tuple[str, ...] = ()
+
+    def learned(self, variants: Iterable[Variant], seeds: range) -> dict[Variant, list[Learned]]:
+        def value(variant: Variant) -> float:
+            rate = load_config([*variant.overrides]).algorithm.learning_rate
+            return rate if any(rate == float(known) for known in self.finite) else float("nan")
+
+        return {one: [Learned(one.name, s, (1, 2), (1.0, value(one)), (0.0, 0.0)) for s in seeds] for one in variants}
+
+
+def test_a_rate_that_diverged_is_not_the_best() -> None:
+    _, small, large = RATES["ppo"]  # the first one, which is tried first, is not finite
+    best = tuned(Diverging(Path("runs"), Path("results"), finite=(small, large)), "hopper", "async")
+    assert load_config([*best.overrides]).algorithm.learning_rate == float(large)
+    with pytest.raises(RunError, match=r"none of hopper/ppo-async, .* ends with a finite return"):
+        tuned(Diverging(Path("runs"), Path("results")), "hopper", "async")
+
+
+def test_the_age_of_data_is_that_of_seeds_that_have_data() -> None:
+    """With overlap a fragment is one round old: four versions, however many seeds have spent their budget."""
+    config = load_config(
+        [
+            "env.name=test/clockwork",
+            "env.num_envs=4",
+            "env.overlap=true",
+            "network.hidden=[4]",
+            "algorithm.rollout_length=4",
+            "algorithm.epochs=1",
+            "algorithm.minibatches=4",
+            "system=async",
+            "system.learners=2",
+            "system.truncation=none",
+            "delays=lognormal",
+            "delays.learner.sigma=2",
+            "scaling.budget=1",
+            "evaluation.episodes=0",
+            "total_steps=1600",
+            "num_seeds=2",
+            "seed=1",
+        ]
+    )
+    trainer = Trainer(config)
+    records = trainer.run()
+    trainer.close()
+    alone = [record for record in records if min(record["per_seed"]["actors"]) == 0]
+    assert len(alone) > 2
+    assert [record["actor_staleness"] for record in records] == [0.0] + [4.0] * (len(records) - 1)
