@@ -15,10 +15,10 @@ import numpy as np
 import optax
 from reference import Aggregation, Delivery
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, rollout
+from stellaris_jax.registry import register
 
 Tree = Any
 
@@ -51,7 +51,7 @@ class Functions:
             self.env, self.network, flat, normalizers, actor, keys, start_key,
             algorithm.rollout_length, algorithm.gamma, env,
         )  # fmt: skip
-        fragment, sequences = Fragment(trajectory, flat, normalizers), ALGORITHMS[algorithm.name].sequences
+        fragment, sequences = Fragment(trajectory, flat, normalizers), register.algorithm[algorithm.name].sequences
         samples, normalizers, _ = prepare(self.network, algorithm, env, fragment, normalizers, sequences)
         return actor, samples, normalizers
 

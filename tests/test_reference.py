@@ -31,7 +31,8 @@ from stellaris_jax.config.tree import (
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.registry import make
-from stellaris_jax.timeline import RULES, Timeline, build_plan
+from stellaris_jax.registry import register
+from stellaris_jax.timeline import Timeline, build_plan
 
 CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]
 ROUNDS = 5

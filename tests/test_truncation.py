@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps
 from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
@@ -199,7 +198,7 @@ def test_a_target_beyond_float32_stays_finite(algorithm: str) -> None:
     def loss(log_pi: jax.Array) -> Any:
         rest = (settings, jnp.float32(0.0), None, "weight", 1.0)
         inputs = LossInputs(batch, LogProb(), *rest, parameters=log_pi[:, None], value=zeros)
-        return ALGORITHMS[algorithm].loss(inputs)
+        return register.algorithm[algorithm].loss(inputs)
 
     found, metrics = jax.grad(loss, has_aux=True)(jnp.float32([250.0, -250.0]))
     assert np.isfinite(found).all() and np.isfinite(metrics).all()

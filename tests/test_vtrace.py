@@ -13,7 +13,6 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.agent.losses import ALGORITHMS
 from stellaris_jax.agent.losses.common import LossInputs, Samples, Steps
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
 from stellaris_jax.agent.networks.distributions import Categorical
@@ -249,7 +248,7 @@ def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
         peers = jnp.log(smallest)
         settings = (algorithm, jnp.float32(0.7), peers, mode, rho)
         inputs = LossInputs(given_.batch, Categorical(ACTIONS), *settings, parameters=logits, value=value)
-        return ALGORITHMS[name].loss(inputs)
+        return register.algorithm[name].loss(inputs)
 
     differentiate = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (result, metrics), gradients = differentiate(given_.logits, given_.value)
@@ -280,7 +279,7 @@ def test_impact_on_its_target_network_is_ppo() -> None:
     peers = jnp.linspace(-0.5, 0.5, ROWS)
     for mode in ("weight", "surrogate", "artifact", "none"):
         (impact, _), (ppo, _) = (
-            ALGORITHMS[name].loss(
+            register.algorithm[name].loss(
                 LossInputs(data, Categorical(ACTIONS), algorithm, 0.7, peers, mode, 1.0, parameters=logits, value=value)
             )
             for name, data in (("impact", batch), ("ppo", same))

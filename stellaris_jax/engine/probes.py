@@ -17,6 +17,7 @@ from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_product
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.static import Static
+from stellaris_jax.registry import register
 
 Probe = Callable[[EngineState, jax.Array, jax.Array], jax.Array]
 """(state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stellaris_jax.agent.losses import ALGORITHMS, Algorithm
+from stellaris_jax.agent.losses import Algorithm
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.registry import register
 from stellaris_jax.timeline.plan import Cut, PlanShape
 from stellaris_jax.timeline.scaling.width import is_adaptive, is_masked
 
@@ -44,7 +45,7 @@ class Static:
     def of(cls, config: Config, hosted: bool = False) -> Static:
         """The static part of a configuration, of which only the environment can tell whether it is `hosted`."""
         settings, system, engine = config.algorithm, config.system, config.engine
-        algorithm = ALGORITHMS[settings.name]
+        algorithm: Algorithm = register.algorithm[settings.name]
         return cls(
             algorithm=algorithm,
             seeds=config.num_seeds,

@@ -16,6 +16,7 @@ import numpy as np
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
+from stellaris_jax.report.statistics import ROUNDING
 from stellaris_jax.reproduce import store
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant

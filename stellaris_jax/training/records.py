@@ -11,7 +11,8 @@ import numpy as np
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.wave import RoundMetrics
-from stellaris_jax.timeline import RULES, Group, Round, Usage
+from stellaris_jax.registry import register
+from stellaris_jax.timeline import Group, Round, Usage
 from stellaris_jax.timeline.billing import bill, common_bill
 from stellaris_jax.timeline.scaling.width import is_scaled, width_of
 from stellaris_jax.training.evaluate import Evaluation

@@ -30,7 +30,7 @@ from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.planner import Planner
-from stellaris_jax.training.records import Accounts, Counters, Record, mean
+from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
 from stellaris_jax.training.sources.source import source_of
 
 
@@ -185,8 +185,7 @@ class Trainer:
         for record in records:
             record["steps_per_second"] = steps * len(self.seeds) / seconds
         if received is not None:
-            lags = [row.arrived - version for row, version in zip(chunk.rounds[0], received.versions, strict=True)]
-            records[0]["actor_staleness"] = mean(lags)
+            records[0]["actor_staleness"] = data_lag(chunk.rounds[0], received.versions)
         self.planner.observe(chunk, metrics, before, probes)
         if probes:
             records[0]["per_seed"]["probe"] = probes
