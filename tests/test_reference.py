@@ -39,14 +39,14 @@ ROUNDS = 5
 
 # Quarters of a second: sums are exact, so that many things happen at the same moment.
 quarters = st.integers(1, 12).map(lambda n: n / 4)
-delay = st.one_of(
+drawn = st.one_of(
     st.builds(delay, kind=st.just("measured"), table=st.lists(quarters, min_size=1, max_size=9)),
     st.builds(delay, kind=st.just("constant"), seconds=st.sampled_from([0.0, 1.0])),
     st.builds(delay, kind=st.just("lognormal"), sigma=st.sampled_from([0.3, 1.5])),
     st.builds(delay, kind=st.just("pareto"), seconds=st.just(0.5), alpha=st.just(1.2)),
 )
 delays = st.builds(
-    DelaysConfig, learner=delay, actor=delay, aggregate=delay, failure=st.sampled_from([0.0, 0.0, 0.2, 0.6])
+    DelaysConfig, learner=drawn, actor=drawn, aggregate=drawn, failure=st.sampled_from([0.0, 0.0, 0.2, 0.6])
 )
 platforms = st.builds(
     PlatformConfig,
