@@ -303,4 +303,4 @@ def test_the_data_loader_permutes_whole_environments() -> None:
 
 
 def test_every_algorithm_of_the_schema_is_there() -> None:
-    assert knobs()["algorithm.name"].choices == tuple(register.algorithm)
+    assert knobs()["algorithm.name"].names == tuple(register.algorithm)
