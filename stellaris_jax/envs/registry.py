@@ -30,7 +30,7 @@ SUITES = {
     "playground": "the playground extra: pip install 'stellaris-jax[playground]'",
 }
 
-HOMES = {"diagnostic": "stellaris_jax.envs.diagnostic", "job": "stellaris_jax.reproduce.minionsrl.job"}
+HOMES = {"job": "stellaris_jax.reproduce.minionsrl.job"}
 """Suites that are no modules of this package's folder for them."""
 
 _registered: dict[str, Callable[..., VecEnv | HostEnv]] = {}
