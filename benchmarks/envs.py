@@ -22,8 +22,9 @@ import numpy as np
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, VecEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.training.calibrate import Run, compiled, host_policy, policy
 from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.sources.compiled import repeated
+from stellaris_jax.training.sources.source import Run
 from stellaris_jax.training.trainer import Trainer
 
 Figures = dict[str, Any]
@@ -55,7 +56,7 @@ def measure(name: str, repeats: int) -> Figures:
         runs |= {
             "suite": _host_suite(env, config),
             "adapter": _host_adapter(env, config),
-            "policy": host_policy(config),
+            "policy": policy(env, config)[0],
         }
         trainers = {"training": "true", "training, no overlap": "false"}
     else:
@@ -82,6 +83,12 @@ def measure(name: str, repeats: int) -> Figures:
         "adapter_to_suite": statistics.median(s / a for s, a in zip(times["suite"], times["adapter"], strict=True)),
         "compile_seconds": compile_seconds,
     }
+
+
+def policy(env: VecEnv | HostEnv, config: Config) -> tuple[Run, float]:
+    """Actors rolling fragments, and the seconds it took to compile them."""
+    trainer = Trainer(config)
+    return trainer.source.rehearsal(trainer.state)
 
 
 def _rounds(trainer: Trainer) -> Run:
@@ -143,7 +150,7 @@ def _suite(env: Any, config: Config) -> tuple[Run, float]:
             stepped = jax.vmap(env._env.step, in_axes=(0, 0, 0, None))(keys, state, action, env._params)
             return stepped[1], stepped[2]
 
-    return compiled(_scanned(step, config, env, lambda key: None), state)
+    return repeated(_scanned(step, config, env, lambda key: None), state)
 
 
 def _adapter(env: VecEnv, config: Config) -> tuple[Run, float]:
@@ -153,7 +160,7 @@ def _adapter(env: VecEnv, config: Config) -> tuple[Run, float]:
         state, outcome = env.step(keys, state, action, starts)
         return state, outcome.reward
 
-    return compiled(_scanned(step, config, env, env.starts), state)
+    return repeated(_scanned(step, config, env, env.starts), state)
 
 
 # Host environments ----------------------------------------------------------------------------------------------------

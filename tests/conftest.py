@@ -45,7 +45,9 @@ MADE: dict[Any, Any] = {}
 @pytest.fixture(scope="module")
 def shared_programs() -> Iterator[None]:
     """Trainers share what they compile with those before, as far as their configurations allow it."""
+    from stellaris_jax.engine.static import Static
     from stellaris_jax.training import trainer
+    from stellaris_jax.training.sources import compiled, host
 
     def key(config: Config) -> str:
         static = {name: value for name, value in asdict(config).items() if name not in NOT_COMPILED}
@@ -54,7 +56,7 @@ def shared_programs() -> Iterator[None]:
     def remembered(make: Callable[..., Any], place: int) -> Callable[..., Any]:
         def remember(*arguments: Any) -> Any:
             """`arguments[place]` is the configuration; what shapes the program beside it has an equal value."""
-            rest = [repr(x) for x in arguments if isinstance(x, (int, trainer.PlanShape))]
+            rest = [repr(x) for x in arguments if isinstance(x, (int, Static))]
             found = (make, key(arguments[place]), *rest)
             if found not in MADE:
                 MADE[found] = make(*arguments)
@@ -63,6 +65,6 @@ def shared_programs() -> Iterator[None]:
         return remember
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, place in (("Engine", 0), ("Evaluator", 2), ("HostEvaluator", 2)):
-            patch.setattr(trainer, name, remembered(getattr(trainer, name), place))
+        for module, name, place in ((trainer, "Engine", 0), (compiled, "Evaluator", 2), (host, "HostEvaluator", 2)):
+            patch.setattr(module, name, remembered(getattr(module, name), place))
         yield

@@ -16,7 +16,9 @@ import optax
 from reference import Aggregation, Delivery
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.rollout import ActorState, Normalizers, prepare, rollout
+from stellaris_jax.engine.prepare import prepare
+from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, rollout
+from stellaris_jax.registry import register
 
 Tree = Any
 
@@ -49,7 +51,8 @@ class Functions:
             self.env, self.network, flat, normalizers, actor, keys, start_key,
             algorithm.rollout_length, algorithm.gamma, env,
         )  # fmt: skip
-        samples, normalizers, _ = prepare(self.network, flat, normalizers, normalizers, trajectory, algorithm, env)
+        fragment, sequences = Fragment(trajectory, flat, normalizers), register.algorithm[algorithm.name].sequences
+        samples, normalizers, _ = prepare(self.network, algorithm, env, fragment, normalizers, sequences)
         return actor, samples, normalizers
 
     def _log_prob(self, distribution: jax.Array, action: jax.Array) -> jax.Array:

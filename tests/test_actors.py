@@ -16,16 +16,18 @@ from host_env import Clockwork
 from test_trainer import assert_identical, leaves
 
 from stellaris_jax import Config, Trainer, load_config
-from stellaris_jax.agent.losses.common import Samples
+from stellaris_jax.agent.losses.common import LossInputs, Samples
 from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
-from stellaris_jax.engine.rollout import Normalizers, Trajectory, episode_totals, prepare
+from stellaris_jax.engine.prepare import prepare
+from stellaris_jax.engine.rollout import Normalizers, Trajectory, episode_totals
 from stellaris_jax.envs.registry import register
 from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.sources.actors import Actors, Behaviour
+from stellaris_jax.training.sources.host import HostSource
 from stellaris_jax.training.sources.watch import ActorError
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -137,9 +139,8 @@ def test_bootstrap_and_masks_against_numpy() -> None:
     totals, carried = episode_totals(trajectory.reward, valid.astype(np.float32), done, jnp.zeros((N, 3)), 0.9)
     algorithm = AlgorithmConfig(gamma=0.9, gae_lambda=0.8)
     seen = fragment.normalizers
-    samples, _, episodes = prepare(
-        network, fragment.params, seen, seen, trajectory._replace(totals=totals), algorithm, EnvConfig()
-    )
+    fragment = fragment._replace(trajectory=trajectory._replace(totals=totals))
+    samples, _, episodes = prepare(network, algorithm, EnvConfig(), fragment, seen)
 
     every = np.concatenate([trajectory.obs, trajectory.last_obs[None]])
     values = np.asarray(network.value(network.unravel(fragment.params), every.reshape(-1, 4))).reshape(T + 1, N)
@@ -212,7 +213,8 @@ def test_nothing_is_learned_from_dead_transitions() -> None:
     def loss(logits: jax.Array, value: jax.Array, batch: Samples) -> Any:
         peers = jnp.zeros_like(value)
         algorithm = AlgorithmConfig(kl_coefficient=0.2)
-        return ppo_loss(distribution, logits, value, batch, peers, jnp.float32(0.2), algorithm, "weight", 1.0)
+        settings = (algorithm, jnp.float32(0.2), peers, "weight", 1.0)
+        return ppo_loss(LossInputs(batch, distribution, *settings, parameters=logits, value=value))
 
     gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
     whole, logits, value = columns(np.ones(rows, bool))
@@ -269,8 +271,8 @@ def test_staleness_of_actors_is_the_real_one() -> None:
 @pytest.mark.parametrize("error", [OSError, SystemExit])
 def test_a_failing_environment_ends_the_run_with_its_own_traceback(overlap: str, error: type[BaseException]) -> None:
     trainer = Trainer(config(f"env.overlap={overlap}"))
-    assert trainer.host is not None
-    trainer.host.actors.env = Clockwork(fails=40, error=error)
+    assert isinstance(trainer.source, HostSource)
+    trainer.source.actors.env = Clockwork(fails=40, error=error)
     with pytest.raises(error, match="the clockwork broke") as caught:
         trainer.run()
     assert "send" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
@@ -281,8 +283,8 @@ def test_a_failing_environment_ends_the_run_with_its_own_traceback(overlap: str,
 def test_a_thread_that_vanishes_is_noticed() -> None:
     trainer = Trainer(config())
     trainer.step()
-    assert trainer.host is not None
-    watch = trainer.host.actors._watch
+    assert isinstance(trainer.source, HostSource)
+    watch = trainer.source.actors._watch
     assert watch._thread is not None
     watch._calls.put(None)
     watch._thread.join()
@@ -316,9 +318,8 @@ def test_statistics_leave_dead_transitions_out() -> None:
     done = trajectory.terminated | trajectory.truncated
     totals, _ = episode_totals(trajectory.reward, trajectory.valid.astype(np.float32), done, jnp.zeros((N, 3)), 0.99)
     seen: Normalizers = fragment.normalizers
-    _, after, _ = prepare(
-        network, fragment.params, seen, seen, trajectory._replace(totals=totals), AlgorithmConfig(), settings.env
-    )
+    fragment = fragment._replace(trajectory=trajectory._replace(totals=totals))
+    _, after, _ = prepare(network, AlgorithmConfig(), settings.env, fragment, seen)
     statistics: RunningStatistics = after.reward
     kept = np.asarray(totals)[..., 2][trajectory.valid]
     np.testing.assert_allclose(statistics.samples, kept.size)

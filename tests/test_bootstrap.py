@@ -12,7 +12,8 @@ import pytest
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import AlgorithmConfig, Config, EnvConfig, NetworkConfig
-from stellaris_jax.engine.rollout import Trajectory, episode_totals, init_normalizers, prepare
+from stellaris_jax.engine.prepare import prepare
+from stellaris_jax.engine.rollout import Fragment, Trajectory, episode_totals, init_normalizers
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, HostEnv
 from stellaris_jax.envs.registry import from_config
@@ -90,7 +91,7 @@ def test_bootstrap(case: str) -> None:
         totals, _ = episode_totals(trajectory.reward, jnp.float32(valid), ends, jnp.zeros((N, 3)), ALGORITHM.gamma)
         seen = init_normalizers(env.observation_space)
         trajectory = trajectory._replace(totals=totals)
-        return prepare(network, params, seen, seen, trajectory, ALGORITHM, EnvConfig())[0].target
+        return prepare(network, ALGORITHM, EnvConfig(), Fragment(trajectory, params, seen), seen)[0].target
 
     @jax.jit
     def values(obs: jax.Array) -> jax.Array:

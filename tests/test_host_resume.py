@@ -19,6 +19,7 @@ from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.sources import watch as watch_module
 from stellaris_jax.training.sources.actionlog import ActionLog, ActionLogError
 from stellaris_jax.training.sources.actors import Behaviour
+from stellaris_jax.training.sources.host import HostSource
 from stellaris_jax.training.sources.watch import EnvStalled
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -171,7 +172,7 @@ def test_an_evaluation_of_a_saved_run_replays_nothing(tmp_path: Path) -> None:
     trainer = Trainer(config(*LONG))
     notes: list[str] = []
     trainer.restore(saved(tmp_path), notes.append, train=False)
-    assert notes == [] and trainer.host is not None and not trainer.host.actors.opened
+    assert notes == [] and isinstance(trainer.source, HostSource) and not trainer.source.actors.opened
     trainer.close()
 
 
@@ -233,7 +234,7 @@ def test_an_environment_that_blocks_ends_the_run(overlap: str, tmp_path: Path) -
     with pytest.raises(EnvStalled, match=r"test/sleeper has not answered .*env\.timeout=0\.5"):
         trainer.run()
     # The rounds before are whole, and can be saved; what hangs is left to itself.
-    assert trainer.host is not None and not trainer.host.actors.opened
+    assert isinstance(trainer.source, HostSource) and not trainer.source.actors.opened
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     trainer.save(checkpoints)
     checkpoints.wait()
@@ -290,9 +291,9 @@ def test_staleness_of_actors_counts_from_the_version_that_acted(
     """The versions reported lie between the engine's own when the fragment was asked for and the newest one when, on
     the timeline, it was complete."""
     trainer = Trainer(config("system=async", f"env.overlap={overlap}", f"system.actors={actors}"))
-    assert trainer.host is not None
+    assert isinstance(trainer.source, HostSource)
     acted: list[np.ndarray] = []
-    request = trainer.host.actors.request
+    request = trainer.source.actors.request
 
     def watched(behaviour: Behaviour, envs: list[int] | None = None) -> None:
         state = trainer.state
@@ -303,13 +304,12 @@ def test_staleness_of_actors_counts_from_the_version_that_acted(
         acted.append(max(versions))
         request(behaviour, envs)
 
-    monkeypatch.setattr(trainer.host.actors, "request", watched)
+    monkeypatch.setattr(trainer.source.actors, "request", watched)
     arrived = []
     reported = []
     while not trainer.finished:
         trainer.compile()
-        assert trainer._planned is not None
-        ((record,),) = trainer._planned.rounds
+        ((record,),) = trainer.planner.next.rounds
         arrived.append(record.arrived)
         reported += [row["actor_staleness"] for row in trainer.step()]
     trainer.close()

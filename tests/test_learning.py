@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -20,9 +21,9 @@ from stellaris_jax.config.tree import (
     PlatformConfig,
 )
 from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.registry import make
-from stellaris_jax.registry import register
-from stellaris_jax.timeline import Cut, PlanShape, Timeline, build_plan, minibatch_order
+from stellaris_jax.timeline import Timeline, build_plan, minibatch_order
 
 GAMMA = 0.5
 ROUNDS, CHUNK = 200, 20
@@ -63,23 +64,19 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
         delays=DelaysConfig(learner=delay("lognormal", 0.3, sigma=0.5)),
         engine=EngineConfig(chunk_rounds=CHUNK),
     )
-    algorithm = config.algorithm
-    gradients, samples = algorithm.epochs * algorithm.minibatches, config.env.num_envs * algorithm.rollout_length
-    length = algorithm.rollout_length if register.algorithm[loss].sequences else 1
     env = make(config.env.name, {})
     network = ActorCritic(env.observation_space, env.action_space, config.network)
-    batch, interval = samples // algorithm.minibatches, algorithm.target_interval
-    shape = PlanShape(CHUNK, 1, 1, 3, gradients, batch, config.system.versions, 1, interval)
-    engine = Engine(config, env, network, shape)
+    # One plan for all algorithms, as if each had a target network.
+    static = replace(Static.of(config), rounds=CHUNK, target_interval=config.algorithm.target_interval)
+    engine = Engine(config, env, network, static)
     timeline = Timeline.of(config, seed=0)
     state, staleness = engine.init([0]), []
     for first in range(0, ROUNDS, CHUNK):
         rounds = range(first, first + CHUNK)
         records = [[timeline.next_round()] for _ in rounds]
         staleness += [g.staleness for row in records for group in row[0].groups for g in group.gradients]
-        cut = Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
-        orders = [[minibatch_order(0, r, cut)] for r in rounds]
-        plan = build_plan(shape, records, orders, [1.0 - r / ROUNDS for r in rounds])
+        orders = [[minibatch_order(0, r, static.cut)] for r in rounds]
+        plan = build_plan(static.shape, records, orders, [1.0 - r / ROUNDS for r in rounds])
         state, metrics = engine.run(state, plan, CHUNK)
     tree = network.unravel(state.params[0])
     obs = np.float32(observations)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,14 +55,14 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
                     assert plan.sizes[wave, s] == (0 if left else len(group.gradients))
                     for lane, (gradient, weight) in enumerate(part):
                         assert plan.weights[wave, s, lane] == np.float32(weight)
-                        buffer, minibatch, version, target = plan.slots[wave, s, lane]
-                        assert (buffer, minibatch) == (gradient.fragment % buffers, gradient.minibatch)
-                        assert version == gradient.version % ring
+                        one = jax.tree.map(lambda x, at=(wave, s, lane): x[at], plan.invocations)
+                        assert (one.buffer, one.minibatch) == (gradient.fragment % buffers, gradient.minibatch)
+                        assert one.slot == gradient.version % ring
                         # Targets are versions 0, 3, 6, ...; none is overwritten before the gradient is aggregated.
                         target_version = 3 * (gradient.version // 3)
-                        assert target == target_version % ring and group.clock - target_version < ring
-                        count, *peers = plan.peers[wave, s, lane]
-                        assert peers[:count] == [v % ring for v in gradient.peers]
+                        assert one.target_slot == target_version % ring and group.clock - target_version < ring
+                        peers = one.peers.slots[: one.peers.number]
+                        assert peers.tolist() == [v % ring for v in gradient.peers]
                     assert not np.any(plan.weights[wave, s, len(part) :])
                     wave += 1
             # A seed with fewer waves than another idles to the end of the round.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.agent.losses.common import Samples, adapt_kl_coefficient
+from stellaris_jax.agent.losses.common import LossInputs, Samples, adapt_kl_coefficient
 from stellaris_jax.agent.losses.gae import gae, linear_recurrence
 from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.networks import ActorCritic
@@ -22,8 +23,9 @@ from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.config.tree import AlgorithmConfig, Config, EnvConfig, NetworkConfig, SystemConfig
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
 from stellaris_jax.engine.rollout import Trajectory, rollout
+from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.registry import make
-from stellaris_jax.timeline import Cut, PlanShape, Timeline, build_plan, minibatch_order
+from stellaris_jax.timeline import Cut, Timeline, build_plan, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
@@ -165,8 +167,8 @@ def test_loss_and_gradient_against_numpy(algorithm: AlgorithmConfig) -> None:
     coefficient = 0.7  # what adaptation has made of kl_coefficient
 
     def loss(logits: jax.Array, value: jax.Array) -> Any:
-        args = (batch, None, jnp.float32(coefficient), algorithm, "none", 1.0)
-        return ppo_loss(Categorical(ACTIONS), logits, value, *args)
+        settings = (algorithm, jnp.float32(coefficient))
+        return ppo_loss(LossInputs(batch, Categorical(ACTIONS), *settings, parameters=logits, value=value))
 
     (result, metrics), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(logits, value)
     expected = numpy_loss(logits, value, batch, coefficient, algorithm)
@@ -191,7 +193,8 @@ def test_policy_loss_and_gradient_against_rlax() -> None:
     algorithm = AlgorithmConfig(value_coefficient=0.0, entropy_coefficient=0.0)
 
     def ours(logits: jax.Array) -> jax.Array:
-        return ppo_loss(Categorical(ACTIONS), logits, value, batch, None, jnp.float32(0), algorithm, "none", 1.0)[0]
+        settings = (algorithm, jnp.float32(0))
+        return ppo_loss(LossInputs(batch, Categorical(ACTIONS), *settings, parameters=logits, value=value))[0]
 
     def theirs(logits: jax.Array) -> jax.Array:
         log_prob = jax.nn.log_softmax(logits)[jnp.arange(ROWS), batch.action]
@@ -231,9 +234,7 @@ CUT = Cut(CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, CONFIG.algorith
 def engine() -> Engine:
     env = make(CONFIG.env.name, CONFIG.env.kwargs)
     network = ActorCritic(env.observation_space, env.action_space, CONFIG.network)
-    versions = CONFIG.system.versions
-    shape = PlanShape(ROUNDS, 1, 1, 0, GRADIENTS, SAMPLES // CONFIG.algorithm.minibatches, versions, 1)
-    return Engine(CONFIG, env, network, shape)
+    return Engine(CONFIG, env, network, replace(Static.of(CONFIG), rounds=ROUNDS))
 
 
 def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, EngineState, RoundMetrics]:

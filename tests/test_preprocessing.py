@@ -14,7 +14,8 @@ from host_env import Clockwork
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
-from stellaris_jax.engine.rollout import Trajectory, episode_totals, init_normalizers, prepare
+from stellaris_jax.engine.prepare import prepare
+from stellaris_jax.engine.rollout import Fragment, Trajectory, episode_totals, init_normalizers
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, Preprocessing
 from stellaris_jax.envs.registry import from_config, make
@@ -137,7 +138,8 @@ def test_rewards_are_clipped_for_learning_alone() -> None:
         ends = (steps.terminated, steps.truncated)
         distribution = jnp.zeros((T, N, 10))
         trajectory = Trajectory(obs[:-1], actions, distribution, reward, *ends, steps.final_obs, totals, obs[-1])
-        return prepare(network, params, seen, seen, trajectory, AlgorithmConfig(), EnvConfig(clip_reward=clip))
+        fragment = Fragment(trajectory, params, seen)
+        return prepare(network, AlgorithmConfig(), EnvConfig(clip_reward=clip), fragment, seen)
 
     (clipped, _, episodes), (signs, *_), (_, _, raw) = (
         prepared(rewards, True),

@@ -12,6 +12,7 @@ import pytest
 from test_scaling import EACH, T, config
 
 from stellaris_jax import Trainer
+from stellaris_jax.agent.losses.common import LossInputs
 from stellaris_jax.engine import learner
 
 
@@ -27,8 +28,9 @@ def extremes(trainer: Trainer, mode: str, batches: list[Any]) -> np.ndarray:
         algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)
 
     def objective(params: jax.Array) -> jax.Array:
-        tree, rest = trainer.network.unravel(params), (None, coefficient, "none", 1.0)
-        losses = [learner.loss(trainer.network, algorithm, batch, *rest, tree)[0] for batch in batches]
+        network, kind, tree = trainer.network, trainer.static.algorithm, trainer.network.unravel(params)
+        inputs = [LossInputs(batch, network.distribution, algorithm, coefficient) for batch in batches]
+        losses = [learner.loss(network, kind, each, tree)[0] for each in inputs]
         return (-1.0 if mode == "paper" else 1.0) * sum(losses) / len(losses)
 
     spectrum = np.linalg.eigvalsh(np.float64(jax.jit(jax.hessian(objective))(trainer.state.params[0])))
@@ -73,8 +75,9 @@ def test_noise_is_that_of_halves_and_of_the_whole() -> None:
     @jax.jit
     def gradient_of(batch: Any) -> jax.Array:
         def objective(params: jax.Array) -> jax.Array:
-            rest = (None, coefficient, "none", 1.0, trainer.network.unravel(params))
-            return learner.loss(trainer.network, trainer.config.algorithm, batch, *rest)[0]
+            network, kind = trainer.network, trainer.static.algorithm
+            inputs = LossInputs(batch, network.distribution, trainer.config.algorithm, coefficient)
+            return learner.loss(network, kind, inputs, network.unravel(params))[0]
 
         return jax.grad(objective)(trainer.state.params[0])
 

@@ -29,23 +29,24 @@ from stellaris_jax.config.tree import (
     SystemConfig,
 )
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
+from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.registry import make
 from stellaris_jax.registry import register
-from stellaris_jax.timeline import PlanShape, Timeline, build_plan
+from stellaris_jax.timeline import Timeline, build_plan
 
 CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]
 ROUNDS = 5
 
 # Quarters of a second: sums are exact, so that many things happen at the same moment.
 quarters = st.integers(1, 12).map(lambda n: n / 4)
-delay = st.one_of(
+drawn = st.one_of(
     st.builds(delay, kind=st.just("measured"), table=st.lists(quarters, min_size=1, max_size=9)),
     st.builds(delay, kind=st.just("constant"), seconds=st.sampled_from([0.0, 1.0])),
     st.builds(delay, kind=st.just("lognormal"), sigma=st.sampled_from([0.3, 1.5])),
     st.builds(delay, kind=st.just("pareto"), seconds=st.just(0.5), alpha=st.just(1.2)),
 )
 delays = st.builds(
-    DelaysConfig, learner=delay, actor=delay, aggregate=delay, failure=st.sampled_from([0.0, 0.0, 0.2, 0.6])
+    DelaysConfig, learner=drawn, actor=drawn, aggregate=drawn, failure=st.sampled_from([0.0, 0.0, 0.2, 0.6])
 )
 platforms = st.builds(
     PlatformConfig,
@@ -208,12 +209,18 @@ class Bench:
         # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
         self.config.system = system_of(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02)
         self.config.engine = EngineConfig(lanes, devices)
-        peers = 0 if truncation == "none" else min(7, versions - 1)
-        interval = self.config.algorithm.target_interval
-        self.shape = PlanShape(2, seeds, lanes * devices, peers, 12, 32, versions, buffers=2, target_interval=interval)
+        # One program for all systems of a bench: they have 8 learners at most, and some are pipelined.
+        static = replace(
+            Static.of(self.config),
+            rounds=2,
+            peers=0 if truncation == "none" else min(7, versions - 1),
+            buffers=2,
+            target_interval=self.config.algorithm.target_interval,
+        )
+        self.shape = static.shape
         vec_env = make(self.config.env.name, {})
         network = ActorCritic(vec_env.observation_space, vec_env.action_space, self.config.network)
-        self.engine = Engine(self.config, vec_env, network, self.shape)
+        self.engine = Engine(self.config, vec_env, network, static)
         self.functions = Functions(self.config, vec_env, network)
         self.start = cache(lambda *seeds: self.engine.init(list(seeds)))
 

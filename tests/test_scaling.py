@@ -29,6 +29,7 @@ from stellaris_jax.training.checkpoint import Checkpoints, to_host
 from stellaris_jax.training.records import Accounts
 from stellaris_jax.training.run import train
 from stellaris_jax.training.sources.actors import Actors, Behaviour
+from stellaris_jax.training.sources.compiled import CompiledSource
 
 T, ACTORS, EACH = 16, 8, 2
 register("test/clockwork", Clockwork)
@@ -136,7 +137,8 @@ def test_a_wider_program_changes_nothing(algorithm: str) -> None:
     settings = config("scaling.actors=3", f"algorithm={algorithm}", "algorithm.minibatches=4", "algorithm.epochs=2")
     exact, masked = Trainer(settings), Trainer(settings)
     before = to_host(exact.state.actor)
-    masked.width = masked.width._replace(buckets=(8,))
+    assert isinstance(masked.source, CompiledSource)
+    masked.source.widths = masked.width._replace(buckets=(8,))
     narrow, wide = exact.run(), masked.run()
     assert list(exact.engine.widths) == [6] and list(masked.engine.widths) == [16]
     assert [r["env_steps"] for r in narrow] == [k * T * 3 * EACH for k in range(1, 7)]

@@ -59,7 +59,7 @@ def again(trainer: Trainer) -> Trainer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stellaris_jax.training.trainer.Engine", lambda *_: trainer.engine)
         other = Trainer(trainer.config)
-    other.probe, other._evaluators = trainer.probe, trainer._evaluators
+    other.probe, other.source.evaluator = trainer.probe, trainer.source.evaluator
     return other
 
 

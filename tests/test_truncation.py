@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.agent.losses.common import LossMetrics, Samples, Steps
+from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps
 from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
 from stellaris_jax.config.tree import AlgorithmConfig
@@ -46,17 +46,9 @@ def compiled(mode: str, peers: bool) -> Any:
         zeros = jnp.zeros_like(log_pi)
         batch = Samples(zeros[:, None], zeros, log_mu[:, None], log_mu, zeros, advantage, zeros)
         algorithm = AlgorithmConfig(clip=CLIP)
-        return ppo_loss(
-            LogProb(),
-            log_pi[:, None],
-            zeros,
-            batch,
-            others - log_mu if peers else None,
-            jnp.float32(0.0),
-            algorithm,
-            mode,
-            rho,
-        )
+        peer_log_ratio = others - log_mu if peers else None
+        settings = (algorithm, jnp.float32(0.0), peer_log_ratio, mode, rho)
+        return ppo_loss(LossInputs(batch, LogProb(), *settings, parameters=log_pi[:, None], value=zeros))
 
     return jax.jit(jax.grad(loss, has_aux=True))
 
@@ -204,8 +196,9 @@ def test_a_target_beyond_float32_stays_finite(algorithm: str) -> None:
     settings = AlgorithmConfig(name=algorithm, rollout_length=2)
 
     def loss(log_pi: jax.Array) -> Any:
-        rest = (None, jnp.float32(0.0), settings, "weight", 1.0)
-        return register.algorithm[algorithm].loss(LogProb(), log_pi[:, None], zeros, batch, *rest)
+        rest = (settings, jnp.float32(0.0), None, "weight", 1.0)
+        inputs = LossInputs(batch, LogProb(), *rest, parameters=log_pi[:, None], value=zeros)
+        return register.algorithm[algorithm].loss(inputs)
 
     found, metrics = jax.grad(loss, has_aux=True)(jnp.float32([250.0, -250.0]))
     assert np.isfinite(found).all() and np.isfinite(metrics).all()

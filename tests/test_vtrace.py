@@ -13,7 +13,7 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris_jax.agent.losses.common import Samples, Steps
+from stellaris_jax.agent.losses.common import LossInputs, Samples, Steps
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.config.tree import AlgorithmConfig, knobs
@@ -246,8 +246,9 @@ def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
 
     def loss(logits: jax.Array, value: jax.Array) -> Any:
         peers = jnp.log(smallest)
-        args = (given_.batch, peers, jnp.float32(0.7), algorithm, mode, rho)
-        return register.algorithm[name].loss(Categorical(ACTIONS), logits, value, *args)
+        settings = (algorithm, jnp.float32(0.7), peers, mode, rho)
+        inputs = LossInputs(given_.batch, Categorical(ACTIONS), *settings, parameters=logits, value=value)
+        return register.algorithm[name].loss(inputs)
 
     differentiate = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (result, metrics), gradients = differentiate(given_.logits, given_.value)
@@ -278,7 +279,9 @@ def test_impact_on_its_target_network_is_ppo() -> None:
     peers = jnp.linspace(-0.5, 0.5, ROWS)
     for mode in ("weight", "surrogate", "artifact", "none"):
         (impact, _), (ppo, _) = (
-            register.algorithm[name].loss(Categorical(ACTIONS), logits, value, data, peers, 0.7, algorithm, mode, 1.0)
+            register.algorithm[name].loss(
+                LossInputs(data, Categorical(ACTIONS), algorithm, 0.7, peers, mode, 1.0, parameters=logits, value=value)
+            )
             for name, data in (("impact", batch), ("ppo", same))
         )
         assert float(impact) == pytest.approx(float(ppo), rel=1e-5)
@@ -300,4 +303,4 @@ def test_the_data_loader_permutes_whole_environments() -> None:
 
 
 def test_every_algorithm_of_the_schema_is_there() -> None:
-    assert knobs()["algorithm.name"].choices == tuple(register.algorithm)
+    assert knobs()["algorithm.name"].names == tuple(register.algorithm)

@@ -54,12 +54,26 @@ def staleness_weighted(
     `step_scale` multiplies the step (the learning-rate schedule). A non-finite gradient gets weight 0 and is
     counted; it still counts in H. A group without a finite gradient makes no step.
 
+    >>> aggregator = staleness_weighted(optax.sgd(1.0))
+    >>> params = jnp.zeros(1)
+    >>> gradients, weights = jnp.array([[1.0], [3.0]]), jnp.array([1.0, 0.5])
+    >>> state = aggregator.init(params)
+    >>> updates, _ = aggregator.update(gradients, state, params, weights=weights, size=jnp.int32(2))
+    >>> updates.tolist()  # -(1 * 1 + 0.5 * 3) / 2
+    [-1.25]
+
     Args:
       inner: the optimizer, its base learning rate (alpha_0) included.
       mode: `factored` (see the module), `gradient` (weights scale the gradient alone: what Adam then ignores of
         them, it ignores), or `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order: the
         structure of the released code).
       axis_name: mesh axis the stack is sharded over; the state stays equal on all its devices.
+
+    Returns:
+      optax's pair of `init(params)` and the `update` above.
+
+    Raises:
+      ValueError: for another mode.
     """
     if mode not in MODES:
         raise ValueError(f"aggregation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses.common import LossMetrics, Samples
+from stellaris_jax.agent.losses import Algorithm
+from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import AlgorithmConfig, Config, SystemConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import versions
-from stellaris_jax.registry import register
-from stellaris_jax.timeline.plan import Cut
+from stellaris_jax.timeline.plan import Invocation, Peers
 
 
 class DataLoader(NamedTuple):
@@ -25,13 +25,6 @@ class DataLoader(NamedTuple):
 
     fragments: Samples
     order: jax.Array
-
-
-def cut_of(config: Config) -> Cut:
-    """How a configuration's data loader cuts its fragments."""
-    algorithm = config.algorithm
-    length = algorithm.rollout_length if register.algorithm[algorithm.name].sequences else 1
-    return Cut(algorithm.epochs, algorithm.minibatches, algorithm.rollout_length, config.env.num_envs, length)
 
 
 def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array) -> DataLoader:
@@ -51,42 +44,48 @@ def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Sample
     return batch if batch.valid is None else batch._replace(valid=batch.valid & (order >= 0))
 
 
-def peer_log_ratio(network: ActorCritic, ring: jax.Array, peers: jax.Array, batch: Samples) -> jax.Array:
+def peer_log_ratio(network: ActorCritic, ring: jax.Array, peers: Peers, batch: Samples) -> jax.Array:
     """min_i log(pi_i / mu) `[B]` over the versions other learners in flight held; +inf without any (Eq. 2).
 
-    `peers` is int32 `[1 + K]`: a count, then ring slots. Each distinct version costs one forward pass of the policy.
+    Each distinct version costs one forward pass of the policy.
     """
 
     def body(i: jax.Array, smallest: jax.Array) -> jax.Array:
-        tree = network.unravel(versions.fetch(ring, peers[1 + i]))
+        tree = network.unravel(versions.fetch(ring, peers.slots[i]))
         log_prob = network.distribution.log_prob(network.policy(tree, batch.obs), batch.action)
         return jnp.minimum(smallest, log_prob - batch.log_prob)
 
-    return jax.lax.fori_loop(0, peers[0], body, jnp.full_like(batch.log_prob, jnp.inf))
+    return jax.lax.fori_loop(0, peers.number, body, jnp.full_like(batch.log_prob, jnp.inf))
 
 
 def gradient(
     network: ActorCritic,
-    algorithm: AlgorithmConfig,
-    system: SystemConfig,
+    kind: Algorithm,
+    config: Config,
     ring: jax.Array,
     loader: DataLoader,
     kl_coefficient: jax.Array,
-    slot: jax.Array,
-    peers: jax.Array,
+    invocation: Invocation,
 ) -> tuple[jax.Array, LossMetrics]:
     """One learner invocation: gradient `[P]` and metrics.
 
-    `slot` is int32 `[4]`: fragment buffer, minibatch, ring slots of the fetched version and of its target network
-    (algorithms without one ignore it); `peers` as above.
+    Args:
+      network, kind, config: whose loss it is the gradient of.
+      ring: the versions `[H, P]`.
+      loader: the data.
+      kl_coefficient: weight of the KL penalty.
+      invocation: scalars (see `stellaris_jax.timeline.plan`).
     """
-    batch = minibatch(loader, slot[0], slot[1])
-    if register.algorithm[algorithm.name].target_network:
-        batch = with_target(network, versions.fetch(ring, slot[3]), batch)
-    others = peer_log_ratio(network, ring, peers, batch) if peers.shape[0] > 1 else None
-    modes = (system.truncation, system.rho)
-    objective = partial(loss, network, algorithm, batch, others, kl_coefficient, *modes)
-    grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(versions.fetch(ring, slot[2])))
+    batch = minibatch(loader, invocation.buffer, invocation.minibatch)
+    if kind.target_network:
+        batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
+    peers = None if invocation.peers is None else peer_log_ratio(network, ring, invocation.peers, batch)
+    system = config.system
+    inputs = LossInputs(
+        batch, network.distribution, config.algorithm, kl_coefficient, peers, system.truncation, system.rho
+    )
+    tree = network.unravel(versions.fetch(ring, invocation.slot))
+    grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(tree)
     return network.ravel(grads), metrics
 
 
@@ -96,16 +95,8 @@ def with_target(network: ActorCritic, target: jax.Array, batch: Samples) -> Samp
 
 
 def loss(
-    network: ActorCritic,
-    algorithm: AlgorithmConfig,
-    batch: Samples,
-    others: jax.Array | None,
-    kl_coefficient: jax.Array,
-    truncation: str,
-    rho: float,
-    tree: dict,
+    network: ActorCritic, kind: Algorithm, inputs: LossInputs, tree: dict[str, Any]
 ) -> tuple[jax.Array, LossMetrics]:
-    """The algorithm's loss of a minibatch at the parameters `tree`."""
-    outputs = network.policy_and_value(tree, batch.obs)
-    rest = (batch, others, kl_coefficient, algorithm, truncation, rho)
-    return register.algorithm[algorithm.name].loss(network.distribution, *outputs, *rest)
+    """The algorithm's loss at the parameters `tree`: of `inputs`, with what the network makes of their minibatch."""
+    parameters, value = network.policy_and_value(tree, inputs.batch.obs)
+    return kind.loss(inputs._replace(parameters=parameters, value=value))

@@ -9,27 +9,29 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses.common import Samples
+from stellaris_jax.agent.losses import Algorithm
+from stellaris_jax.agent.losses.common import LossInputs, Samples
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import AlgorithmConfig, Config
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_product
 from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.static import Static
 from stellaris_jax.registry import register
 
 Probe = Callable[[EngineState, jax.Array, jax.Array], jax.Array]
 """(state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
 
 
-def make_probe(network: ActorCritic, config: Config, kind: str) -> Probe | None:
+def make_probe(network: ActorCritic, config: Config, static: Static, kind: str) -> Probe | None:
     """The compiled probe `curvature` or `noise`; `None` where there is nothing to measure."""
     if not kind:
         return None
-    one = partial({"curvature": curvature, "noise": noise}[kind], network, config)
+    one = partial({"curvature": curvature, "noise": noise}[kind], network, config, static)
 
     @jax.jit
     def probe(state: EngineState, buffer: jax.Array, minibatches: jax.Array) -> jax.Array:
-        if config.num_seeds > 1:
+        if static.seeds > 1:
             return jax.vmap(one, in_axes=(0, None, 0))(state, buffer, minibatches)
         return one(jax.tree.map(lambda x: x[0], state), buffer, minibatches[0])[None]
 
@@ -37,7 +39,12 @@ def make_probe(network: ActorCritic, config: Config, kind: str) -> Probe | None:
 
 
 def curvature(
-    network: ActorCritic, config: Config, state: EngineState, buffer: jax.Array, minibatches: jax.Array
+    network: ActorCritic,
+    config: Config,
+    static: Static,
+    state: EngineState,
+    buffer: jax.Array,
+    minibatches: jax.Array,
 ) -> jax.Array:
     """The smallest and largest eigenvalue `[2]` of a Hessian (Nitro, VLDB'25, §5).
 
@@ -53,8 +60,8 @@ def curvature(
 
     def product(vector: jax.Array) -> jax.Array:
         def add(j: jax.Array, total: jax.Array) -> jax.Array:
-            batch = _minibatch(network, config, state, buffer, j)
-            objective = partial(_loss, network, algorithm, batch, state.kl_coefficient)
+            batch = _minibatch(network, static, state, buffer, j)
+            objective = partial(_loss, network, static.algorithm, algorithm, batch, state.kl_coefficient)
             return total + hessian_vector_product(objective, state.params, vector)
 
         total = jax.lax.fori_loop(0, count, add, jnp.zeros_like(vector))
@@ -65,22 +72,27 @@ def curvature(
 
 
 def noise(
-    network: ActorCritic, config: Config, state: EngineState, buffer: jax.Array, minibatches: jax.Array
+    network: ActorCritic,
+    config: Config,
+    static: Static,
+    state: EngineState,
+    buffer: jax.Array,
+    minibatches: jax.Array,
 ) -> jax.Array:
     """|G_small|^2, |G_big|^2 and the samples of each `[4]` (McCandlish et al. 2018, appendix A.1).
 
     Small are halves of the minibatches of the round's first epoch, on average, big is all of it. (A minibatch of a
     single sequence has no halves; then the second ones count for nothing.)
     """
-    sequences = register.algorithm[config.algorithm.name].sequences
-    columns = config.env.num_envs // config.algorithm.minibatches if sequences else 2
+    columns = static.envs // static.minibatches if static.algorithm.sequences else 2
 
     def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        batch = _minibatch(network, config, state, buffer, i // 2)
+        batch = _minibatch(network, static, state, buffer, i // 2)
         assert batch.valid is not None, "rounds may be of any width, so samples are masked"
         valid = batch.valid & (jnp.arange(batch.valid.shape[0]) % columns % 2 == i % 2)
         batch = batch._replace(valid=valid)
-        gradient = jax.grad(partial(_loss, network, config.algorithm, batch, state.kl_coefficient))(state.params)
+        objective = partial(_loss, network, static.algorithm, config.algorithm, batch, state.kl_coefficient)
+        gradient = jax.grad(objective)(state.params)
         total, squares, samples, parts = sums
         size = jnp.sum(valid).astype(jnp.float32)
         return total + size * gradient, squares + jnp.sum(jnp.square(gradient)), samples + size, parts + (size > 0)
@@ -93,17 +105,22 @@ def noise(
 
 
 def _minibatch(
-    network: ActorCritic, config: Config, state: EngineState, buffer: jax.Array, index: jax.Array
+    network: ActorCritic, static: Static, state: EngineState, buffer: jax.Array, index: jax.Array
 ) -> Samples:
     batch = learner.minibatch(state.loader, buffer, index)
-    if not register.algorithm[config.algorithm.name].target_network:
+    if not static.algorithm.target_network:
         return batch
-    slot = (state.version - state.version % config.algorithm.target_interval) % len(state.ring)
+    slot = (state.version - state.version % static.target_interval) % len(state.ring)
     return learner.with_target(network, versions.lookup(state.ring, state.version, state.params, slot), batch)
 
 
 def _loss(
-    network: ActorCritic, algorithm: AlgorithmConfig, batch: Samples, kl_coefficient: jax.Array, params: jax.Array
+    network: ActorCritic,
+    kind: Algorithm,
+    algorithm: AlgorithmConfig,
+    batch: Samples,
+    kl_coefficient: jax.Array,
+    params: jax.Array,
 ) -> jax.Array:
-    tree = network.unravel(params)
-    return learner.loss(network, algorithm, batch, None, kl_coefficient, "none", 1.0, tree)[0]
+    inputs = LossInputs(batch, network.distribution, algorithm, kl_coefficient)
+    return learner.loss(network, kind, inputs, network.unravel(params))[0]

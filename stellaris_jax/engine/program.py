@@ -5,7 +5,7 @@ publishing a version whenever a group is complete; reduce metrics. No architectu
 synchronous or asynchronous, all is in the plan. State is donated, metrics leave the device once per chunk.
 
 Seeds are mapped inside the loops (`vmap`), so all seeds share the loop bounds. Lanes are mapped inside each device;
-devices share the waves' slots and the environments through `shard_map` over one mesh axis.
+devices share the waves' places and the environments through `shard_map` over one mesh axis.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,39 +21,20 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from stellaris_jax.agent.losses.common import LossMetrics, adapt_kl_coefficient
+from stellaris_jax.agent.losses.common import adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner, versions
-from stellaris_jax.engine.aggregator import StalenessWeightedState, rows, staleness_weighted
+from stellaris_jax.engine.aggregator import rows, staleness_weighted
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS, compile_for_backend, make_mesh
-from stellaris_jax.engine.rollout import (
-    EpisodeStatistics,
-    Fragment,
-    episode_totals,
-    prepare,
-    rollout,
-)
+from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
+from stellaris_jax.engine.rollout import Fragment, episode_totals, rollout
 from stellaris_jax.engine.state import EngineState, StateLayout
-from stellaris_jax.envs.base import HostEnv, VecEnv
-from stellaris_jax.registry import register
-from stellaris_jax.timeline.plan import Plan, PlanShape
-from stellaris_jax.timeline.scaling.width import is_masked
-
-WaveCarry = tuple[jax.Array, jax.Array, jax.Array, StalenessWeightedState, jax.Array]
-"""The first fields of `EngineState`, and sums over the round's gradients: loss metrics, norm, count."""
-
-
-class RoundMetrics(NamedTuple):
-    """One round, arrays `[R, S]`; means over the round's gradients, `rejected` counts over the run so far."""
-
-    loss: LossMetrics
-    gradient_norm: jax.Array
-    gradients: jax.Array
-    rejected: jax.Array
-    kl_coefficient: jax.Array
-    episodes: EpisodeStatistics
+from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.wave import RoundMetrics, Sums, Wave, WaveCarry
+from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.timeline.plan import Plan
 
 
 def optimizer(config: Config) -> optax.GradientTransformation:
@@ -70,22 +51,21 @@ class Engine:
 
     Args:
       config: a validated configuration.
-      env, network: built from it.
-      shape: the static sizes of its plans.
+      env: what actors step inside the program; `None` where fragments come from the host.
+      network: built from it.
+      static: what shapes the program.
     """
 
-    def __init__(self, config: Config, env: VecEnv | HostEnv, network: ActorCritic, shape: PlanShape):
-        self.config, self.env, self.network, self.shape = config, env, network, shape
-        self.algorithm = register.algorithm[config.algorithm.name]
-        self.mesh = make_mesh(config.engine.devices)
+    def __init__(self, config: Config, env: VecEnv | None, network: ActorCritic, static: Static):
+        self.config, self.env, self.network = config, env, network
+        self.static, self.shape = static, static.shape
+        self.mesh = make_mesh(static.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
-        self.axis = AXIS if config.engine.devices > 1 else None
-        self.aggregator = staleness_weighted(optimizer(config), config.system.aggregation, self.axis)
-        self.masked = is_masked(config)
-        self.layout = StateLayout(config, env, network, shape, self.aggregator, self.mesh)
+        self.axis = AXIS if static.devices > 1 else None
+        self.aggregator = staleness_weighted(optimizer(config), static.aggregation, self.axis)
+        self.layout = StateLayout(config, env, network, static, self.aggregator, self.mesh)
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
-        self.over_seeds: Callable = jax.vmap if shape.seeds > 1 else lambda f, in_axes=0: f
-        self.sums = len(LossMetrics._fields) + 2  # of a round's gradients: loss metrics, norm, count
+        self.over_seeds: Callable = jax.vmap if static.seeds > 1 else lambda f, in_axes=0: f
         self.widths: dict[int, Any] = {}
         self.compile_seconds = 0.0
 
@@ -109,22 +89,21 @@ class Engine:
         The first `envs` of the first `width` environments take part, where rounds may differ in that.
         """
         state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
-        present = jnp.arange(width) < envs if self.masked else None
+        present = jnp.arange(width) < envs if self.static.masked else None
         if fragment is None:
             state, fragment = self._roll(state, versions.fetch(state.ring, behaviour), width, present)
         else:
             state, fragment = self._receive(state, fragment, present)
         samples, normalizers, episodes = prepare(
             self.network,
-            fragment.params,
-            fragment.normalizers,
-            state.normalizers,
-            fragment.trajectory,
             self.config.algorithm,
             self.config.env,
+            fragment,
+            state.normalizers,
+            self.static.algorithm.sequences,
             present,
         )
-        loader = learner.store(state.loader, state.round % self.shape.buffers, samples, order)
+        loader = learner.store(state.loader, state.round % self.static.buffers, samples, order)
         return state._replace(loader=loader, normalizers=normalizers), episodes
 
     def _roll(
@@ -136,12 +115,12 @@ class Engine:
         """
         config, algorithm = self.config, self.config.algorithm
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
-        keys = jax.random.split(actor_key, config.env.num_envs)
-        local = width // config.engine.devices
-        assert isinstance(self.env, VecEnv)
+        keys = jax.random.split(actor_key, self.static.envs)
+        local = width // self.static.devices
+        assert self.env is not None, "fragments come from the host"
         if self.axis is not None:
             mine = jax.lax.axis_index(self.axis)
-            keys = jax.lax.dynamic_slice_in_dim(keys, mine * (len(keys) // config.engine.devices), local)
+            keys = jax.lax.dynamic_slice_in_dim(keys, mine * (len(keys) // self.static.devices), local)
             if present is not None:
                 present = jax.lax.dynamic_slice_in_dim(present, mine * local, local)
         whole = state.actor
@@ -192,51 +171,47 @@ class Engine:
         kl_coefficient: jax.Array,
         step_scale: jax.Array,
         carry: WaveCarry,
-        slots: jax.Array,
-        peers: jax.Array,
-        weights: jax.Array,
-        size: jax.Array,
+        wave: Wave,
     ) -> WaveCarry:
         """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
-        params, newest, ring, aggregator, sums = carry
-        ring = versions.publish(ring, newest, params)
+        ring = versions.publish(carry.ring, carry.version, carry.params)
         one = partial(
-            learner.gradient,
-            self.network,
-            self.config.algorithm,
-            self.config.system,
-            ring,
-            loader,
-            kl_coefficient,
+            learner.gradient, self.network, self.static.algorithm, self.config, ring, loader, kl_coefficient
         )
-        if slots.shape[0] > 1:
-            gradients, metrics = jax.vmap(one)(slots, peers)
+        if wave.weights.shape[0] > 1:
+            gradients, metrics = jax.vmap(one)(wave.invocations)
         else:
-            gradients, metrics = jax.tree.map(lambda x: x[None], one(slots[0], peers[0]))
+            alone = one(jax.tree.map(lambda x: x[0], wave.invocations))
+            gradients, metrics = jax.tree.map(lambda x: x[None], alone)
         updates, aggregator = self.aggregator.update(
-            gradients, aggregator, params, weights=weights, size=size, step_scale=step_scale
+            gradients, carry.aggregator, carry.params, weights=wave.weights, size=wave.size, step_scale=step_scale
         )
-        params = params + updates
-        newest += size > 0
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
-        used = (weights > 0) & jnp.isfinite(norm)
-        measured = jnp.stack([*metrics, norm, jnp.ones_like(norm)], axis=1)
-        wave = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
-        sums += wave if self.axis is None else jax.lax.psum(wave, self.axis)
-        return params, newest, ring, aggregator, sums
+        used = (wave.weights > 0) & jnp.isfinite(norm)
+        measured = Sums(metrics, norm, jnp.ones_like(norm)).vector()
+        sums = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
+        return WaveCarry(
+            params=carry.params + updates,
+            version=carry.version + (wave.size > 0),
+            ring=ring,
+            aggregator=aggregator,
+            sums=carry.sums + (sums if self.axis is None else jax.lax.psum(sums, self.axis)),
+        )
 
     def finish(
-        self, state: EngineState, sums: jax.Array, episodes: EpisodeStatistics
+        self, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
-        gradients = sums[-1]
-        *means, norm = sums[:-1] / jnp.maximum(gradients, 1.0)
-        loss = LossMetrics(*means)
+        """The state after the round, and what it has come to."""
+        state = carry.end(state)
+        gradients = Sums.of(carry.sums).gradients
+        means = Sums.of(carry.sums / jnp.maximum(gradients, 1.0))
         coefficient = state.kl_coefficient
         if self.config.algorithm.kl_coefficient > 0.0:
-            adapted = adapt_kl_coefficient(coefficient, loss.kl, self.config.algorithm.kl_target)
+            adapted = adapt_kl_coefficient(coefficient, means.loss.kl, self.config.algorithm.kl_target)
             coefficient = jnp.where(gradients > 0, adapted, coefficient)
-        metrics = RoundMetrics(loss, norm, gradients, state.aggregator.rejected, coefficient, episodes)
+        rejected = state.aggregator.rejected
+        metrics = RoundMetrics(means.loss, means.norm, gradients, rejected, coefficient, episodes)
         return state._replace(kl_coefficient=coefficient, round=state.round + 1), metrics
 
     # A chunk -------------------------------------------------------------------------------------------------------
@@ -248,38 +223,29 @@ class Engine:
         collect = partial(self.collect, width)
         if seeds == 1:
             state, fragment = jax.tree.map(lambda x: x[0], (state, fragment))
-            squeezed = {name: getattr(plan, name)[:, 0] for name in plan._fields if name not in SHARED}
-            plan = plan._replace(**squeezed)
+            squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
+            plan = plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
         lead = () if seeds == 1 else (seeds,)
 
-        def round_body(r: jax.Array, carry: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
-            state, history = carry
+        def round_body(r: jax.Array, so_far: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
+            state, history = so_far
             chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
             state, episodes = self.over_seeds(collect)(state, *chosen, fragment)
             step_scale = plan.learning_rate[r]
             loader, coefficient = state.loader, state.kl_coefficient
 
-            def wave_body(w: jax.Array, carry: Any) -> Any:
-                wave = (plan.slots[w], plan.peers[w], plan.weights[w], plan.sizes[w])
-                mapped = self.over_seeds(self.wave, in_axes=(0, 0, None, 0, 0, 0, 0, 0))
-                return mapped(loader, coefficient, step_scale, carry, *wave)
+            def wave_body(w: jax.Array, carry: WaveCarry) -> WaveCarry:
+                wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
+                mapped = self.over_seeds(self.wave, in_axes=(0, 0, None, 0, 0))
+                after: WaveCarry = mapped(loader, coefficient, step_scale, carry, wave)
+                return after
 
-            sums = jnp.zeros((*lead, self.sums))
-            start = (state.params, state.version, state.ring, state.aggregator, sums)
-            *carried, sums = jax.lax.fori_loop(plan.bounds[r, 0], plan.bounds[r, 1], wave_body, start)
-            state = EngineState(*carried, *state[len(carried) :])
-            state, metrics = self.over_seeds(self.finish)(state, sums, episodes)
+            first, end = plan.bounds[r]
+            carry = jax.lax.fori_loop(first, end, wave_body, WaveCarry.start(state))
+            state, metrics = self.over_seeds(self.finish)(state, carry, episodes)
             return state, jax.tree.map(lambda all_, one: all_.at[r].set(one), history, metrics)
 
-        zeros = jnp.zeros((self.shape.rounds, *lead))
-        history = RoundMetrics(
-            LossMetrics(*[zeros] * len(LossMetrics._fields)),
-            zeros,
-            zeros,
-            jnp.zeros(zeros.shape, jnp.int32),
-            zeros,
-            EpisodeStatistics(zeros, zeros, zeros),
-        )
+        history = RoundMetrics.zeros((self.shape.rounds, *lead))
         state, history = jax.lax.fori_loop(0, rounds, round_body, (state, history))
         if seeds == 1:
             state = jax.tree.map(lambda x: x[None], state)
@@ -293,13 +259,13 @@ class Engine:
 
         Returns the seconds it took, 0 if it had been done; `compile_seconds` is the sum of them.
         """
-        width = width or self.config.env.num_envs
+        width = width or self.static.envs
         if width in self.widths:
             return 0.0
         begin = time.perf_counter()
         specs = self.layout.specs(state)
         sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
-        specs_of: dict[str, Any] = {name: sharded if name in SLOTTED else whole for name in plan._fields}
+        specs_of: dict[str, Any] = {name: sharded if name in PLACED else whole for name in plan._fields}
         plan_specs = plan._replace(**specs_of)
         mapped = jax.shard_map(
             partial(self._chunk, width),
@@ -315,10 +281,6 @@ class Engine:
         seconds = time.perf_counter() - begin
         self.compile_seconds += seconds
         return seconds
-
-    def behaviour(self, state: EngineState, slots: np.ndarray) -> jax.Array:
-        """The policies `[S, P]` in ring slots `[S]`."""
-        return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
 
     def put(self, plan: Plan) -> Plan:
         return jax.device_put(plan, self._plan_shardings)
@@ -340,9 +302,11 @@ class Engine:
         `width` is the number of environments compiled for, at least as many as take part; all by default.
         """
         self.compile(state, plan, fragment, width)
-        run = self.widths[width or self.config.env.num_envs]
+        run = self.widths[width or self.static.envs]
         return run(state, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
 
 
 SHARED = ("bounds", "learning_rate")
-SLOTTED = ("slots", "peers", "weights")
+"""Fields of a plan that seeds share."""
+PLACED = ("invocations", "weights")
+"""Fields of a plan that are of a wave's places, which devices share."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -17,10 +18,8 @@ from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers
-from stellaris_jax.envs.base import HostEnv, VecEnv
-from stellaris_jax.registry import register
-from stellaris_jax.timeline.plan import PlanShape
-from stellaris_jax.timeline.scaling.width import is_masked
+from stellaris_jax.engine.static import Static
+from stellaris_jax.envs.base import VecEnv
 
 
 class EngineState(NamedTuple):
@@ -42,11 +41,16 @@ class EngineState(NamedTuple):
     round: jax.Array
 
 
+def policies(state: EngineState, slots: np.ndarray) -> jax.Array:
+    """The policies `[S, P]` in ring slots `[S]`."""
+    return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
+
+
 class StateLayout:
     """Makes states for one engine.
 
     Args:
-      config, env, network, shape: as of `stellaris_jax.engine.program.Engine`.
+      config, env, network, static: as of `stellaris_jax.engine.program.Engine`.
       aggregator: the parameter function.
       mesh: the devices.
     """
@@ -54,15 +58,15 @@ class StateLayout:
     def __init__(
         self,
         config: Config,
-        env: VecEnv | HostEnv,
+        env: VecEnv | None,
         network: ActorCritic,
-        shape: PlanShape,
+        static: Static,
         aggregator: optax.GradientTransformationExtraArgs,
         mesh: Mesh,
     ):
-        self.config, self.env, self.network, self.shape = config, env, network, shape
+        self.config, self.env, self.network = config, env, network
+        self.static, self.shape = static, static.shape
         self.aggregator, self.mesh = aggregator, mesh
-        self.algorithm = register.algorithm[config.algorithm.name]
 
     def init(self, seeds: list[int]) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh."""
@@ -75,21 +79,22 @@ class StateLayout:
     def init_one(self, key: jax.Array) -> EngineState:
         """The state of one seed, without its leading axis."""
         params_key, env_key, run_key = jax.random.split(key, 3)
+        static, observation = self.static, self.network.observation_space
         params = self.network.init(params_key)
-        actor = init_actor(self.env, jax.random.split(env_key, self.config.env.num_envs))
-        rows = self.config.env.num_envs * self.config.algorithm.rollout_length * self.shape.buffers
-        action = jnp.zeros((rows, *self.env.action_space.shape), self._action_dtype())
+        actor = init_actor(self.env, jax.random.split(env_key, static.envs))
+        rows = static.envs * static.steps * static.buffers
+        action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
         zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
         fragments = Samples(
-            obs=jnp.zeros((rows, *self.env.observation_space.shape), self.env.observation_space.dtype),
+            obs=jnp.zeros((rows, *observation.shape), observation.dtype),
             action=action,
             distribution=jnp.zeros((rows, self.network.distribution.size)),
             log_prob=zeros,
             value=zeros,
             advantage=zeros,
             target=zeros,
-            valid=never if isinstance(self.env, HostEnv) or is_masked(self.config) else None,
-            steps=Steps(zeros, zeros, never, never) if self.algorithm.sequences else None,
+            valid=never if static.has_invalid else None,
+            steps=Steps(zeros, zeros, never, never) if static.algorithm.sequences else None,
         )
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
         return EngineState(
@@ -99,7 +104,7 @@ class StateLayout:
             aggregator=self.aggregator.init(params),
             actor=actor,
             loader=DataLoader(fragments, order),
-            normalizers=init_normalizers(self.env.observation_space),
+            normalizers=init_normalizers(observation),
             kl_coefficient=jnp.float32(self.config.algorithm.kl_coefficient),
             key=run_key,
             round=jnp.int32(0),
@@ -120,7 +125,7 @@ class StateLayout:
 
     def specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
-        if isinstance(self.env, HostEnv):
+        if self.static.hosted:
             return specs
         return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
 

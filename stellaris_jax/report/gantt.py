@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.learner import cut_of
+from stellaris_jax.engine.static import Static
 from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
 from stellaris_jax.timeline import Round, Timeline
 from stellaris_jax.timeline.scaling.width import is_constant, is_scaled, width_of
@@ -33,7 +33,7 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
     timeline, width = Timeline.of(config, config.seed), width_of(config)
     if not is_constant(config):
         raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
-    cut = cut_of(config)
+    cut = Static.of(config).cut
     round_ = (width.buckets[0], cut.epochs * cut.count(width.buckets[0] * width.envs)) if is_scaled(config) else ()
     records = [timeline.next_round(*round_) for _ in range(rounds)]
     groups = [group for record in records for group in record.groups]

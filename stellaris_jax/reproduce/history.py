@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.learner import cut_of
+from stellaris_jax.engine.static import Static
 from stellaris_jax.report.statistics import ROUNDING
 from stellaris_jax.reproduce import store
 from stellaris_jax.reproduce.store import Learned
@@ -89,7 +89,7 @@ def rounds_of(config: Config, one: Learned) -> list[Round]:
     timeline = Timeline.of(config, one.seed)
     if not one.actors:
         return [timeline.next_round() for _ in range(one.rounds[-1])]
-    cut, envs = cut_of(config), width_of(config).envs
+    cut, envs = Static.of(config).cut, width_of(config).envs
     return [timeline.next_round(n, cut.epochs * cut.count(n * envs)) for n in one.actors]
 
 

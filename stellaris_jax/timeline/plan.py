@@ -1,27 +1,50 @@
 """From events to dense arrays: the plan that the engine executes.
 
 Between two updates of the policy all versions needed already exist, so the gradients of one group may be computed
-together. A group of H gradients is cut into ceil(H / L) *waves* of L = lanes x devices slots; the last wave
+together. A group of H gradients is cut into ceil(H / L) *waves* of L = lanes x devices places; the last wave
 of a group applies the optimizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stellaris_jax.timeline.records import Round
 
+Indices = Any
+"""Int32, of NumPy where they are planned, of JAX where they are executed."""
+
+
+class Peers(NamedTuple):
+    """The other versions that learners in flight held: how many `[...]`, and their ring slots `[..., K]`."""
+
+    number: Indices
+    slots: Indices
+
+
+class Invocation(NamedTuple):
+    """What a learner function is invoked with, each with the same leading axes.
+
+    buffer, minibatch: the pointer: a fragment's buffer, and which of its minibatches. slot: ring slot of the version
+    the gradient is computed on; target_slot: of the target network in force when that version was the newest. peers:
+    `None` where nothing asks for them.
+    """
+
+    buffer: Indices
+    minibatch: Indices
+    slot: Indices
+    target_slot: Indices
+    peers: Peers | None
+
 
 class Plan(NamedTuple):
-    """A chunk of R rounds for S seeds; C = wave capacity, L = slots per wave, K = most peers, G x B = minibatches.
+    """A chunk of R rounds for S seeds; C = wave capacity, L = places of a wave, K = most peers, G x B = minibatches.
 
-    slots: int32 `[C, S, L, 4]`: fragment buffer, minibatch, ring slots of the version the gradient is computed on and
-      of the target network in force when that version was the newest.
-    peers: int32 `[C, S, L, 1 + K]`: how many peers, then their ring slots.
-    weights: float32 `[C, S, L]`: weight of each gradient (Eq. 4); 0 marks an empty slot.
+    invocations: `[C, S, L]`: of the wave's learner functions.
+    weights: float32 `[C, S, L]`: weight of each gradient (Eq. 4); 0 marks an empty place.
     sizes: int32 `[C, S]`: size H of the group that this wave completes, else 0.
     bounds: int32 `[R, 2]`: first wave of each round and the one after its last.
     behaviour: int32 `[R, S]`: ring slot of the version the actors use.
@@ -30,8 +53,7 @@ class Plan(NamedTuple):
     learning_rate: float32 `[R]`: factor on the base learning rate.
     """
 
-    slots: np.ndarray
-    peers: np.ndarray
+    invocations: Invocation
     weights: np.ndarray
     sizes: np.ndarray
     bounds: np.ndarray
@@ -44,7 +66,7 @@ class Plan(NamedTuple):
 class PlanShape(NamedTuple):
     """The static sizes of a plan; one compiled engine runs all plans of one shape.
 
-    wave_size: slots L of a wave. versions: length H of the window of versions that gradients may be of.
+    wave_size: places L of a wave. versions: length H of the window of versions that gradients may be of.
     target_interval: versions from one target network to the next; 1 without any.
     """
 
@@ -132,6 +154,24 @@ def wave_count(record: Round, wave_size: int) -> int:
     return sum(-(-len(group.gradients) // wave_size) for group in record.groups)
 
 
+def empty_plan(shape: PlanShape) -> Plan:
+    """A plan of nothing."""
+    rounds, seeds = shape.rounds, shape.seeds
+    places = (shape.capacity, seeds, shape.wave_size)
+    buffer, minibatch, slot, target_slot, number = (np.zeros(places, np.int32) for _ in range(5))
+    peers = Peers(number, np.zeros((*places, shape.peers), np.int32)) if shape.peers else None
+    return Plan(
+        invocations=Invocation(buffer, minibatch, slot, target_slot, peers),
+        weights=np.zeros(places, np.float32),
+        sizes=np.zeros((shape.capacity, seeds), np.int32),
+        bounds=np.zeros((rounds, 2), np.int32),
+        behaviour=np.zeros((rounds, seeds), np.int32),
+        envs=np.zeros((rounds, seeds), np.int32),
+        order=np.full((rounds, seeds, shape.gradients, shape.batch), -1, np.int32),
+        learning_rate=np.zeros(rounds, np.float32),
+    )
+
+
 def build_plan(
     shape: PlanShape,
     records: Sequence[Sequence[Round]],
@@ -141,56 +181,58 @@ def build_plan(
 ) -> Plan:
     """Lay `records[r][s]` out as waves; seeds with fewer waves in a round get empty ones.
 
-    `orders[r][s]` is the minibatch order of fragment r of seed s, `learning_rate[r]` the schedule's factor,
-    `envs[r][s]` how many environments take part. Rounds beyond `len(records)` stay empty, so that the last, shorter
-    chunk has the same shape.
+    Args:
+      shape: of the plan.
+      records: of R rounds or fewer, S seeds each. Rounds beyond them stay empty, so that the last, shorter chunk has
+        the same shape.
+      orders: `[r][s]`: the minibatch order of fragment r of seed s.
+      learning_rate: `[r]`: the schedule's factor.
+      envs: `[r][s]`: how many environments take part.
     """
-    rounds, seeds, wave_size, k = shape.rounds, shape.seeds, shape.wave_size, shape.peers
-    capacity, ring = shape.capacity, shape.ring
-    slots = np.zeros((capacity, seeds, wave_size, 4), np.int32)
-    peers = np.zeros((capacity, seeds, wave_size, 1 + k), np.int32)
-    weights = np.zeros((capacity, seeds, wave_size), np.float32)
-    sizes = np.zeros((capacity, seeds), np.int32)
-    bounds = np.zeros((rounds, 2), np.int32)
-    behaviour = np.zeros((rounds, seeds), np.int32)
-    taking_part = np.zeros((rounds, seeds), np.int32)
-    order = np.full((rounds, seeds, shape.gradients, shape.batch), -1, np.int32)
-    factors = np.zeros(rounds, np.float32)
-
+    plan = empty_plan(shape)
     begin = 0
     for r, row in enumerate(records):
         end = begin
-        factors[r] = learning_rate[r]
+        plan.learning_rate[r] = learning_rate[r]
         for s, record in enumerate(row):
-            behaviour[r, s] = record.behaviour_version % ring
-            order[r, s, : len(orders[r][s])] = orders[r][s]
+            plan.behaviour[r, s] = record.behaviour_version % shape.ring
+            plan.order[r, s, : len(orders[r][s])] = orders[r][s]
             if envs is not None:
-                taking_part[r, s] = envs[r][s]
-            positions: list[int] = []
-            slot_rows: list[tuple[int, ...]] = []
-            peer_rows: list[list[int]] = []
-            flat_weights: list[float] = []
-            wave = begin
-            for group in record.groups:
-                base = wave * wave_size
-                size = len(group.gradients)
-                for i, gradient in enumerate(group.gradients):
-                    positions.append(base + i)
-                    used = (gradient.version, shape.target(gradient.version))
-                    slot_rows.append((gradient.fragment % shape.buffers, gradient.minibatch, *(v % ring for v in used)))
-                    if k:
-                        seen = [v % ring for v in gradient.peers]
-                        peer_rows.append([len(seen), *seen, *([0] * (k - len(seen)))])
-                flat_weights += group.weights
-                wave += -(-size // wave_size)
-                sizes[wave - 1, s] = size
-            if positions:
-                waves, lanes = np.divmod(np.array(positions), wave_size)
-                slots[waves, s, lanes] = slot_rows
-                weights[waves, s, lanes] = flat_weights
-                if k:
-                    peers[waves, s, lanes] = peer_rows
-            end = max(end, wave)
-        bounds[r] = begin, end
+                plan.envs[r, s] = envs[r][s]
+            end = max(end, _lay_out(plan, shape, s, record, begin))
+        plan.bounds[r] = begin, end
         begin = end
-    return Plan(slots, peers, weights, sizes, bounds, behaviour, taking_part, order, factors)
+    return plan
+
+
+def _lay_out(plan: Plan, shape: PlanShape, seed: int, record: Round, wave: int) -> int:
+    """Write a round's groups into the plan, from a wave on; returns the wave after the last."""
+    wave_size, ring = shape.wave_size, shape.ring
+    places: list[int] = []
+    rows: list[tuple[int, ...]] = []
+    peers: list[list[int]] = []
+    weights: list[float] = []
+    for group in record.groups:
+        size = len(group.gradients)
+        places += range(wave * wave_size, wave * wave_size + size)
+        weights += group.weights
+        for gradient in group.gradients:
+            version = gradient.version
+            pointer = (gradient.fragment % shape.buffers, gradient.minibatch)
+            rows.append((*pointer, version % ring, shape.target(version) % ring))
+            if shape.peers:
+                held = [v % ring for v in gradient.peers]
+                peers.append([len(held), *held, *([0] * (shape.peers - len(held)))])
+        wave += -(-size // wave_size)
+        plan.sizes[wave - 1, seed] = size
+    if places:
+        waves, lanes = np.divmod(np.array(places), wave_size)
+        at = (waves, seed, lanes)
+        *columns, others = plan.invocations
+        for column, values in zip(columns, np.array(rows, np.int32).T, strict=True):
+            column[at] = values
+        if others is not None:
+            counted = np.array(peers, np.int32)
+            others.number[at], others.slots[at] = counted[:, 0], counted[:, 1:]
+        plan.weights[at] = weights
+    return wave

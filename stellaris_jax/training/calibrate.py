@@ -19,15 +19,10 @@ import jax.numpy as jnp
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
-from stellaris_jax.engine.rollout import init_actor, rollout
-from stellaris_jax.envs.base import HostEnv, VecEnv
-from stellaris_jax.training.sources.actors import Behaviour
+from stellaris_jax.timeline.plan import Invocation, empty_plan
 from stellaris_jax.training.trainer import Trainer
 
 Table = dict[str, list[float]]
-
-Run = Callable[[], None]
-"""Steps all environments through one fragment, and waits for it."""
 
 
 def calibrate(config: Config, repeats: int) -> Table:
@@ -35,24 +30,24 @@ def calibrate(config: Config, repeats: int) -> Table:
     trainer = Trainer(config)
     trainer.run(1)  # fragments to learn from
     state = jax.tree.map(lambda x: x[0], trainer.state)
-    peers = jnp.zeros(1 + trainer.shape.peers, jnp.int32).at[0].set(trainer.shape.peers)  # as many as there can be
+    first = jax.tree.map(lambda x: jnp.asarray(x[0, 0, 0]), empty_plan(trainer.shape).invocations)
+    if first.peers is not None:
+        first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.shape.peers)))  # all there can be
 
     @jax.jit
-    def gradient(slot: jax.Array) -> jax.Array:
-        algorithm, system = config.algorithm, config.system
+    def gradient(invocation: Invocation) -> jax.Array:
         data = (state.ring, state.loader, state.kl_coefficient)
-        return learner.gradient(trainer.network, algorithm, system, *data, slot, peers)[0]
+        return learner.gradient(trainer.network, trainer.static.algorithm, config, *data, invocation)[0]
 
     @jax.jit
     def update(gradients: jax.Array) -> Any:
         weights, size = jnp.ones(len(gradients)), jnp.int32(len(gradients))
         return trainer.engine.aggregator.update(gradients, state.aggregator, state.params, weights=weights, size=size)
 
-    slot = jnp.zeros(4, jnp.int32)
-    gradients = gradient(slot)[None]
+    gradients = gradient(first)[None]
     parts: dict[str, Callable[[], Any]] = {
-        "learner": partial(gradient, slot),
-        "actor": host_policy(config) if isinstance(trainer.env, HostEnv) else policy(trainer.env, config)[0],
+        "learner": partial(gradient, first),
+        "actor": trainer.source.rehearsal(trainer.state)[0],
         "aggregate": partial(update, gradients),
     }
     if trainer.probe is not None:
@@ -79,51 +74,3 @@ def write(table: Table, path: Path, about: str) -> None:
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([*(f"# {line}" for line in about.splitlines()), f"name: {path.stem}", *rows, ""]))
-
-
-def compiled(function: Callable[..., Any], state: Any) -> tuple[Run, float]:
-    """A run that carries `state` along: `function(state, key) -> (state, a number)`."""
-    begin = time.perf_counter()
-    program = jax.jit(function).lower(state, jax.random.key(0)).compile()
-    seconds = time.perf_counter() - begin
-    carried = [state, jax.random.key(0)]
-
-    def run() -> None:
-        carried[1] = jax.random.fold_in(carried[1], 1)
-        carried[0], total = program(*carried)
-        jax.block_until_ready(total)
-
-    return run, seconds
-
-
-def policy(env: VecEnv, config: Config) -> tuple[Run, float]:
-    """Actors rolling fragments of a JAX environment, and the seconds it took to compile them."""
-    trainer = Trainer(config)
-    network, params = trainer.network, trainer.state.params[0]
-    normalizers = jax.tree.map(lambda x: x[0], trainer.state.normalizers)
-    actor = init_actor(env, jax.random.split(jax.random.key(0), config.env.num_envs))
-    length = config.algorithm.rollout_length
-
-    def fragment(actor: Any, key: jax.Array) -> Any:
-        keys = jax.random.split(key, config.env.num_envs)
-        actor, trajectory = rollout(env, network, params, normalizers, actor, keys, key, length, 0.99, config.env)
-        return actor, trajectory.reward.sum()
-
-    return compiled(fragment, actor)
-
-
-def host_policy(config: Config) -> Run:
-    """The actors of a host environment, rolling fragments."""
-    trainer = Trainer(config)
-    assert trainer.host is not None
-    actors = trainer.host.actors
-    behaviour = Behaviour([0], *jax.device_get((trainer.state.params, trainer.state.normalizers)))
-    actors.open(0)
-    actors.request(behaviour)
-    actors.receive()
-
-    def run() -> None:
-        actors.request(behaviour)
-        actors.receive()
-
-    return run

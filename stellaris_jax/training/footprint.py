@@ -13,6 +13,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.memory import Part, check_fits
 from stellaris_jax.config.options import completed, value_of
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
 from stellaris_jax.registry import register
 
@@ -51,8 +52,8 @@ def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: Acto
 
 
 def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
-    host, space = isinstance(env, HostEnv), env.observation_space
-    state = [] if isinstance(env, HostEnv) else jax.tree.leaves(jax.eval_shape(partial(_state, env)))
+    inside, space = in_program(env), env.observation_space
+    state = [] if inside is None else jax.tree.leaves(jax.eval_shape(partial(_state, inside)))
     return Sizes(
         observation=space.size * (1 if space.dtype == "uint8" else WORD),
         state=sum(leaf.size * leaf.dtype.itemsize for leaf in state),
@@ -60,7 +61,7 @@ def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
         action=sum(env.action_space.shape) or 1,
         distribution=network.distribution.size,
         parameters=network.size,
-        host=host,
+        host=inside is None,
     )
 
 
@@ -75,13 +76,11 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     The state is there twice when it is set up, and on a CPU once more for every further device that it emulates. A plan
     is there as orders of minibatches, laid out for the engine, and on the device.
     """
-    algorithm, system, engine = config.algorithm, config.system, config.engine
-    kind = register.algorithm[algorithm.name]
-    seeds, envs, steps = config.num_seeds, config.env.num_envs, algorithm.rollout_length
-    copies = seeds * (1 + (engine.devices if jax.default_backend() == "cpu" else 1))
-    buffers = 2 if system.actors == "pipelined" else 1
-    gradients = algorithm.epochs * algorithm.minibatches
-    order = gradients * (envs * steps // algorithm.minibatches) * WORD
+    static = Static.of(config, sizes.host)
+    shape, kind = static.shape, static.algorithm
+    seeds, envs = static.seeds, static.envs
+    copies = seeds * (1 + (static.devices if jax.default_backend() == "cpu" else 1))
+    order = shape.gradients * shape.batch * WORD
 
     def of(*keys: str) -> tuple[str, ...]:
         """The settings of these keys and of num_seeds, without those that add nothing."""
@@ -89,17 +88,16 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
         return tuple(f"{key}={value}" for key, value in settings.items() if value not in (0, 1, []))
 
     numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
-    samples = buffers * envs * steps * (sizes.observation + WORD * numbers)
+    samples = static.buffers * envs * static.steps * (sizes.observation + WORD * numbers)
     where = ("env.num_envs", "algorithm.rollout_length")
     yield Part("training samples", copies * samples, 0, of(*where, "env.frame_stack"))
-    yield Part("minibatches", copies * buffers * order, 0, of("algorithm.epochs", *where))
+    yield Part("minibatches", copies * static.buffers * order, 0, of("algorithm.epochs", *where))
 
     policy = WORD * sizes.parameters
-    ring = system.versions + (algorithm.target_interval - 1 if kind.target_network else 0)
     limits = ("system.versions", *(["algorithm.target_interval"] if kind.target_network else []))
-    yield Part("policy versions", copies * ring * policy, 0, of(*limits, "network.hidden"))
+    yield Part("policy versions", copies * shape.ring * policy, 0, of(*limits, "network.hidden"))
     yield Part("policies and optimizers", copies * 4 * policy, 0, of("network.hidden"))
-    yield Part("gradients", seeds * engine.lanes * policy, 0, of("engine.lanes", "network.hidden"))
+    yield Part("gradients", seeds * static.lanes * policy, 0, of("engine.lanes", "network.hidden"))
 
     rule = register.scaling[config.scaling.rule]
     if rule.probe == "curvature":
@@ -113,16 +111,15 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     played = config.evaluation.episodes * (1 if sizes.host else seeds)
     yield Part("evaluations", played * each, 0, of("evaluation.episodes", "env.frame_stack"))
 
-    rounds = 1 if sizes.host else config.chunk_rounds
-    peers = min(system.learners, system.versions) if system.truncation != "none" else 1
-    waves = rounds * gradients * buffers * (engine.lanes * engine.devices * (5 + peers) + 1) * WORD
-    chunk = ("engine.chunk_rounds",) if rounds > 1 else ()
+    peers = 1 + shape.peers if shape.peers else 0
+    waves = shape.capacity * (shape.wave_size * (5 + peers) + 1) * WORD
+    chunk = ("engine.chunk_rounds",) if shape.rounds > 1 else ()
     wave = of(*chunk, "algorithm.epochs", "algorithm.minibatches", "engine.lanes", "engine.devices")
     yield Part("waves of gradients", seeds * waves, seeds * waves, wave)
-    order *= seeds * rounds
+    order *= seeds * shape.rounds
     yield Part("orders of minibatches", order, 2 * order, of(*chunk, "algorithm.epochs", *where))
 
-    crowd = seeds * 8 * (config.platform.actors + 2 * system.learners)
+    crowd = seeds * 8 * (config.platform.actors + 2 * config.system.learners)
     yield Part("actors and learners", 0, crowd, of("platform.actors", "system.learners"))
     interval = config.checkpoint.interval
     due = OBJECT * (config.rounds // interval) if interval else 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.program import RoundMetrics
+from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.registry import register
 from stellaris_jax.timeline import Group, Round, Usage
 from stellaris_jax.timeline.billing import bill, common_bill
@@ -17,6 +18,21 @@ from stellaris_jax.timeline.scaling.width import is_scaled, width_of
 from stellaris_jax.training.evaluate import Evaluation
 
 Record = dict[str, Any]
+
+
+@dataclass
+class Counters:
+    """Host-side totals of a run that its timelines do not carry; saved with every checkpoint.
+
+    train_seconds: real seconds spent executing chunks, compilation apart. detection_seconds: of them, measuring what
+    scaling asks for. computed: gradients computed per seed, empty places of waves included.
+    """
+
+    train_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    detection_seconds: float = 0.0
+    computed: int = 0
+    nonfinite: int = 0
 
 
 class Accounts:
@@ -71,7 +87,8 @@ class Accounts:
     def timeline(self, row: list[Round], factor: float, computed: int) -> Record:
         """What the timelines know of a round, one of which `row` holds per seed.
 
-        `factor` is the learning rate schedule's, `computed` the gradient slots executed per seed so far.
+        `factor` is the learning rate schedule's, `computed` the gradients computed per seed so far, empty places
+        included.
         """
         staleness = [record.staleness() for record in row]
         flat = [s for values in staleness for s in values]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 
-from stellaris_jax.agent.losses.common import LossMetrics
+from stellaris_jax.agent.losses.common import LossInputs, LossMetrics
 from stellaris_jax.agent.losses.impact import impact_loss
 from stellaris_jax.agent.losses.impala import impala_loss
 from stellaris_jax.agent.losses.ppo import ppo_loss
@@ -21,7 +21,7 @@ class Algorithm(NamedTuple):
     target_network: there is one, and minibatches have `Samples.target_policy`.
     """
 
-    loss: Callable[..., tuple[jax.Array, LossMetrics]]
+    loss: Callable[[LossInputs], tuple[jax.Array, LossMetrics]]
     sequences: bool = False
     target_network: bool = False
 

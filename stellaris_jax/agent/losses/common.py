@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent.networks.distributions import Distribution
 from stellaris_jax.config.tree import AlgorithmConfig
 
 
@@ -44,6 +45,31 @@ class Samples(NamedTuple):
     target_policy: jax.Array | None = None
 
 
+class LossInputs(NamedTuple):
+    """All that a loss is a function of; arrays are of one minibatch `[B]`.
+
+    batch: the minibatch. distribution: the action distribution. algorithm: clip ranges and coefficients.
+    kl_coefficient: weight of the KL penalty, a scalar. peer_log_ratio, truncation, rho: of Eq. 2, see
+    `truncated_ratio`. parameters: of `distribution`, under the learner's policy, `[B, D]`; value: the learner's critic
+    on the minibatch: `None` until the network has been evaluated at the parameters that are differentiated.
+    """
+
+    batch: Samples
+    distribution: Distribution
+    algorithm: AlgorithmConfig
+    kl_coefficient: jax.Array
+    peer_log_ratio: jax.Array | None = None
+    truncation: str = "none"
+    rho: float = 1.0
+    parameters: Any = None
+    value: Any = None
+
+    @property
+    def log_prob(self) -> jax.Array:
+        """log pi(a|s) under the learner's policy, `[B]`."""
+        return self.distribution.log_prob(self.parameters, self.batch.action)
+
+
 class LossMetrics(NamedTuple):
     """Terms of a loss per sample `[B]`, or their means; `truncated_fraction` is the share of samples where R' < R."""
 
@@ -74,15 +100,22 @@ def is_truncated(used: jax.Array, own: jax.Array) -> jax.Array:
     return used < own * (1.0 - 1e-6)
 
 
-def total(
-    terms: LossMetrics, valid: jax.Array | None, kl_coefficient: jax.Array, algorithm: AlgorithmConfig
-) -> tuple[jax.Array, LossMetrics]:
-    """Policy loss + value loss - entropy bonus + KL penalty, and their means over what is valid of a minibatch."""
-    means = LossMetrics(*(_mean(term, valid) for term in terms))
+def total(terms: LossMetrics, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
+    """Policy loss + value loss - entropy bonus + KL penalty, and their means over what is valid of a minibatch.
+
+    Args:
+      terms: one term per sample, `[B]`.
+      inputs: what they were made of.
+
+    Returns:
+      (loss, means), scalars; the means without gradient.
+    """
+    algorithm = inputs.algorithm
+    means = LossMetrics(*(_mean(term, inputs.batch.valid) for term in terms))
     loss = means.policy_loss + algorithm.value_coefficient * means.value_loss
     loss -= algorithm.entropy_coefficient * means.entropy
     if algorithm.kl_coefficient > 0.0:
-        loss += kl_coefficient * means.kl
+        loss += inputs.kl_coefficient * means.kl
     return loss, jax.tree.map(jax.lax.stop_gradient, means)
 
 

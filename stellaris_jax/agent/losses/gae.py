@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 
-def cut(decay: jax.Array, y: jax.Array) -> jax.Array:
+def decayed(decay: jax.Array, y: jax.Array) -> jax.Array:
     """decay * y, but nothing of y, not even a NaN, where the decay is 0."""
     return jnp.where(decay == 0.0, 0.0, decay * y)
 
@@ -22,10 +22,10 @@ def linear_recurrence(decay: jax.Array, x: jax.Array, initial: jax.Array, revers
     """
 
     def combine(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return first[0] * second[0], second[1] + cut(second[0], first[1])
+        return first[0] * second[0], second[1] + decayed(second[0], first[1])
 
     edge = -1 if reverse else 0
-    x = x.at[edge].add(cut(decay[edge], initial))
+    x = x.at[edge].add(decayed(decay[edge], initial))
     return jax.lax.associative_scan(combine, (decay, x), reverse=reverse)[1]
 
 
@@ -38,10 +38,26 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """Advantages and value targets of a fragment, all arrays `[T, N]`.
+    """Advantages and value targets of a fragment.
 
-    `next_value` is the value of the observation each step led to, before any reset. Termination cuts the bootstrap;
-    truncation keeps it, and both end the sum over later steps.
+    Termination cuts the bootstrap; truncation keeps it, and both end the sum over later steps.
+
+    >>> reward, value = jnp.ones((3, 1)), jnp.zeros((3, 1))
+    >>> never = jnp.zeros((3, 1), bool)
+    >>> advantage, target = gae(reward, value, value, never, never, gamma=0.5, gae_lambda=1.0)
+    >>> advantage[:, 0].tolist()
+    [1.75, 1.5, 1.0]
+
+    Args:
+      reward: `[T, N]`, as all arrays.
+      value: of the observations acted on.
+      next_value: of the observation each step led to, before any reset.
+      terminated, truncated: whether, and how, the episode ended with the step.
+      gamma: discount of a step.
+      gae_lambda: weight of longer sums; 0 is one step, 1 all of them.
+
+    Returns:
+      (advantages, value targets), `[T, N]` each.
     """
     bootstrap = jnp.where(terminated, 0.0, gamma * next_value)
     delta = reward + bootstrap - value

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.losses.common import (
+    LossInputs,
     LossMetrics,
-    Samples,
     clipped_surrogate,
     importance_ratio,
     is_truncated,
@@ -15,44 +15,33 @@ from stellaris_jax.agent.losses.common import (
 )
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace
-from stellaris_jax.agent.networks.distributions import Distribution
-from stellaris_jax.config.tree import AlgorithmConfig
 
 
-def impact_loss(
-    distribution: Distribution,
-    parameters: jax.Array,
-    value: jax.Array,
-    batch: Samples,
-    peer_log_ratio: jax.Array | None,
-    kl_coefficient: jax.Array,
-    algorithm: AlgorithmConfig,
-    truncation: str,
-    rho: float,
-) -> tuple[jax.Array, LossMetrics]:
+def impact_loss(inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
     """PPO's clipped surrogate of the ratio min(mu / pi_t, 2) R', and value loss (V - vs)^2 / 2, as means.
 
     pi_t is the target network: the surrogate's trust region is around it, V-trace corrects from mu towards it, and the
     penalty is on KL(pi_t || pi). R' is pi / mu as Eq. 2 leaves it. Values are the learner's critic's. A learner's
     target network is the one in force when its policy was the newest, however much later its gradient is aggregated.
 
-    Args: as of `ppo_loss`; the minibatch is of whole sequences and has the target network's policy.
+    The minibatch is of whole sequences and has the target network's policy.
     """
+    batch, value, algorithm = inputs.batch, inputs.value, inputs.algorithm
     assert batch.target_policy is not None, "the minibatch has no target network's policy"
-    target_log_ratio = distribution.log_prob(batch.target_policy, batch.action) - batch.log_prob
+    target_log_ratio = inputs.distribution.log_prob(batch.target_policy, batch.action) - batch.log_prob
     target, advantage = minibatch_vtrace(target_log_ratio, value, batch, algorithm)
     advantage *= jnp.minimum(importance_ratio(target_log_ratio), algorithm.rho_bar)
     anchor = jnp.minimum(importance_ratio(-target_log_ratio), algorithm.impact_ratio)
 
-    log_ratio = distribution.log_prob(parameters, batch.action) - batch.log_prob
-    ratio, weight = truncated_ratio(log_ratio, peer_log_ratio, rho, truncation)
+    log_ratio = inputs.log_prob - batch.log_prob
+    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, inputs.rho, inputs.truncation)
     own = importance_ratio(log_ratio)
     terms = LossMetrics(
         policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, algorithm.clip),
         value_loss=0.5 * jnp.square(value - target),
-        entropy=distribution.entropy(parameters),
-        kl=distribution.kl(batch.target_policy, parameters),
+        entropy=inputs.distribution.entropy(inputs.parameters),
+        kl=inputs.distribution.kl(batch.target_policy, inputs.parameters),
         clip_fraction=jnp.abs(anchor * own - 1.0) > algorithm.clip,
         truncated_fraction=is_truncated(weight * ratio, own),
     )
-    return total(terms, batch.valid, kl_coefficient, algorithm)
+    return total(terms, inputs)

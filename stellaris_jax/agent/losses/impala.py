@@ -5,42 +5,31 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses.common import LossMetrics, Samples, importance_ratio, is_truncated, total
+from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, importance_ratio, is_truncated, total
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace
-from stellaris_jax.agent.networks.distributions import Distribution
-from stellaris_jax.config.tree import AlgorithmConfig
 
 
-def impala_loss(
-    distribution: Distribution,
-    parameters: jax.Array,
-    value: jax.Array,
-    batch: Samples,
-    peer_log_ratio: jax.Array | None,
-    kl_coefficient: jax.Array,
-    algorithm: AlgorithmConfig,
-    truncation: str,
-    rho: float,
-) -> tuple[jax.Array, LossMetrics]:
+def impala_loss(inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
     """Policy gradient rho_t log pi (q - V) and value loss (V - vs)^2 / 2 (Section 4.2), as means over the minibatch.
 
     The ratio only weights the policy gradient here, min(rho_bar, R') without a gradient of its own, so Eq. 2 can be
     taken literally and `weight` is the same mode as `surrogate`. Value targets see the learner's own ratio.
 
-    Args: as of `ppo_loss`; the minibatch is of whole sequences.
+    The minibatch is of whole sequences.
     """
-    log_prob = distribution.log_prob(parameters, batch.action)
+    batch, value, algorithm = inputs.batch, inputs.value, inputs.algorithm
+    log_prob = inputs.log_prob
     log_ratio = jax.lax.stop_gradient(log_prob) - batch.log_prob
     target, advantage = minibatch_vtrace(log_ratio, value, batch, algorithm)
-    ratio, weight = truncated_ratio(log_ratio, peer_log_ratio, rho, truncation)
+    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, inputs.rho, inputs.truncation)
     own, used = importance_ratio(log_ratio), weight * ratio
     terms = LossMetrics(
         policy_loss=-jnp.minimum(used, algorithm.rho_bar) * advantage * log_prob,
         value_loss=0.5 * jnp.square(value - target),
-        entropy=distribution.entropy(parameters),
-        kl=distribution.kl(batch.distribution, parameters),
+        entropy=inputs.distribution.entropy(inputs.parameters),
+        kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
         clip_fraction=own > algorithm.rho_bar,
         truncated_fraction=is_truncated(used, own),
     )
-    return total(terms, batch.valid, kl_coefficient, algorithm)
+    return total(terms, inputs)

@@ -27,6 +27,11 @@ def truncated_ratio(
 ) -> tuple[jax.Array, jax.Array]:
     """The ratio R' that enters the surrogate, and a weight without gradient that multiplies it.
 
+    >>> own, others = jnp.log(jnp.array([2.0, 0.5])), jnp.log(jnp.array([1.0, 1.0]))
+    >>> ratio, weight = truncated_ratio(own, others, rho=1.0, mode="weight")
+    >>> (ratio * weight).round(3).tolist()
+    [1.0, 0.5]
+
     Args:
       log_ratio: log(pi_j / mu) of the learner's own policy, `[B]`, with gradient.
       peer_log_ratio: min over the other learners' policies of log(pi_i / mu), `[B]`; `None` or +inf without any.
@@ -35,6 +40,9 @@ def truncated_ratio(
 
     Returns:
       (ratio `[B]`, weight `[B]`).
+
+    Raises:
+      ValueError: for another mode.
     """
     ratio = importance_ratio(log_ratio)
     if mode == "none":

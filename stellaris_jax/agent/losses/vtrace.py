@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.losses.common import Samples, importance_ratio
-from stellaris_jax.agent.losses.gae import cut, linear_recurrence
+from stellaris_jax.agent.losses.gae import decayed, linear_recurrence
 from stellaris_jax.config.tree import AlgorithmConfig
 
 
@@ -43,7 +43,7 @@ def vtrace(
     decay = onwards * jnp.minimum(ratio, c_bar)
     beyond = jnp.zeros_like(value[0])
     excess = linear_recurrence(decay, jnp.minimum(ratio, rho_bar) * error, beyond, reverse=True)
-    return value + excess, error + cut(onwards, jnp.concatenate([excess[1:], beyond[None]]))
+    return value + excess, error + decayed(onwards, jnp.concatenate([excess[1:], beyond[None]]))
 
 
 def minibatch_vtrace(

@@ -8,6 +8,7 @@ it ends at the target, when the budget is spent, or after the last round.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -16,13 +17,14 @@ import jax.numpy as jnp
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import DelayConfig
-from stellaris_jax.engine.learner import cut_of
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.engine.wave import Wave, WaveCarry
 from stellaris_jax.envs.autoreset import AutoResetEnv
-from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, HostEnv
+from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
 from stellaris_jax.envs.names import like
-from stellaris_jax.timeline import PlanShape, Usage
+from stellaris_jax.timeline import Invocation, Usage
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import Measured, delay_of
 from stellaris_jax.timeline.scaling.scheduler import FEATURES, LIMIT, Scales, features
@@ -88,18 +90,18 @@ class JobEnv(AutoResetEnv):
                 raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}, which needs {sentence}.")
         from stellaris_jax.envs.registry import from_config
 
-        inner = from_config(config.env)
-        if isinstance(inner, HostEnv):
-            raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}: {inner.name} does not run in JAX.")
-        algorithm, self.beta, self.width = config.algorithm, beta, width_of(config)
-        self.cut = cut_of(config)
+        env = from_config(config.env)
+        inner = in_program(env)
+        if inner is None:
+            raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}: {env.name} does not run in JAX.")
+        self.beta, self.width = beta, width_of(config)
+        # Rule central: every gradient is alone, and on the newest version.
+        static = Static.of(config)
+        static = replace(static, rounds=1, seeds=1, lanes=1, devices=1, peers=0, versions=2, buffers=1)
+        self.cut = static.cut
         self.scales = Scales.of(config)
-        shape = PlanShape(
-            rounds=1, seeds=1, wave_size=1, peers=0, gradients=algorithm.epochs * algorithm.minibatches,
-            batch=self.cut.batch, versions=2, buffers=1,
-        )  # fmt: skip
         network = ActorCritic(inner.observation_space, inner.action_space, config.network)
-        self.engine = Engine(config, inner, network, shape)
+        self.engine = Engine(config, inner, network, static)
         self.observation_space = Box((FEATURES,), (-LIMIT,) * FEATURES, (LIMIT,) * FEATURES)
         self.action_space = Discrete(self.width.maximum)
         self.max_episode_steps = int(self.scales.rounds)
@@ -176,18 +178,15 @@ class JobEnv(AutoResetEnv):
         state, episodes = engine.collect(cut.envs, state, state.version % engine.shape.ring, envs, order, None)
         step_scale = 1.0 - round_ / self.scales.rounds if self.config.algorithm.anneal else jnp.float32(1.0)
 
-        def wave(g: Array, carry: Any) -> Any:
+        def wave(g: Array, carry: WaveCarry) -> WaveCarry:
             index = (g // count) * cut.minibatches + g % count
-            newest = carry[1] % engine.shape.ring
-            slots = jnp.stack([jnp.int32(0), index, newest, newest])[None]
-            nobody, alone = jnp.zeros((1, 1), jnp.int32), jnp.ones(1)
-            data = (state.loader, state.kl_coefficient, step_scale)
-            return engine.wave(*data, carry, slots, nobody, alone, jnp.int32(1))
+            newest = carry.version % engine.shape.ring
+            one = Invocation(jnp.int32(0), index, newest, newest, peers=None)
+            alone = Wave(jax.tree.map(lambda x: x[None], one), jnp.ones(1), jnp.int32(1))
+            return engine.wave(state.loader, state.kl_coefficient, step_scale, carry, alone)
 
-        sums = jnp.zeros(engine.sums)
-        start = (state.params, state.version, state.ring, state.aggregator, sums)
-        *carried, sums = jax.lax.fori_loop(0, cut.epochs * count, wave, start)
-        return engine.finish(EngineState(*carried, *state[len(carried) :]), sums, episodes)
+        carry = jax.lax.fori_loop(0, cut.epochs * count, wave, WaveCarry.start(state))
+        return engine.finish(state, carry, episodes)
 
     def _durations(self, key: Array, actors: Array, gradients: Array) -> tuple[Array, Array, Array, Array]:
         """Seconds of all learner invocations, of all actors, of the slowest actor, and of all aggregations."""

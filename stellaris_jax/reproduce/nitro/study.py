@@ -181,7 +181,7 @@ def detection(study: Study) -> list[Claim]:
             trainer.run(1)
             trainer.close()
             assert trainer.probe is not None
-            count, times = jnp.array([trainer.cut.count(16)]), []
+            count, times = jnp.array([trainer.static.cut.count(16)]), []
             for _ in range(repeats):
                 begin = time.perf_counter()
                 jax.block_until_ready(trainer.probe(trainer.state, jnp.int32(0), count))

@@ -273,7 +273,18 @@ class _Recorder:
 def _trajectory(columns: list[Any], last_obs: Any) -> Trajectory:
     """The trajectory of a recorder's columns; the engine adds the totals of its episodes."""
     obs, action, parameters, reward, terminated, truncated, valid = columns
-    return Trajectory(obs, action, parameters, reward, terminated, truncated, None, None, last_obs, valid)
+    return Trajectory(
+        obs=obs,
+        action=action,
+        distribution=parameters,
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        final_obs=None,
+        totals=None,
+        last_obs=last_obs,
+        valid=valid,
+    )
 
 
 def pool_seed(seed: int, round_: int, group: int) -> int:

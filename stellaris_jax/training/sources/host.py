@@ -1,7 +1,8 @@
-"""Fragments of host environments, for a trainer: asked for ahead where actors overlap with learners, and resumable."""
+"""Fragments of host environments: asked for ahead where actors overlap with learners, and resumable."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -11,7 +12,14 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
+from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import Fragment
+from stellaris_jax.engine.state import EngineState, policies
+from stellaris_jax.engine.static import Static
+from stellaris_jax.envs.base import HostEnv
+from stellaris_jax.training.chunk import Chunk, Following
+from stellaris_jax.training.evaluate import HostEvaluator
 from stellaris_jax.training.sources.actionlog import ActionLog, ActionLogError
 from stellaris_jax.training.sources.actors import Actors, Behaviour, Received
 
@@ -25,23 +33,48 @@ class Ahead(NamedTuple):
 
 
 class HostSource:
-    """Fragments one after the other, from environments that are opened once in a run.
+    """See `stellaris_jax.training.sources.source.Source`; environments are opened once in a run.
 
     They cannot be saved, so a checkpoint has the actions they were given, and a resumed run gives them the same ones
     again, as far as `checkpoint.replay` allows.
 
     Args:
-      actors: what steps the environments.
-      config: the run's.
-      steps_per_round: env steps per seed and round.
+      env, network, config, static: the run's.
+      seeds: one per agent.
+      stopping: set when the run is to stop.
     """
 
-    def __init__(self, actors: Actors, config: Config, steps_per_round: int):
-        self.actors, self.config, self.steps_per_round = actors, config, steps_per_round
+    env = None
+
+    def __init__(
+        self,
+        env: HostEnv,
+        network: ActorCritic,
+        config: Config,
+        static: Static,
+        seeds: list[int],
+        stopping: threading.Event,
+    ):
+        self.actors = Actors(env, network, config, seeds, stopping)
+        self._evaluated = (env, network, config)
+        self.config, self.stopping = config, stopping
+        self.steps_per_round = static.envs * static.steps
         self.ahead: Ahead | None = None
         self._first = 0
         self._actions: list[np.ndarray] | None = []
         self._stand: np.ndarray | None = None
+        self._evaluators: dict[int, HostEvaluator] = {}
+
+    @property
+    def asked(self) -> list[int] | None:
+        return None if self.ahead is None else self.ahead.actors
+
+    def width(self, actors: int) -> int:
+        # Environments are stepped as they are needed; their fragments always have the same shape.
+        return self.actors.width.maximum * self.actors.width.envs
+
+    def example(self) -> Fragment:
+        return self.actors.example()
 
     def open(self, round_: int) -> None:
         """Start all environments anew, with fragment `round_` the next one."""
@@ -49,41 +82,69 @@ class HostSource:
         self._first = round_
         self._actions = [] if self.config.checkpoint.replay > 0 else None
 
-    def receive(self, behaviour: Callable[[], Behaviour], envs: list[int]) -> Received:
-        """The next fragment, of the first `envs` `[S]` environments.
+    def _open_anew(self, round_: int, state: EngineState) -> EngineState:
+        """Start all environments anew; episodes that were under way are gone, and so is what they had earned."""
+        self.open(round_)
+        nothing = np.zeros(state.actor.totals.shape, np.float32)
+        totals = jax.device_put(nothing, state.actor.totals.sharding)
+        return state._replace(actor=state.actor._replace(totals=totals))
 
-        `behaviour` makes the policy it is rolled with where it has not been asked for ahead.
-        """
+    def receive(self, state: EngineState, chunk: Chunk, following: Following) -> tuple[EngineState, Received]:
+        """The fragment of a round; with overlap the actors go on to the one after it."""
+        versions = [record.behaviour_version for record in chunk.rounds[0]]
+        if not self.actors.opened:
+            state = self._open_anew(chunk.begin, state)
         if not self.actors.under_way:
-            self.actors.request(self.ahead.behaviour if self.ahead else behaviour(), envs)
-        return self.actors.receive()
+            behaviour = self.ahead.behaviour if self.ahead else _behaviour(versions, state, chunk)
+            self.actors.request(behaviour, chunk.envs)
+        received = self.actors.receive()
+        if self.config.env.overlap:
+            # The next fragment is asked for before this one has taught anything: by the version the round began with.
+            newest = Behaviour(versions, *jax.device_get((state.params, state.normalizers)))
+            self.ahead = Ahead(newest, following.actors)
+            if following.envs is not None:
+                self.actors.request(newest, following.envs)
+        return state, received
 
-    def ask(self, ahead: Ahead, envs: list[int] | None) -> None:
-        """Have actors go on to the next fragment with the first `envs` `[S]` environments; `None`: once it is due."""
-        self.ahead = ahead
-        if envs is not None:
-            self.actors.request(ahead.behaviour, envs)
-
-    def learned(self, received: Received, envs: list[int], rounds: int) -> None:
-        """Told of a fragment that has become part of training, the last one of `rounds` in the run."""
+    def learned(self, received: Received | None, chunk: Chunk) -> None:
+        assert received is not None
         self._stand = np.asarray(received.fragment.trajectory.last_obs)
         if self._actions is not None:
-            self._actions += self.actors.actions(received, envs)
-            if (rounds - self._first) * self.steps_per_round > self.config.checkpoint.replay:
+            self._actions += self.actors.actions(received, chunk.envs)
+            if (chunk.end - self._first) * self.steps_per_round > self.config.checkpoint.replay:
                 self._actions = None
 
+    def evaluator(self, episodes: int) -> HostEvaluator:
+        if episodes not in self._evaluators:
+            self._evaluators[episodes] = HostEvaluator(*self._evaluated, episodes, self.stopping)
+        return self._evaluators[episodes]
+
+    def rehearsal(self, state: EngineState) -> tuple[Callable[[], None], float]:
+        behaviour = Behaviour([0] * len(self.actors.seeds), *jax.device_get((state.params, state.normalizers)))
+
+        def run() -> None:
+            self.actors.request(behaviour)
+            self.actors.receive()
+
+        if not self.actors.opened:
+            self.open(0)
+        if self.actors.under_way:
+            self.actors.receive()
+        run()  # which compiles
+        return run, 0.0
+
     def close(self) -> None:
-        """Stop the actors and close their environments."""
         self.actors.close()
+        for evaluator in self._evaluators.values():
+            evaluator.close()
 
     # Saving --------------------------------------------------------------------------------------------------------
 
     def arrays(self) -> Any:
-        """What of the state is arrays: parameters `[S, P]` and normalisers the next fragment is asked for with."""
+        """Parameters `[S, P]` and normalisers the next fragment is asked for with."""
         return None if self.ahead is None else self.ahead.behaviour[1:]
 
     def shapes(self, sharding: Sharding) -> Any:
-        """`arrays` as shapes, dtypes and the sharding given."""
         if not self.config.env.overlap:
             return None
         seeds = len(self.actors.seeds)
@@ -92,7 +153,7 @@ class HostSource:
         )
 
     def state(self, log: ActionLog) -> dict[str, Any]:
-        """The rest of it, as JSON data; the actions since the last time go to the log."""
+        """What else the next fragment depends on; the actions since the last time go to the log."""
         mark = None
         if self._actions is None:
             log.clear()
@@ -106,30 +167,54 @@ class HostSource:
             "versions": self.ahead and self.ahead.behaviour.versions,
         }
 
-    def restore(self, state: dict[str, Any], arrays: Any) -> None:
-        """Ask for what had been asked for. Environments are closed; `replay` brings them to where they stood."""
-        self.close()
+    def restore(self, state: dict[str, Any] | None, arrays: Any) -> None:
+        """Ask for what had been asked for. Environments are closed; `resume` brings them to where they stood."""
+        assert state is not None
+        self.actors.close()
         self.ahead = None
         if state["versions"] is not None:
             self.ahead = Ahead(Behaviour(state["versions"], *jax.device_get(arrays)), state["actors"])
 
-    def replay(self, state: dict[str, Any], log: ActionLog) -> str:
+    def resume(
+        self,
+        saved: dict[str, Any] | None,
+        log: ActionLog,
+        state: EngineState,
+        round_: int,
+        note: Callable[[str], None],
+    ) -> EngineState:
+        assert saved is not None
+        try:
+            note(f"environments stand where they stood: {self._replay(saved, log)}")
+        except ActionLogError as error:
+            log.clear()
+            state = self._open_anew(round_, state)
+            note(f"environments begin new episodes, so the run does not go on bit for bit: {error}")
+        return state
+
+    def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
         """Open the environments and step them to where they stood; returns what was done, in words.
 
         Raises ActionLogError, which says why, where that cannot be; they are to be opened anew then.
         """
         begin, seeds = time.perf_counter(), len(self.actors.seeds)
-        if state["mark"] is None:
+        if saved["mark"] is None:
             limit = self.config.checkpoint.replay
             raise ActionLogError(f"they began more than checkpoint.replay={limit} env steps ago")
-        self.open(state["first"])
-        arrays = log.read(state["mark"])
+        self.open(saved["first"])
+        arrays = log.read(saved["mark"])
         self.actors.replay(zip(*[arrays] * seeds, strict=True))
         self._stand = self.actors.stand()
-        if state["stand"] not in (_fingerprint(self._stand), ""):
+        if saved["stand"] not in (_fingerprint(self._stand), ""):
             raise ActionLogError(f"{self.actors.env.name} does not repeat itself")
-        steps = state["mark"]["arrays"] * self.steps_per_round
+        steps = saved["mark"]["arrays"] * self.steps_per_round
         return f"{steps:,} env steps replayed in {time.perf_counter() - begin:.1f} s"
+
+
+def _behaviour(versions: list[int], state: EngineState, chunk: Chunk) -> Behaviour:
+    """What the plan's first fragment is rolled with."""
+    params = policies(state, chunk.plan.behaviour[0])
+    return Behaviour(versions, *jax.device_get((params, state.normalizers)))
 
 
 def _fingerprint(obs: np.ndarray | None) -> str:

@@ -1,0 +1,162 @@
+"""A fragment becomes training data: values, rewards as they are learned from, advantages, statistics."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.agent.losses.common import Samples, Steps
+from stellaris_jax.agent.losses.gae import gae
+from stellaris_jax.agent.networks import ActorCritic, normalizer
+from stellaris_jax.agent.networks.normalizer import RunningStatistics
+from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
+from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, view
+
+CRITIC_ROWS, CRITIC_INPUTS = 4096, 2**22
+"""Observations the critic sees at once after a fragment, and numbers in them (images are large): both at most."""
+
+
+class EpisodeStatistics(NamedTuple):
+    """Episodes of finite return that ended within a fragment: how many, and the sums of their returns and lengths."""
+
+    ended: jax.Array
+    total_return: jax.Array
+    total_length: jax.Array
+
+
+def prepare(
+    network: ActorCritic,
+    algorithm: AlgorithmConfig,
+    config: EnvConfig,
+    fragment: Fragment,
+    normalizers: Normalizers,
+    sequences: bool = False,
+    present: jax.Array | None = None,
+) -> tuple[Samples, Normalizers, EpisodeStatistics]:
+    """Turn a fragment into training samples, and learn the normalisers' next statistics from it.
+
+    Samples see the observation statistics their policy acted on; rewards are scaled by statistics that include the
+    fragment. Advantages are standardised over the fragment's valid and finite ones.
+
+    Args:
+      network: of the policy.
+      algorithm: discounts.
+      config: which normalisers there are.
+      fragment: arrays `[T, N, ...]`.
+      normalizers: statistics so far.
+      sequences: whether the algorithm learns from sequences, and so needs every step.
+      present: bool `[N]`: which of the environments took part, by default all: what others did counts for nothing.
+
+    Returns:
+      (samples `[T * N, ...]`, normalisers, statistics of the episodes that ended).
+    """
+    trajectory = only_present(fragment.trajectory, present)
+    seen = partial(view, fragment.normalizers, config=config)
+    obs = seen(trajectory.obs)
+    value, next_value = bootstrapped_values(network, network.unravel(fragment.params), trajectory, obs, seen)
+    reward, reward_statistics = learned_reward(trajectory, normalizers.reward, config)
+    obs_statistics = observed(trajectory, normalizers.obs, config, present)
+
+    ends = (trajectory.terminated, trajectory.truncated)
+    advantage, target = gae(reward, value, next_value, *ends, algorithm.gamma, algorithm.gae_lambda)
+    samples = Samples(
+        obs=obs,
+        action=trajectory.action,
+        distribution=trajectory.distribution,
+        log_prob=network.distribution.log_prob(trajectory.distribution, trajectory.action),
+        value=value,
+        advantage=standardised(advantage, trajectory.valid),
+        target=target,
+        valid=trajectory.valid,
+        steps=Steps(reward, next_value, *ends) if sequences else None,
+    )
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
+    return flat, Normalizers(obs_statistics, reward_statistics), ended_episodes(trajectory, present)
+
+
+def only_present(trajectory: Trajectory, present: jax.Array | None) -> Trajectory:
+    """The trajectory, in which nothing is valid of the environments `[N]` that took no part."""
+    if present is None:
+        return trajectory
+    everywhere = jnp.broadcast_to(present, trajectory.reward.shape)
+    return trajectory._replace(valid=everywhere if trajectory.valid is None else everywhere & trajectory.valid)
+
+
+def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+    """State values `[T, N]` of observations `[T, N, ...]`, some steps at a time to keep what is in between small."""
+    rows = min(CRITIC_ROWS, CRITIC_INPUTS // math.prod(obs.shape[2:]))
+    return jax.lax.map(partial(network.value, tree), obs, batch_size=max(1, rows // obs.shape[1]))
+
+
+def bootstrapped_values(
+    network: ActorCritic, tree: dict[str, Any], trajectory: Trajectory, obs: jax.Array, seen: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Values of the observations `obs` acted on and of those each step led to, before any reset, both `[T, N]`.
+
+    `seen` makes of observations what the network sees. Final observations of truncated episodes are evaluated only
+    where there are any.
+    """
+    value = values(network, tree, jnp.concatenate([obs, seen(trajectory.last_obs)[None]]))
+    next_value = value[1:]
+    if trajectory.final_obs is not None:
+        truncated = trajectory.truncated & ~trajectory.terminated
+
+        def with_final(next_value: jax.Array) -> jax.Array:
+            return jnp.where(truncated, values(network, tree, seen(trajectory.final_obs)), next_value)
+
+        next_value = jax.lax.cond(jnp.any(truncated), with_final, lambda next_value: next_value, next_value)
+    return value[:-1], next_value
+
+
+def learned_reward(
+    trajectory: Trajectory, statistics: RunningStatistics, config: EnvConfig
+) -> tuple[jax.Array, RunningStatistics]:
+    """Rewards `[T, N]` clipped and scaled as asked for, and the statistics of discounted returns after them."""
+    reward = jnp.sign(trajectory.reward) if config.clip_reward else trajectory.reward
+    if not config.normalize_reward:
+        return reward, statistics
+    discounted = trajectory.totals[..., 2]
+    if trajectory.valid is not None:
+        discounted = jnp.where(trajectory.valid, discounted, jnp.nan)
+    statistics = normalizer.update(statistics, discounted.reshape(-1))
+    return normalizer.rescale(statistics, reward), statistics
+
+
+def observed(
+    trajectory: Trajectory, statistics: RunningStatistics, config: EnvConfig, present: jax.Array | None
+) -> RunningStatistics:
+    """The statistics of observations behind the fragment, of the environments `[N]` that took part."""
+    if not config.normalize_observation:
+        return statistics
+    obs = trajectory.obs
+    if present is not None:
+        obs = jnp.where(present.reshape(1, -1, *(1,) * (obs.ndim - 2)), obs, jnp.nan)
+    return normalizer.update(statistics, obs.reshape(-1, *obs.shape[2:]))
+
+
+def standardised(advantage: jax.Array, valid: jax.Array | None) -> jax.Array:
+    """Advantages `[T, N]` less their mean, over their deviation; of the valid and finite ones."""
+    finite = jnp.isfinite(advantage)
+    if valid is not None:
+        finite &= valid
+    count = jnp.maximum(jnp.sum(finite), 1)
+    mean = jnp.sum(jnp.where(finite, advantage, 0.0)) / count
+    variance = jnp.sum(jnp.where(finite, jnp.square(advantage - mean), 0.0)) / count
+    return (advantage - mean) * jax.lax.rsqrt(variance + 1e-8)
+
+
+def ended_episodes(trajectory: Trajectory, present: jax.Array | None) -> EpisodeStatistics:
+    """The episodes that ended in the environments `[N]` that took part."""
+    returns, lengths = trajectory.totals[..., 0], trajectory.totals[..., 1]
+    ended = (trajectory.terminated | trajectory.truncated) & jnp.isfinite(returns)
+    if present is not None:
+        ended &= present
+    return EpisodeStatistics(
+        ended=jnp.sum(ended, dtype=jnp.float32),
+        total_return=jnp.sum(jnp.where(ended, returns, 0.0)),
+        total_length=jnp.sum(jnp.where(ended, lengths, 0.0)),
+    )

@@ -1,0 +1,98 @@
+"""All of a configuration that shapes its program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stellaris_jax.agent.losses import Algorithm
+from stellaris_jax.config.tree import Config
+from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.registry import register
+from stellaris_jax.timeline.plan import Cut, PlanShape
+from stellaris_jax.timeline.scaling.width import is_adaptive, is_masked
+
+
+@dataclass(frozen=True)
+class Static:
+    """What is the same for everything that one compiled program runs; computed once.
+
+    algorithm: the loss, and the data it asks for. seeds: S. envs, steps: N and T of a fragment. epochs, minibatches: it
+    is cut into. rounds: R of a chunk. lanes: gradients at once on each of the devices. peers: K, the most other
+    versions that learners in flight hold. versions: H that gradients may be of. buffers: fragments kept.
+    target_interval: versions from one target network to the next; 1 without any. truncation, aggregation: modes.
+    masked: some environments may take no part in a round. hosted: fragments come from actors on the host.
+    """
+
+    algorithm: Algorithm
+    seeds: int
+    envs: int
+    steps: int
+    epochs: int
+    minibatches: int
+    rounds: int
+    lanes: int
+    devices: int
+    peers: int
+    versions: int
+    buffers: int
+    target_interval: int
+    truncation: str
+    aggregation: str
+    masked: bool
+    hosted: bool
+
+    @classmethod
+    def of(cls, config: Config, hosted: bool = False) -> Static:
+        """The static part of a configuration, of which only the environment can tell whether it is `hosted`."""
+        settings, system, engine = config.algorithm, config.system, config.engine
+        algorithm: Algorithm = register.algorithm[settings.name]
+        return cls(
+            algorithm=algorithm,
+            seeds=config.num_seeds,
+            envs=config.env.num_envs,
+            steps=settings.rollout_length,
+            epochs=settings.epochs,
+            minibatches=settings.minibatches,
+            rounds=1 if hosted or is_adaptive(config) else config.chunk_rounds,
+            lanes=engine.lanes,
+            devices=engine.devices,
+            peers=min(system.learners, system.versions) - 1 if system.truncation != "none" else 0,
+            versions=system.versions,
+            buffers=2 if system.actors == "pipelined" else 1,
+            target_interval=settings.target_interval if algorithm.target_network else 1,
+            truncation=system.truncation,
+            aggregation=system.aggregation,
+            masked=is_masked(config),
+            hosted=hosted,
+        )
+
+    @property
+    def cut(self) -> Cut:
+        """How the data loader cuts a fragment."""
+        length = self.steps if self.algorithm.sequences else 1
+        return Cut(self.epochs, self.minibatches, self.steps, self.envs, length)
+
+    @property
+    def shape(self) -> PlanShape:
+        """The sizes of the plans."""
+        return PlanShape(
+            rounds=self.rounds,
+            seeds=self.seeds,
+            wave_size=self.lanes * self.devices,
+            peers=self.peers,
+            gradients=self.epochs * self.minibatches,
+            batch=self.cut.batch,
+            versions=self.versions,
+            buffers=self.buffers,
+            target_interval=self.target_interval,
+        )
+
+    @property
+    def has_invalid(self) -> bool:
+        """Whether fragments hold samples that nothing is to be learned from."""
+        return self.masked or self.hosted
+
+
+def in_program(env: VecEnv | HostEnv) -> VecEnv | None:
+    """The environment, if actors step it inside the compiled program; `None` if actors on the host do."""
+    return None if isinstance(env, HostEnv) else env

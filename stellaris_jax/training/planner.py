@@ -1,0 +1,185 @@
+"""What comes next in a run: every seed's timeline and scaling rule, and the chunks that are laid out of them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect
+from collections import deque
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.wave import RoundMetrics
+from stellaris_jax.timeline import Timeline, Usage, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
+from stellaris_jax.training.chunk import Chunk, Following
+from stellaris_jax.training.records import Accounts
+from stellaris_jax.training.sources.source import Source
+
+
+class Allotment(NamedTuple):
+    """Actors and environments `[S]` that take part in a round, and the environments it is compiled for."""
+
+    actors: list[int]
+    envs: list[int]
+    width: int
+
+
+class Planner:
+    """Plans the chunks of a run, each when it is asked for or while the one before it is executed.
+
+    Args:
+      config: the run's.
+      static: what shapes its program.
+      seeds: one per agent.
+      source: of its data.
+      accounts: its books.
+    """
+
+    def __init__(self, config: Config, static: Static, seeds: list[int], source: Source, accounts: Accounts):
+        self.config, self.static, self.seeds = config, static, seeds
+        self.source, self.accounts = source, accounts
+        self.shape, self.cut, self.width = static.shape, static.cut, width_of(config)
+        self.total_rounds = config.rounds
+        self.timelines = [Timeline.of(config, seed) for seed in seeds]
+        self.scalings = [scaling_of(config) for _ in seeds]
+        self.round = 0
+        self.states = [timeline.state() for timeline in self.timelines]
+        self._chunks: deque[Chunk] = deque()  # planned, in order, and not executed
+
+    # Where the run stands ------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """All rounds are done, or every seed has reached its target or spent its budget."""
+        return self.round >= self.total_rounds or all(scaling.finished for scaling in self.scalings)
+
+    @property
+    def usages(self) -> list[Usage]:
+        """What each seed has used up to the current round."""
+        return [Timeline.usage_of(state) for state in self.states]
+
+    @cached_property
+    def evaluation_rounds(self) -> list[int]:
+        """Rounds after which the policy is evaluated, spread evenly, the last round among them."""
+        points = self.config.evaluation.points if self.config.evaluation.episodes > 0 else 0
+        return sorted({math.ceil(self.total_rounds * i / points) for i in range(1, points + 1)})
+
+    @cached_property
+    def checkpoint_rounds(self) -> list[int]:
+        """Rounds after which a checkpoint is due, the last round among them."""
+        interval = self.config.checkpoint.interval
+        due = self.evaluation_rounds if interval == 0 else range(interval, self.total_rounds, interval)
+        return sorted({*due, self.total_rounds})
+
+    def state(self) -> dict[str, Any]:
+        """Everything the next rounds depend on, as JSON data."""
+        return {
+            "round": self.round,
+            "timelines": self.states,
+            "scalings": [scaling.state() for scaling in self.scalings],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state()` returned."""
+        self.round, self.states = state["round"], state["timelines"]
+        self._chunks.clear()
+        for timeline, saved in zip(self.timelines, state["timelines"], strict=True):
+            timeline.restore(saved)
+        for scaling, saved in zip(self.scalings, state["scalings"], strict=True):
+            scaling.restore(saved)
+
+    # Chunks --------------------------------------------------------------------------------------------------------
+
+    @property
+    def next(self) -> Chunk:
+        """The next chunk to be executed, which is planned if it was not."""
+        if not self._chunks:
+            self._chunks.append(self.plan(self.round, self._size(self.round)))
+        return self._chunks[0]
+
+    def plan_ahead(self) -> None:
+        """Plan the chunk after the next one, unless that takes knowing what comes of the next one."""
+        begin = self.next.end
+        if begin < self.total_rounds and not is_adaptive(self.config):
+            self._chunks.append(self.plan(begin, self._size(begin)))
+
+    def executed(self) -> None:
+        """Told that the next chunk has become part of the run."""
+        chunk = self._chunks.popleft()
+        self.round, self.states = chunk.end, chunk.timelines
+
+    def _size(self, begin: int) -> int:
+        """Rounds of the chunk that begins at round `begin`: it ends where an evaluation or a checkpoint is due."""
+        due = [rounds[bisect(rounds, begin) :][:1] for rounds in (self.evaluation_rounds, self.checkpoint_rounds)]
+        return min([self.shape.rounds, *(stop - begin for stops in due for stop in stops)])
+
+    def plan(self, begin: int, size: int) -> Chunk:
+        """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
+        actors, envs, width = self._allot(self.source.asked)
+        counts = [self.cut.epochs * self.cut.count(n) for n in envs]
+        simulated = list(zip(self.timelines, actors, counts, strict=True))
+        rounds = [[timeline.next_round(i, count) for timeline, i, count in simulated] for _ in range(size)]
+        orders = [
+            [minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in zip(self.seeds, envs, strict=True)]
+            for r in range(size)
+        ]
+        factors = [self._learning_rate_factor(begin + r) for r in range(size)]
+        places = self.shape.wave_size
+        return Chunk(
+            begin=begin,
+            plan=build_plan(self.shape, rounds, orders, factors, [envs] * size),
+            width=width,
+            rounds=rounds,
+            computed=[max(wave_count(record, places) for record in row) * places for row in rounds],
+            timelines=[timeline.state() for timeline in self.timelines],
+        )
+
+    def following(self, chunk: Chunk) -> Following:
+        """The round after a chunk, from what is known before that one is over."""
+        actors, envs, _ = self._allot(None)
+        return Following(actors, envs if chunk.end < self.total_rounds else None)
+
+    def _allot(self, asked: list[int] | None) -> Allotment:
+        """What takes part in the next round; `asked` are the actors whose fragments are under way already."""
+        if not is_scaled(self.config):
+            going, all_ = [not scaling.finished for scaling in self.scalings], self.static.envs
+            return Allotment([self.width.maximum * go for go in going], [all_ * go for go in going], all_)
+        actors = asked or [scaling.actors for scaling in self.scalings]
+        actors = [n * (not scaling.finished) for n, scaling in zip(actors, self.scalings, strict=True)]
+        return Allotment(actors, [n * self.width.envs for n in actors], self.source.width(max(actors)))
+
+    def _learning_rate_factor(self, round_: int) -> float:
+        return 1.0 - round_ / self.total_rounds if self.config.algorithm.anneal else 1.0
+
+    # Scaling -------------------------------------------------------------------------------------------------------
+
+    def observe(self, chunk: Chunk, metrics: RoundMetrics, before: list[Usage], probes: list[list[float]]) -> None:
+        """Tell every seed's scaling rule of the rounds of a chunk that is over.
+
+        `before` `[S]` is what had been used before it, `probes` `[S]` what the rules asked to be measured after it.
+        """
+        if not is_adaptive(self.config):
+            return
+        for r, row in enumerate(chunk.rounds):
+            costs = self.accounts.money([record.usage for record in row])["cost_usd"]
+            for s, (scaling, record) in enumerate(zip(self.scalings, row, strict=True)):
+                if scaling.finished:
+                    continue
+                ended = float(metrics.episodes.ended[r, s])
+                scaling.observe(
+                    Observation(
+                        round=record.index + 1,
+                        actors=record.actors,
+                        reward=float(metrics.episodes.total_return[r, s]) / ended if ended else math.nan,
+                        loss=float(metrics.loss.policy_loss[r, s] + metrics.loss.value_loss[r, s]),
+                        kl=float(metrics.loss.kl[r, s]),
+                        learner_seconds=record.usage.learner_busy - before[s].learner_busy,
+                        actor_seconds=record.actor_seconds,
+                        seconds=record.usage.seconds - before[s].seconds,
+                        cost_usd=costs[s],
+                        probe=tuple(probes[s]) if probes else (),
+                    )
+                )
+            before = [record.usage for record in row]

@@ -1,0 +1,121 @@
+"""Fragments that the engine's own actors roll, inside the compiled program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+from jax.sharding import Sharding
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import init_actor, rollout
+from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.static import Static
+from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.timeline.scaling.width import width_of
+from stellaris_jax.training.chunk import Chunk, Following
+from stellaris_jax.training.evaluate import Evaluator
+from stellaris_jax.training.sources.actionlog import ActionLog
+
+
+class CompiledSource:
+    """See `stellaris_jax.training.sources.source.Source`; all there is to save is in the engine's state.
+
+    Args:
+      env, network, config, static: the run's.
+    """
+
+    asked = None
+
+    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, static: Static):
+        self.env, self.network, self.config, self.static = env, network, config, static
+        self.widths = width_of(config)
+        self.evaluator = cache(self._evaluator)
+
+    def width(self, actors: int) -> int:
+        # Over several devices all environments stay where they are, so that the first ones are the same on any number
+        # of devices.
+        narrow = self.static.devices == 1
+        return (self.widths.bucket(actors) if narrow else self.widths.maximum) * self.widths.envs
+
+    def example(self) -> None:
+        return None
+
+    def receive(self, state: EngineState, chunk: Chunk, following: Following) -> tuple[EngineState, None]:
+        return state, None
+
+    def learned(self, received: Any, chunk: Chunk) -> None:
+        pass
+
+    def _evaluator(self, episodes: int) -> Evaluator:
+        return Evaluator(self.env, self.network, self.config, episodes)
+
+    def rehearsal(self, state: EngineState) -> tuple[Callable[[], None], float]:
+        params, normalizers = jax.tree.map(lambda x: x[0], (state.params, state.normalizers))
+        envs, algorithm = self.static.envs, self.config.algorithm
+        actor = init_actor(self.env, jax.random.split(jax.random.key(0), envs))
+
+        def fragment(actor: Any, key: jax.Array) -> Any:
+            keys = jax.random.split(key, envs)
+            actor, trajectory = rollout(
+                self.env,
+                self.network,
+                params,
+                normalizers,
+                actor,
+                keys,
+                key,
+                self.static.steps,
+                algorithm.gamma,
+                self.config.env,
+            )
+            return actor, trajectory.reward.sum()
+
+        return repeated(fragment, actor)
+
+    def arrays(self) -> None:
+        return None
+
+    def shapes(self, sharding: Sharding) -> None:
+        return None
+
+    def state(self, log: ActionLog) -> None:
+        return None
+
+    def restore(self, state: dict[str, Any] | None, arrays: Any) -> None:
+        pass
+
+    def resume(
+        self,
+        saved: dict[str, Any] | None,
+        log: ActionLog,
+        state: EngineState,
+        round_: int,
+        note: Callable[[str], None],
+    ) -> EngineState:
+        return state
+
+    def close(self) -> None:
+        pass
+
+
+def repeated(function: Callable[..., Any], state: Any) -> tuple[Callable[[], None], float]:
+    """What runs `function(state, key) -> (state, a number)`, carries the state along, and waits for the number.
+
+    Returns it, and the seconds it took to compile.
+    """
+    begin = time.perf_counter()
+    program = jax.jit(function).lower(state, jax.random.key(0)).compile()
+    seconds = time.perf_counter() - begin
+    carried = [state, jax.random.key(0)]
+
+    def run() -> None:
+        carried[1] = jax.random.fold_in(carried[1], 1)
+        carried[0], total = program(*carried)
+        jax.block_until_ready(total)
+
+    return run, seconds

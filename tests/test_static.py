@@ -1,0 +1,57 @@
+"""What shapes a program: computed once, and nothing else decides what may run together."""
+
+from __future__ import annotations
+
+import pytest
+
+from stellaris_jax import load_config
+from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.envs.registry import from_config
+
+JOB = (
+    "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=16", "algorithm.epochs=2",
+    "algorithm.minibatches=4", "system.learners=5", "system.versions=12", "engine.lanes=3", "total_steps=12800",
+)  # fmt: skip
+
+
+def static(*overrides: str, hosted: bool = False) -> Static:
+    return Static.of(load_config([*JOB, *overrides]), hosted)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=7", "system.rule=async", "algorithm.learning_rate=0.1", "delays=pareto", "platform.actors=4"],
+)
+def test_data_shapes_nothing(override: str) -> None:
+    assert static(override) == static() and hash(static(override)) == hash(static())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), {"wave_size": 3, "peers": 4, "gradients": 8, "batch": 32, "buffers": 1, "ring": 12}),
+        (("system.truncation=none",), {"peers": 0}),
+        (("system.versions=3",), {"peers": 2, "ring": 3}),
+        (("system.actors=pipelined",), {"buffers": 2}),
+        (("algorithm=impact", "algorithm.target_interval=3"), {"target_interval": 3, "ring": 14}),
+        (("algorithm.target_interval=3",), {"target_interval": 1, "ring": 12}),  # PPO has no target network
+        (("num_seeds=2", "engine.chunk_rounds=7"), {"seeds": 2, "rounds": 7}),
+        (("scaling=nitro", "engine.chunk_rounds=7"), {"rounds": 1}),  # the next round's actors are known after it
+    ],
+)
+def test_plans_have_the_sizes_of_the_configuration(overrides: tuple[str, ...], expected: dict[str, int]) -> None:
+    shape = static(*overrides).shape
+    assert {name: getattr(shape, name) for name in expected} == expected
+
+
+def test_fragments_from_the_host_come_one_at_a_time_and_with_a_mask() -> None:
+    inside, hosted = static("engine.chunk_rounds=7"), static("engine.chunk_rounds=7", hosted=True)
+    assert (inside.shape.rounds, inside.has_invalid) == (7, False)
+    assert (hosted.shape.rounds, hosted.has_invalid) == (1, True)
+
+
+def test_only_the_environment_knows_where_it_is_stepped() -> None:
+    env = from_config(load_config([*JOB]).env)
+    assert in_program(env) is env
+    pytest.importorskip("envpool")
+    assert in_program(from_config(load_config(["env.name=envpool/CartPole-v1"]).env)) is None
