@@ -107,7 +107,7 @@ def test_gymnax_parameters_reach_the_environment() -> None:
 
 
 def test_the_documented_example_of_register_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry.kinds.environment, "_entries", {})
     _, example = inspect.cleandoc(register.__doc__ or "").split("Example:\n")
     example, _ = example.split("Raises ConfigError")
     scope: dict[str, Any] = {}

@@ -25,7 +25,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")
     arguments = parser.parse_args(argv)
 
-    from stellaris_jax.config.compose import as_override
+    from stellaris_jax.config.commands import as_override
     from stellaris_jax.envs.check import CheckWarning, check_env
     from stellaris_jax.envs.registry import from_config
     from stellaris_jax.training.loading import load_config

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-SCRIPTS = {"schedule": "train_scheduler"}
+SCRIPTS = {"schedule": "train_scheduler", "check-env": "check_env"}
 """Scripts that are called otherwise than the command."""
 
 
@@ -26,7 +26,7 @@ def command(name: str) -> str:
 def localised(text: str) -> str:
     """A text that speaks of `stellaris-jax train` and other commands, as they are called here."""
     return re.sub(
-        r"\bstellaris-jax (train|evaluate|plot|reproduce|benchmark|schedule)\b", lambda m: command(m[1]), text
+        r"\bstellaris-jax (train|evaluate|plot|reproduce|benchmark|schedule|check-env)\b", lambda m: command(m[1]), text
     )
 
 

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import EnvConfig
@@ -20,23 +20,28 @@ from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.names import match, retold, suggest
 from stellaris_jax.envs.shapes import check_declared, check_traced
 from stellaris_jax.envs.wrappers import preprocess
+from stellaris_jax.registry import register as kinds
 
-# Each suite with what it needs beyond this package.
-SUITES = {
+
+class Suite(NamedTuple):
+    """A suite: the module it is in, and what has to be installed for it."""
+
+    module: str
+    needs: str = "nothing"
+
+
+_FOLDER = "stellaris_jax.envs.suites"
+for _suite, _needs in {
     "brax": "the brax extra: pip install 'stellaris-jax[brax]'",
     "diagnostic": "nothing",
     "envpool": "the envpool extra: pip install 'stellaris-jax[envpool]'",
     "gymnasium": "the gymnasium extra: pip install 'stellaris-jax[gymnasium]'",
     "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
-    "job": "nothing",
     "mjx": "the mujoco extra: pip install 'stellaris-jax[mujoco]'",
     "playground": "the playground extra: pip install 'stellaris-jax[playground]'",
-}
-
-HOMES = {"job": "stellaris_jax.reproduce.minionsrl.job"}
-"""Suites that are no modules of the folder for them."""
-
-_registered: dict[str, Callable[..., VecEnv | HostEnv]] = {}
+}.items():
+    kinds.suite(_suite)(Suite(f"{_FOLDER}.{_suite}", _needs))
+kinds.suite("job")(Suite("stellaris_jax.reproduce.minionsrl.job"))
 
 
 def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
@@ -72,8 +77,8 @@ def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
 
     Raises ConfigError if `name` is not of the form `suite/name`.
     """
-    suite, env = _split(name)
-    _registered[f"{suite}/{env}"] = factory
+    _split(name)
+    kinds.environment.replace(name, factory)
 
 
 def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS_GIVEN) -> VecEnv | HostEnv:
@@ -84,7 +89,7 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
     """
     canonical = resolve(name)
     suite, env = canonical.split("/", 1)
-    own = _registered.get(canonical)
+    own = kinds.environment.get(canonical)
     factory = own or partial(_load(suite, name).make, env)
     try:
         made = factory(**kwargs)
@@ -110,16 +115,16 @@ def from_config(config: EnvConfig) -> VecEnv | HostEnv:
 def resolve(name: str) -> str:
     """The canonical `suite/name` meant by `name`, whose case, punctuation and missing version do not matter."""
     given_suite, given_env = _split(name)
-    suites = {*SUITES, *(_split(registered)[0] for registered in _registered)}
+    suites = {*kinds.suite, *(_split(registered)[0] for registered in kinds.environment)}
     suite = match(given_suite, suites)
     if suite is None:
         raise ConfigError(f"env.name={name} names the unknown suite {given_suite}: {suggest(given_suite, suites)}")
-    mine = [env for owner, env in map(_split, _registered) if owner == suite]
+    mine = [env for owner, env in map(_split, kinds.environment) if owner == suite]
     if (env := match(given_env, mine)) is not None:
         return f"{suite}/{env}"
     refused: Mapping[str, str] = {}
     builtin: Sequence[str] = ()
-    if suite in SUITES:
+    if suite in kinds.suite:
         module = _load(suite, name)
         refused = module.REFUSED
         builtin = module.candidates(given_env) if hasattr(module, "candidates") else module.available()
@@ -133,8 +138,8 @@ def resolve(name: str) -> str:
 
 def available(suite: str) -> list[str]:
     """The names `make` accepts after `suite/`, sorted; empty for a suite that does not exist."""
-    mine = [env for owner, env in map(_split, _registered) if owner == suite]
-    builtin = _load(suite, suite).available() if suite in SUITES else []
+    mine = [env for owner, env in map(_split, kinds.environment) if owner == suite]
+    builtin = _load(suite, suite).available() if suite in kinds.suite else []
     return sorted({*mine, *builtin})
 
 
@@ -147,8 +152,8 @@ def _split(name: str) -> tuple[str, str]:
 
 def _load(suite: str, name: str) -> ModuleType:
     try:
-        module = importlib.import_module(HOMES.get(suite, f"stellaris_jax.envs.suites.{suite}"))
+        module = importlib.import_module(kinds.suite[suite].module)
         module.available()
     except ModuleNotFoundError as error:
-        raise ConfigError(f"env.name={name} needs {SUITES[suite]}") from error
+        raise ConfigError(f"env.name={name} needs {kinds.suite[suite].needs}") from error
     return module
