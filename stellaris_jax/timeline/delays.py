@@ -51,7 +51,7 @@ class Delay(Optioned):
 
     def block(self, generator: np.random.Generator, number: int) -> list[float]:
         """The durations number * BLOCK, ..., (number + 1) * BLOCK - 1 of a stream."""
-        seconds: list[float] = self.durations(_draw(self.noise, generator)).tolist()
+        seconds: list[float] = self.durations(_draw(self.noise, generator), np).tolist()
         return seconds
 
 

@@ -1,0 +1,77 @@
+"""The house: which room may know of which, and how many there are. What it is read from is the source."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "stellaris_jax"
+LEVELS = {
+    "registry": 0, "config": 1, "envs": 2, "agent": 3, "timeline": 3, "engine": 4, "report": 5, "training": 6,
+    "reproduce": 7, "cli": 8,
+}  # fmt: skip
+"""A room may know of those on lower levels, and of itself."""
+WITHOUT_JAX = ("registry", "timeline", "report")
+"""Rooms that do not import JAX themselves: what plans, and what tells of runs."""
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Every module of the package, and what it imports, inside functions too, as far as it is a module."""
+    files = {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items() if name != "__init__"}
+    found: dict[str, set[str]] = {name: set() for name in files}
+    for name, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                asked = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                asked = [alias.name for alias in node.names]
+            else:
+                continue
+            for one in asked:
+                if not one.startswith("stellaris_jax."):
+                    found[name].add(one.partition(".")[0])
+                    continue
+                module = one.removeprefix("stellaris_jax.")
+                while module not in files and "." in module:
+                    module = module.rpartition(".")[0]
+                if module in files:
+                    found[name].add(module)
+    return found
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_every_room_has_its_level() -> None:
+    entries = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")}
+    assert entries == {"__init__", *LEVELS}
+    assert len(LEVELS) < 12
+
+
+@pytest.mark.parametrize("module", sorted(imports()))
+def test_no_arrow_goes_up(module: str) -> None:
+    known = {room(other) for other in imports()[module] if room(other) in LEVELS and other in imports()}
+    up = {other for other in known if other != room(module) and LEVELS[other] >= LEVELS[room(module)]}
+    assert not up, f"{module} knows of {', '.join(up)}"
+
+
+def test_no_circle_between_files() -> None:
+    ours = {name: {other for other in others if other in imports()} - {name} for name, others in imports().items()}
+    try:
+        TopologicalSorter(ours).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("kind", WITHOUT_JAX)
+def test_rooms_without_jax(kind: str) -> None:
+    for module, others in imports().items():
+        if room(module) == kind:
+            assert not {"jax", "flax", "optax"} & others, module

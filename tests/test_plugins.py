@@ -1,0 +1,168 @@
+"""What is added from outside: every example, from a directory outside the checkout, against the installed wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stellaris_jax import ConfigError, load_config, register
+from stellaris_jax.config.options import options_of
+from stellaris_jax.registry import Kind, RegistrationError
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples" / "plugins"
+
+SMALL = ["env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1", "algorithm.minibatches=4",
+         "network.hidden=[4]", "system.learners=4", "total_steps=256", "evaluation.episodes=2", "evaluation.points=2",
+         "engine.chunk_rounds=1", "run.progress=false", "algorithm.anneal=false"]  # fmt: skip
+CASES = {
+    "rule": ["system.rule=quorum", "system.options.share=0.25"],
+    "admission": ["system.admission=back_pressure", "system.options.waiting=1"],
+    "delay": ["delays.learner.kind=shared", "delays.learner.options.busy=0.3"],
+    "jax_environments": ["env=mine/corridor", "env.kwargs.length=3"],
+    "jax_environments-2": ["env=mine/point"],
+    "host_environment": ["env=mine/pole"],
+    "torso": ["network.torso=fourier"],
+    "loss": ["algorithm.name=a2c", "system.truncation=none"],
+    "scaling": ["scaling.rule=halving", "scaling.options.every=1"],
+    "logger": ["run.loggers=[tensorboard,csv]"],
+    "callback": ["run.callbacks=[too_stale]", "delays=pareto", "system.rule=async", "system.learners=4"],
+}
+"""A job for every example. Names of files end at the hyphen."""
+
+DRIVER = """
+import json, sys
+import jax
+from stellaris_jax.cli.main import main
+jax.config.update("jax_platforms", "cpu")
+for command in json.loads(sys.argv[1]):
+    main(command)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with nothing but the wheel in it, as pip installs it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+def installed(site: Path, where: Path, *commands: list[str]) -> str:
+    """What commands print, one after the other, in a process that has the installed package only."""
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    call = [sys.executable, "-c", DRIVER, json.dumps(commands)]
+    done = subprocess.run(call, cwd=where, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_every_example_runs_from_outside(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    jobs = []
+    for name, overrides in CASES.items():
+        plugin = EXAMPLES / f"{name.partition('-')[0]}.py"
+        jobs.append(["train", *SMALL, f"plugins=[{plugin}]", *overrides, f"run.dir={name}"])
+    out = installed(site, tmp_path, *jobs)
+    assert "stellaris-jax evaluate corridor" in out or "stellaris-jax evaluate jax_environments" in out
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {f"{name.partition('-')[0]}.py" for name in CASES}
+    summaries = {name: json.loads((tmp_path / name / "summary.json").read_text()) for name in CASES}
+    assert {name for name, summary in summaries.items() if summary["failure"] is not None} == set()
+    assert {name for name, summary in summaries.items() if summary["ended_early"]} == {"callback"}
+    assert (tmp_path / "logger" / "evaluations.csv").read_text().count("\n") == 3  # a head and two evaluations
+    rounds = [json.loads(line) for line in (tmp_path / "scaling" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["actors"] for row in rounds if row["kind"] == "round"] == [8, 4, 2, 1]
+    # Whoever goes on with a run, evaluates or draws it need not name its plug-ins again.
+    out = installed(
+        site,
+        tmp_path,
+        ["train", "resume=rule", "total_steps=512"],
+        ["evaluate", "jax_environments", "--episodes", "2"],
+        ["plot", "rule", "torso", "--out", "two.png"],
+        ["train", "-m", "plugins=[" + str(EXAMPLES / "rule.py") + "]", *SMALL, "system.rule=quorum,async"],
+        ["check-env", "gymnax/cartpole"],
+    )
+    assert "mine/corridor" in out and (tmp_path / "two.png").stat().st_size > 0
+    assert json.loads((tmp_path / "rule" / "summary.json").read_text())["rounds"] == 8
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 40
+
+
+def test_installed_packages_name_their_plugins(site: Path, tmp_path: Path) -> None:
+    lab = tmp_path / "lab"
+    (lab / "my_lab-1.0.dist-info").mkdir(parents=True)
+    (lab / "my_lab-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: my_lab\nVersion: 1.0\n")
+    points = "[stellaris_jax.plugins]\nmine = my_lab_rules\n"
+    (lab / "my_lab-1.0.dist-info" / "entry_points.txt").write_text(points)
+    (lab / "my_lab_rules.py").write_text((EXAMPLES / "rule.py").read_text())
+    code = "import stellaris_jax as sj; print(sj.load_config(['system.rule=quorum']).system.options['share'])"
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{lab}"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "0.5\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (None, ["there is no such file"]),
+        ("1 / 0", ["ZeroDivisionError"]),
+        ("import no_such_module_anywhere", ["ModuleNotFoundError", "no_such_module_anywhere"]),
+        ("def (", ["SyntaxError"]),
+        (
+            "import stellaris_jax as sj\n@sj.register.rule('stellaris')\nclass Mine(sj.Rule): ...",
+            ["the rule stellaris is there already", "stellaris_jax.timeline.rules"],
+        ),
+        ("import stellaris_jax as sj\nsj.register.environment('corridor')(dict)", ["corridor", "suite/name"]),
+    ],
+)
+def test_a_plugin_that_fails_is_one_sentence(text: str | None, parts: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "plugin.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError) as told:
+        load_config([f"plugins=[{path}]"])
+    message = str(told.value)
+    assert message.startswith(f"plugins={path} cannot be used: ") and "\n" not in message
+    assert all(part in message for part in parts), message
+
+
+def test_a_module_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="plugins=my_lab_nowhere cannot be used: ModuleNotFoundError"):
+        load_config(["plugins=[my_lab_nowhere]"])
+
+
+def test_plugins_are_stored_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may be resumed from elsewhere."""
+    (tmp_path / "nothing.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert load_config(["plugins=[nothing.py]"]).plugins == [str(tmp_path / "nothing.py")]
+
+
+def test_a_name_is_taken_once() -> None:
+    kind = Kind("thing")
+    kind("a")(int)
+    kind("a")(int)  # the same once more, as after a reload
+    with pytest.raises(RegistrationError, match="the thing a is there already, from builtins"):
+        kind("a")(str)
+    assert list(kind) == ["a"] and "b" not in kind and kind.get("b") is None
+
+
+def test_everything_registered_can_be_asked_for_its_options() -> None:
+    for kind in register.kinds().values():
+        for name, thing in kind.items():
+            for option in options_of(thing).values():
+                option.knob.check(option.default)
+                assert option.knob.help, (kind.name, name, option.knob.key)
