@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.envs.base import Discrete, HostEnv, VecEnv
+from stellaris_jax.envs.base import Box, Discrete, HostEnv, VecEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.sources.compiled import repeated
@@ -107,6 +107,7 @@ def _random_action(env: VecEnv, key: jax.Array, num: int) -> jax.Array:
     space = env.action_space
     if isinstance(space, Discrete):
         return jax.random.randint(key, (num,), 0, space.n)
+    assert isinstance(space, Box)
     return jax.random.uniform(key, (num, *space.shape), minval=jnp.array(space.low), maxval=jnp.array(space.high))
 
 
@@ -165,13 +166,6 @@ def _adapter(env: VecEnv, config: Config) -> tuple[Run, float]:
 # Host environments ----------------------------------------------------------------------------------------------------
 
 
-def _actions(space: Any, num: int) -> np.ndarray:
-    generator = np.random.default_rng(0)
-    if isinstance(space, Discrete):
-        return generator.integers(0, space.n, num).astype(np.int32)
-    return generator.uniform(space.low, space.high, (num, *space.shape))
-
-
 def _host_suite(env: Any, config: Config) -> Run:
     """envpool's own `step`."""
     import envpool
@@ -179,7 +173,7 @@ def _host_suite(env: Any, config: Config) -> Run:
     num, length = config.env.num_envs, config.algorithm.rollout_length
     batch = envpool.make(env.name.split("/")[1], env_type="gymnasium", num_envs=num, seed=0, **env.options)
     batch.reset()
-    actions = _actions(env.action_space, num)
+    actions = env.action_space.sample(np.random.default_rng(0), num)
 
     def run() -> None:
         for _ in range(length):
@@ -191,7 +185,7 @@ def _host_suite(env: Any, config: Config) -> Run:
 def _host_adapter(env: HostEnv, config: Config) -> Run:
     pool = env.open(config.env.num_envs, seed=0)
     pool.recv()
-    actions = _actions(env.action_space, config.env.num_envs)
+    actions = env.action_space.sample(np.random.default_rng(0), config.env.num_envs)
 
     def run() -> None:
         for _ in range(config.algorithm.rollout_length):

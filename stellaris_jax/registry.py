@@ -47,10 +47,11 @@ class Kind:
       name: what one of them is called.
       key: the configuration's key that names one; "" where none does.
       homes: modules of this package in which ours are registered.
+      form: what names look like, where not any will do, such as `suite/name`.
     """
 
-    def __init__(self, name: str, key: str = "", homes: Iterable[str] = ()):
-        self.name, self.key = name, key
+    def __init__(self, name: str, key: str = "", homes: Iterable[str] = (), form: str = ""):
+        self.name, self.key, self.form = name, key, form
         self._homes = list(homes)
         self._entries: dict[str, Any] = {}
 
@@ -58,6 +59,8 @@ class Kind:
         """A decorator that registers what it is put on under a name. Raises RegistrationError if that is taken."""
 
         def enter(thing: T) -> T:
+            if self.form and name.count("/") != self.form.count("/"):
+                raise RegistrationError(f"the {self.name} {name} must be called {self.form}")
             taken = self._entries.get(name)
             if taken is not None and _origin(taken) != _origin(thing):
                 raise RegistrationError(f"the {self.name} {name} is there already, from {_origin(taken)[0]}")
@@ -66,10 +69,19 @@ class Kind:
 
         return enter
 
+    def replace(self, name: str, thing: Any) -> None:
+        """Register something, in the place of what may have had the name before."""
+        self._entries[name] = thing
+
     def __getitem__(self, name: str) -> Any:
         """What is registered under a name. Raises KeyError."""
         self._load()
         return self._entries[name]
+
+    def get(self, name: str) -> Any:
+        """What is registered under a name; None where nothing is."""
+        self._load()
+        return self._entries.get(name)
 
     def __contains__(self, name: object) -> bool:
         self._load()
@@ -102,6 +114,11 @@ class Register:
             "scaling rule", "scaling.rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"]
         )
         self.algorithm = Kind("algorithm", "algorithm.name", [f"{home}.agent.losses"])
+        self.environment = Kind("environment", "env.name", form="suite/name")
+        self.suite = Kind("suite", "", [f"{home}.envs.registry"])
+        self.probe = Kind("probe", "", [f"{home}.engine.probes"])
+        self.logger = Kind("logger", "run.loggers", [f"{home}.report.telemetry.tensorboard"])
+        self.callback = Kind("callback", "run.callbacks")
         self.torso = Kind("torso", "network.torso", [f"{home}.agent.networks.torsos"])
 
     def __getitem__(self, kind: str) -> Kind:

@@ -178,8 +178,8 @@ def test_an_environment_that_returns_other_shapes_is_told_of(field: str) -> None
 def test_a_program_that_gave_up_an_environment_ends_as_it_says(tmp_path: Path) -> None:
     """It comes back while Python ends, which would abort the process."""
     pytest.importorskip("envpool")
-    job = ["env=envpool/hopper", "env.timeout=1e-9", "env.num_envs=8", "total_steps=64"]
-    job += ["algorithm.rollout_length=8", "algorithm.minibatches=4", "system.learners=2", "network.hidden=[8]"]
+    job = ["env=envpool/hopper", "env.timeout=1e-9", "env.num_envs=8", "total_steps=65536"]
+    job += ["algorithm.rollout_length=8192", "algorithm.minibatches=4", "system.learners=2", "network.hidden=[8]"]
     command = [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *job, f"run.dir={tmp_path / 'run'}"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)

@@ -112,7 +112,7 @@ def test_the_age_of_data_is_that_of_seeds_that_have_data() -> None:
             "system.learners=2",
             "system.truncation=none",
             "delays=lognormal",
-            "delays.learner.sigma=2",
+            "delays.learner.options.sigma=2",
             "scaling.budget=1",
             "evaluation.episodes=0",
             "total_steps=1600",

@@ -307,6 +307,7 @@ def values(kind: object) -> st.SearchStrategy[object]:
         str: text,
         list[int]: st.lists(st.integers()),
         list[float]: st.lists(numbers),
+        list[str]: st.lists(text),
         float | None: st.none() | numbers,
     }.get(kind, st.dictionaries(text.filter(str.isidentifier), st.one_of(st.integers(), numbers, text)))  # type: ignore[call-overload]
 

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("envpool")
 
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.envs import envpool
 from stellaris_jax.envs.registry import make
+from stellaris_jax.envs.suites import envpool
 
 
 @pytest.mark.parametrize(

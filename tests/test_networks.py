@@ -76,7 +76,7 @@ def test_gaussian_samples_have_the_moments() -> None:
 def test_action_spaces() -> None:
     assert for_space(Discrete(7)).size == 7
     assert for_space(Box((3,), (-1.0,) * 3, (1.0,) * 3)).size == 6
-    with pytest.raises(ValueError, match=r"accepted: Discrete\(n\) and one-dimensional Box"):
+    with pytest.raises(ValueError, match=r"accepted: Discrete, MultiDiscrete, MultiBinary and Box vectors"):
         for_space(IMAGE)
 
 

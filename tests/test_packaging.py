@@ -20,7 +20,7 @@ import stellaris_jax
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # The CUDA extras are not pinned: they are the user's.
-PUBLISHED_EXTRAS = ("mujoco", "brax", "playground", "envpool", "video", "all", "dev")
+PUBLISHED_EXTRAS = ("gymnasium", "mujoco", "brax", "playground", "envpool", "video", "all", "dev")
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from test_trainer import REPOSITORY, TINY, assert_identical, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.cli import train as cli
+from stellaris_jax.config.commands import argument
 from stellaris_jax.config.compose import _composer
-from stellaris_jax.report.telemetry.commands import argument, evaluate_command, resume_command
+from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
 from stellaris_jax.training.checkpoint import CheckpointError
 from stellaris_jax.training.run import open_run, train
 from stellaris_jax.training.rundir import LOCK, run_directory

@@ -25,6 +25,7 @@ from stellaris_jax.report.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.scaling import width_of
+from stellaris_jax.timeline.scaling.rules import Nitro
 from stellaris_jax.training.checkpoint import Checkpoints, to_host
 from stellaris_jax.training.records import Accounts
 from stellaris_jax.training.run import train
@@ -234,7 +235,7 @@ def test_nitro_trains_and_only_compiles_its_widths() -> None:
     # Every seed chooses by what was measured of it.
     for s in range(2):
         rounds = [seen(k, probe=tuple(record["per_seed"]["probe"][s])) for k, record in enumerate(records, 1)]
-        rule = register.scaling["nitro"](trainer.config.scaling, trainer.width)
+        rule = Nitro(trainer.config.scaling, trainer.width)
         for observation, next_ in zip(rounds, chosen[1:, s], strict=False):
             rule.observe(observation)
             assert rule.actors == next_

@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluate": "evaluate the policy of a run, or film it",
     "plot": "draw the curves of runs, or a timeline",
     "reproduce": "redo a paper's evaluation",
+    "check-env": "see whether an environment keeps what it promises",
     "schedule": "train a scheduler of actors",
     "benchmark": "measure this machine (in a checkout of the repository)",
 }
@@ -37,7 +38,7 @@ def _main(argv: Sequence[str]) -> None:
         return
     if name not in COMMANDS:
         raise ConfigError(f"{name} is not a command: {', '.join(COMMANDS)}{did_you_mean(name, COMMANDS)}")
-    module = MODULES.get(name, f"stellaris_jax.cli.{name}")
+    module = MODULES.get(name, f"stellaris_jax.cli.{name.replace('-', '_')}")
     if find_spec(module.partition(".")[0]) is None:
         raise ConfigError(f"{name} works in a checkout of the repository only, whose benchmarks are not installed.")
     import_module(module).main(rest)

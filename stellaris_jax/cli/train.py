@@ -16,16 +16,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from stellaris_jax.cli import program
-from stellaris_jax.config.commands import localised
-from stellaris_jax.config.compose import (
-    GROUPS,
-    PRIMARY,
-    as_override,
-    choices,
-    compose_config,
-    load_sweep,
-    shipped_configs,
-)
+from stellaris_jax.config.commands import as_override, localised
+from stellaris_jax.config.compose import GROUPS, PRIMARY, choices, compose_config, load_sweep, shipped_configs
 from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config, knobs, sections

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-SCRIPTS = {"schedule": "train_scheduler"}
+SCRIPTS = {"schedule": "train_scheduler", "check-env": "check_env"}
 """Scripts that are called otherwise than the command."""
 
 
@@ -26,13 +26,27 @@ def command(name: str) -> str:
 def localised(text: str) -> str:
     """A text that speaks of `stellaris-jax train` and other commands, as they are called here."""
     return re.sub(
-        r"\bstellaris-jax (train|evaluate|plot|reproduce|benchmark|schedule)\b", lambda m: command(m[1]), text
+        r"\bstellaris-jax (train|evaluate|plot|reproduce|benchmark|schedule|check-env)\b", lambda m: command(m[1]), text
     )
 
 
-def argument(override: str) -> str:
-    """An override `key=value` as a shell takes it."""
-    key, _, text = override.partition("=")
+PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)(?:\.{0,2}/|[a-z_])[\w./-]*(?: [\w./-]+)*", re.ASCII | re.I)
+"""Values of overrides that Hydra takes for text, and for all of it."""
+
+
+def as_override(key: str, value: str | Path) -> str:
+    """`key=value` for `load_config`, with the value quoted where Hydra would read more than text in it."""
+    text = str(value)
+    if PLAIN.fullmatch(text):
+        return f"{key}={text}"
+    # In Hydra's quotes a backslash stands for itself, unless a quotation mark comes after it.
+    escaped = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + (found[2] and r"\""), text)
+    return f'{key}="{escaped}"'
+
+
+def argument(key: str, value: str | Path) -> str:
+    """`key=value` as a shell takes it for a command."""
+    key, _, text = as_override(key, value).partition("=")
     return f"{key}={shlex.quote(text)}"
 
 

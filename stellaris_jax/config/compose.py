@@ -113,20 +113,6 @@ def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
         return hydra.choices(group)
 
 
-PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)(?:\.{0,2}/|[a-z_])[\w./-]*(?: [\w./-]+)*", re.ASCII | re.I)
-"""Values of overrides that Hydra takes for text, and for all of it."""
-
-
-def as_override(key: str, value: str | Path) -> str:
-    """`key=value` for `load_config`, with the value quoted where Hydra would read more than text in it."""
-    text = str(value)
-    if PLAIN.fullmatch(text):
-        return f"{key}={text}"
-    # In Hydra's quotes a backslash stands for itself, unless a quotation mark comes after it.
-    escaped = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + (found[2] and r"\""), text)
-    return f'{key}="{escaped}"'
-
-
 def to_yaml(config: Config) -> str:
     """The configuration as YAML, from which `from_yaml` makes an equal one."""
     return OmegaConf.to_yaml(OmegaConf.structured(config))

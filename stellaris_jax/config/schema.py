@@ -89,9 +89,10 @@ class Knob:
         if self.kind is float and isinstance(value, int) and abs(value) >= 2**31:
             # From Python; whatever is composed is a float. JAX computes with integers of 32 bits.
             raise ConfigError(f"{self.key} must be written as a float, {float(value):g}, not as the integer {value}.")
-        if self.names and value not in self.names:
-            meant = did_you_mean(value, self.names)
-            raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(value)}{meant}")
+        for word in (value if isinstance(value, list) else [value]) if self.choices or self.registered else []:
+            if word not in self.names:
+                meant = did_you_mean(word, self.names)
+                raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(word)}{meant}")
         for number in (value if isinstance(value, list) else [value]) if self.within and value is not None else []:
             if not _is_within(number, self.within):
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}.")
@@ -100,7 +101,7 @@ class Knob:
     def accepted(self) -> str:
         """The values accepted, in words; empty where any of the right type is."""
         if self.names:
-            return f"one of {', '.join(self.names)}"
+            return f"{'some' if self.kind == list[str] else 'one'} of {', '.join(self.names)}"
         low, _, high = self.within[1:-1].partition(", ")
         if high == "inf":
             return f"at least {low}" if self.within[0] == "[" else f"greater than {low}"

@@ -275,6 +275,11 @@ class CheckpointConfig:
 class RunConfig:
     dir: str = knob("", "run directory; empty means runs/<time>-<name>; one that holds a run is refused")
     name: str = knob("", "label in the default directory's name; empty means <system>-<env>")
+    loggers: list[str] = knob(["tensorboard"], "where metrics go, beside metrics.jsonl and the display", kind="logger")
+    callbacks: list[str] = knob(
+        [], "functions of (round, record, trainer) called after every round; one that returns true ends the run",
+        kind="callback",
+    )
     progress: bool = knob(True, "live progress display; false prints one line per evaluation")
 
 

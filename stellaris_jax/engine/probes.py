@@ -24,10 +24,10 @@ Probe = Callable[[EngineState, jax.Array, jax.Array], jax.Array]
 
 
 def make_probe(network: ActorCritic, config: Config, static: Static, kind: str) -> Probe | None:
-    """The compiled probe `curvature` or `noise`; `None` where there is nothing to measure."""
+    """The compiled probe of that name; `None` where there is nothing to measure."""
     if not kind:
         return None
-    one = partial({"curvature": curvature, "noise": noise}[kind], network, config, static)
+    one = partial(register.probe[kind], network, config, static)
 
     @jax.jit
     def probe(state: EngineState, buffer: jax.Array, minibatches: jax.Array) -> jax.Array:
@@ -38,6 +38,7 @@ def make_probe(network: ActorCritic, config: Config, static: Static, kind: str) 
     return probe
 
 
+@register.probe("curvature")
 def curvature(
     network: ActorCritic,
     config: Config,
@@ -71,6 +72,7 @@ def curvature(
     return jnp.stack(extreme_eigenvalues(product, key, state.params.shape[0], rule.lanczos))
 
 
+@register.probe("noise")
 def noise(
     network: ActorCritic,
     config: Config,

@@ -40,7 +40,7 @@ class AutoResetEnv(ABC):
     def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
         """One step without a reset -> (state, observation, reward, terminated, truncated).
 
-        `action` is an int32 scalar, or a float32 vector inside the bounds of the action space.
+        `action` is as the action space has it: an int32 scalar or vector, or a float32 vector inside the bounds.
         """
 
     def renderer(self) -> Renderer:

@@ -24,9 +24,64 @@ class Discrete:
 
     n: int
 
+    dtype = "int32"
+
     @property
     def shape(self) -> tuple[int, ...]:
         return ()
+
+    @property
+    def compact(self) -> np.dtype:
+        """The smallest dtype that holds an action."""
+        return np.min_scalar_type(self.n - 1)
+
+    def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
+        """Uniform actions `[num]`."""
+        return generator.integers(0, self.n, num).astype(self.dtype)
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once: an action is an int32 vector whose element i is one of `nvec[i]`, numbered from 0."""
+
+    nvec: tuple[int, ...]
+
+    dtype = "int32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.nvec),)
+
+    @property
+    def compact(self) -> np.dtype:
+        """The smallest dtype that holds an action's elements."""
+        return np.min_scalar_type(max(self.nvec) - 1)
+
+    def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
+        """Uniform actions `[num, len(nvec)]`."""
+        return generator.integers(0, self.nvec, (num, *self.shape)).astype(self.dtype)
+
+
+@dataclass(frozen=True)
+class MultiBinary:
+    """`n` switches: an action is an int32 vector of zeros and ones."""
+
+    n: int
+
+    dtype = "int32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n,)
+
+    @property
+    def compact(self) -> np.dtype:
+        """The smallest dtype that holds an action's elements."""
+        return np.min_scalar_type(1)
+
+    def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
+        """Uniform actions `[num, n]`."""
+        return generator.integers(0, 2, (num, *self.shape)).astype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -34,7 +89,7 @@ class Box:
     """Real vectors of a fixed shape with one lower and one upper bound per element.
 
     `low` and `high` are flat tuples in row-major order (so that spaces compare and hash). `dtype` is float32, or
-    uint8 for images, which networks read as fractions of 255.
+    uint8 for images, which networks read as fractions of 255. Actions are vectors of one axis.
     """
 
     shape: tuple[int, ...]
@@ -46,8 +101,21 @@ class Box:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def compact(self) -> np.dtype:
+        """The smallest dtype that holds an action's elements."""
+        return np.dtype(self.dtype)
 
-Space = Discrete | Box
+    def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
+        """Actions `[num, *shape]`, uniform between the bounds; one that is infinite counts as 2 from the other."""
+        low, high = (np.reshape(np.asarray(bound, np.float64), self.shape) for bound in (self.low, self.high))
+        low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2.0, -1.0))
+        high = np.where(np.isfinite(high), high, low + 2.0)
+        return generator.uniform(low, high, (num, *self.shape)).astype(self.dtype)
+
+
+Space = Discrete | MultiDiscrete | MultiBinary | Box
+"""What actions can be."""
 
 
 class TimeStep(NamedTuple):

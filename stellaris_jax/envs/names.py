@@ -38,6 +38,11 @@ def suggest(name: str, options: Collection[str]) -> str:
     return f"choose from {', '.join(sorted(names.values()))}."
 
 
+def retold(error: BaseException) -> str:
+    """What an error of somebody else's code says, on one line, and not too long a one."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")[:200]
+
+
 def check_options(env: str, options: Mapping[str, Any], accepted: Collection[str]) -> None:
     """Raise `ConfigError` for the first key of `options` that the environment does not take."""
     for key in options:

@@ -1,39 +1,47 @@
 """Environments by name: `suite/name`, typed loosely, with a clear sentence for a name that means nothing.
 
 A suite is a module of this package. It has `available()`, the names it can make; `REFUSED`, names it knows
-but does not offer, each with the reason; and `make(name, **kwargs)`. It is imported when first asked for,
-so a suite whose package is not installed costs nothing and fails only when used.
+but does not offer, each with the reason; and `make(name, **kwargs)`. Where a name may bring others with it, as
+`module:id` does, `candidates(name)` are those it is looked for among. A suite is imported when first asked for,
+so one whose package is not installed costs nothing and fails only when used.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
-from stellaris_jax.envs.names import match, suggest
+from stellaris_jax.envs.names import match, retold, suggest
+from stellaris_jax.envs.shapes import check_declared, check_traced
 from stellaris_jax.envs.wrappers import preprocess
+from stellaris_jax.registry import register as kinds
 
-# Each suite with what it needs beyond this package.
-SUITES = {
+
+class Suite(NamedTuple):
+    """A suite: the module it is in, and what has to be installed for it."""
+
+    module: str
+    needs: str = "nothing"
+
+
+_FOLDER = "stellaris_jax.envs.suites"
+for _suite, _needs in {
     "brax": "the brax extra: pip install 'stellaris-jax[brax]'",
     "diagnostic": "nothing",
     "envpool": "the envpool extra: pip install 'stellaris-jax[envpool]'",
+    "gymnasium": "the gymnasium extra: pip install 'stellaris-jax[gymnasium]'",
     "gymnax": "the packages gymnax and six: pip install 'gymnax>=1.0.1,<2' six",
-    "job": "nothing",
     "mjx": "the mujoco extra: pip install 'stellaris-jax[mujoco]'",
     "playground": "the playground extra: pip install 'stellaris-jax[playground]'",
-}
-
-HOMES = {"job": "stellaris_jax.reproduce.minionsrl.job"}
-"""Suites that are no modules of this package's folder for them."""
-
-_registered: dict[str, Callable[..., VecEnv | HostEnv]] = {}
+}.items():
+    kinds.suite(_suite)(Suite(f"{_FOLDER}.{_suite}", _needs))
+kinds.suite("job")(Suite("stellaris_jax.reproduce.minionsrl.job"))
 
 
 def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
@@ -69,19 +77,20 @@ def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
 
     Raises ConfigError if `name` is not of the form `suite/name`.
     """
-    suite, env = _split(name)
-    _registered[f"{suite}/{env}"] = factory
+    _split(name)
+    kinds.environment.replace(name, factory)
 
 
 def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS_GIVEN) -> VecEnv | HostEnv:
     """The environment called `name`, built with `kwargs`, behind `preprocessing`.
 
     Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that
-    is missing, and for an environment that cannot be trained on here.
+    is missing, and for an environment that cannot be trained on here, as far as that is seen without a step.
     """
     canonical = resolve(name)
     suite, env = canonical.split("/", 1)
-    factory = _registered.get(canonical) or partial(_load(suite, name).make, env)
+    own = kinds.environment.get(canonical)
+    factory = own or partial(_load(suite, name).make, env)
     try:
         made = factory(**kwargs)
     except ConfigError:
@@ -89,8 +98,11 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
     except Exception as error:  # whatever a suite makes of arguments that it cannot take
         if not kwargs:
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ConfigError(f"env.kwargs={shown(dict(kwargs))} cannot be used with {canonical} ({reason}).") from error
+        given = shown(dict(kwargs))
+        raise ConfigError(f"env.kwargs={given} cannot be used with {canonical} ({retold(error)}).") from error
+    check_declared(made)
+    if own is not None and not isinstance(made, HostEnv):
+        check_traced(made)  # of our suites the tests see to that
     return preprocess(made, preprocessing)
 
 
@@ -103,28 +115,31 @@ def from_config(config: EnvConfig) -> VecEnv | HostEnv:
 def resolve(name: str) -> str:
     """The canonical `suite/name` meant by `name`, whose case, punctuation and missing version do not matter."""
     given_suite, given_env = _split(name)
-    suites = {*SUITES, *(_split(registered)[0] for registered in _registered)}
+    suites = {*kinds.suite, *(_split(registered)[0] for registered in kinds.environment)}
     suite = match(given_suite, suites)
     if suite is None:
         raise ConfigError(f"env.name={name} names the unknown suite {given_suite}: {suggest(given_suite, suites)}")
-    mine = [env for owner, env in map(_split, _registered) if owner == suite]
+    mine = [env for owner, env in map(_split, kinds.environment) if owner == suite]
     if (env := match(given_env, mine)) is not None:
         return f"{suite}/{env}"
     refused: Mapping[str, str] = {}
-    if suite in SUITES:
+    builtin: Sequence[str] = ()
+    if suite in kinds.suite:
         module = _load(suite, name)
         refused = module.REFUSED
-        if (env := match(given_env, module.available())) is not None:
+        builtin = module.candidates(given_env) if hasattr(module, "candidates") else module.available()
+        if (env := match(given_env, builtin)) is not None:
             return f"{suite}/{env}"
     if (env := match(given_env, refused)) is not None:
         raise ConfigError(f"env.name={suite}/{env} is not offered: {refused[env]}.")
-    raise ConfigError(f"env.name={name} is not an environment of {suite}: {suggest(given_env, available(suite))}")
+    known = sorted({*mine, *builtin})
+    raise ConfigError(f"env.name={name} is not an environment of {suite}: {suggest(given_env, known)}")
 
 
 def available(suite: str) -> list[str]:
     """The names `make` accepts after `suite/`, sorted; empty for a suite that does not exist."""
-    mine = [env for owner, env in map(_split, _registered) if owner == suite]
-    builtin = _load(suite, suite).available() if suite in SUITES else []
+    mine = [env for owner, env in map(_split, kinds.environment) if owner == suite]
+    builtin = _load(suite, suite).available() if suite in kinds.suite else []
     return sorted({*mine, *builtin})
 
 
@@ -137,8 +152,8 @@ def _split(name: str) -> tuple[str, str]:
 
 def _load(suite: str, name: str) -> ModuleType:
     try:
-        module = importlib.import_module(HOMES.get(suite, f"stellaris_jax.envs.suites.{suite}"))
+        module = importlib.import_module(kinds.suite[suite].module)
         module.available()
     except ModuleNotFoundError as error:
-        raise ConfigError(f"env.name={name} needs {SUITES[suite]}") from error
+        raise ConfigError(f"env.name={name} needs {kinds.suite[suite].needs}") from error
     return module

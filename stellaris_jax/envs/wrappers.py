@@ -62,8 +62,7 @@ class StickyActions(Wrapper):
 
     def reset_one(self, key: Array) -> tuple[EnvState, Array]:
         state, obs = self.env.reset_one(key)
-        discrete = self.action_space.shape == ()
-        return (state, jnp.zeros(self.action_space.shape, jnp.int32 if discrete else jnp.float32)), obs
+        return (state, jnp.zeros(self.action_space.shape, self.action_space.dtype)), obs
 
     def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
         inner, last = state

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import jax
 
-from stellaris_jax.config.compose import as_override
+from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.options import PLACES, options_of
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config, knobs

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +23,7 @@ from stellaris_jax.config.commands import command
 from stellaris_jax.config.compose import from_yaml, to_yaml
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import register
 from stellaris_jax.report.curves import plot_run
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
@@ -32,6 +33,7 @@ from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_ove
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.loading import validate
+from stellaris_jax.training.records import Record
 from stellaris_jax.training.rundir import run_directory, writing
 from stellaris_jax.training.signals import Abandoned, Signals
 from stellaris_jax.training.sources.watch import EnvStalled
@@ -63,8 +65,16 @@ class Interrupted(Exception):
         self.signum, self.run_dir = signum, run_dir
 
 
-def train(config: Config) -> dict[str, Any]:
+Callback = Callable[[int, Record, Trainer], object]
+"""Called with (round, its record, trainer) after every round, those of a chunk once it is over; true ends the run."""
+
+
+def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     """Train as configured, in a run directory; returns the summary. With `config.resume`, continue a run.
+
+    Args:
+      config: what to train.
+      callbacks: those beside `config.run.callbacks`.
 
     Raises:
       ConfigError: before anything is compiled, if the run cannot start.
@@ -95,13 +105,14 @@ def train(config: Config) -> dict[str, Any]:
             # Where a run lies is no part of what it is: directories are moved and renamed.
             stored = replace(config, resume="", run=replace(config.run, dir=""))
             write_atomically(run_dir / "config.yaml", to_yaml(stored))
-            telemetry = stack.enter_context(Telemetry(run_dir, display, resumed))
+            telemetry = stack.enter_context(Telemetry(run_dir, display, resumed, config.run.loggers))
         if is_carried_over(config):
             display.note(
                 f"actors are chosen by the scheduler that comes with the package, trained on {SHIPPED_FOR}; "
                 f"{command('schedule')} makes one for other jobs (scaling.options.scheduler=PATH)"
             )
-        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals)
+        called = [*(register.callback[name] for name in config.run.callbacks), *callbacks]
+        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, called)
         summary = session.finish(session.run())
     if summary["failure"] is not None:
         raise RunError(f"{run_dir}: {summary['failure']}")
@@ -118,6 +129,8 @@ class Session:
     display: Display
     checkpoints: Checkpoints
     signals: Signals
+    callbacks: Sequence[Callback] = ()
+    ended: bool = False  # by a callback
 
     def __post_init__(self) -> None:
         self.saved = self.trainer.round
@@ -164,7 +177,7 @@ class Session:
         evaluation = None
         if self._evaluation_is_due() and trainer.round not in evaluated:
             evaluation = self._evaluate()  # the run was stopped between the checkpoint and the evaluation
-        while not (trainer.finished or stopping.is_set()):
+        while not (trainer.finished or stopping.is_set() or self.ended):
             if not trainer.compiled:
                 self._compile()
                 continue
@@ -172,6 +185,9 @@ class Session:
                 records = trainer.step()
             with writing(self.run_dir):
                 self.telemetry.rounds(records)
+            # All of them are called, also after one that ends the run.
+            answers = [call(one["round"], one, trainer) for one in records for call in self.callbacks]
+            self.ended = any(answers)
             evaluation = None
             due = self._evaluation_is_due()
             if due or trainer.round in self.checkpoint_rounds or trainer.finished:
@@ -184,7 +200,7 @@ class Session:
         return evaluation
 
     def _evaluation_is_due(self) -> bool:
-        ended = self.trainer.finished and bool(self.evaluation_rounds)
+        ended = (self.trainer.finished or self.ended) and bool(self.evaluation_rounds)
         return self.trainer.round > 0 and (ended or self.trainer.round in self.evaluation_rounds)
 
     def _compile(self) -> None:
@@ -227,6 +243,7 @@ class Session:
         if evaluation is None and trainer.config.evaluation.episodes > 0:
             evaluation = trainer.evaluate()
         summary = {**trainer.summary(evaluation), "versions": versions(), "device": device_name(trainer.config)}
+        summary["ended_early"] |= self.ended
         summary["failure"] = failure(trainer, summary)
         with writing(self.run_dir):
             text = json.dumps(plain(summary), indent=2, allow_nan=False)

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stellaris_jax.config.commands import argument
-from stellaris_jax.config.compose import as_override
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 
@@ -115,7 +114,7 @@ def _refuse_contents(path: Path) -> None:
     if _contents(path):
         raise ConfigError(
             f"run.dir={path} is not empty; name another directory, or continue the run with "
-            f"{argument(as_override('resume', path))}."
+            f"{argument('resume', path)}."
         )
 
 

@@ -6,13 +6,17 @@ into an action: random bits are the costly part inside a rollout loop.
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from operator import add
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.envs.base import Box, Discrete, Space
+from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 
 class Distribution(Protocol):
@@ -62,6 +66,65 @@ class Categorical:
         return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
 
 
+class Categoricals:
+    """Independent choices, number i among `nvec[i]`; the parameters are their logits, concatenated."""
+
+    def __init__(self, nvec: Sequence[int]):
+        self.parts = [Categorical(n) for n in nvec]
+        self.size = sum(nvec)
+        self._ends = list(itertools.accumulate(nvec))[:-1]
+
+    def _split(self, *arrays: jax.Array) -> Iterator[tuple[Any, ...]]:
+        """Each choice's distribution with its columns of the arrays `[..., D]`."""
+        return zip(self.parts, *(jnp.split(array, self._ends, axis=-1) for array in arrays), strict=True)
+
+    def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.gumbel(key, (*shape, self.size))
+
+    def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array:
+        return jnp.stack([part.perturb(p, x) for part, p, x in self._split(parameters, noise)], axis=-1)
+
+    def mode(self, parameters: jax.Array) -> jax.Array:
+        return jnp.stack([part.mode(p) for part, p in self._split(parameters)], axis=-1)
+
+    def log_prob(self, parameters: jax.Array, action: jax.Array) -> jax.Array:
+        choices = jnp.unstack(action, axis=-1)
+        return _total(part.log_prob(p, a) for (part, p), a in zip(self._split(parameters), choices, strict=True))
+
+    def entropy(self, parameters: jax.Array) -> jax.Array:
+        return _total(part.entropy(p) for part, p in self._split(parameters))
+
+    def kl(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        return _total(part.kl(p, q) for part, p, q in self._split(first, second))
+
+
+class Bernoullis:
+    """`n` independent switches; the parameters are log-odds of being on. Sampled by logistic noise."""
+
+    def __init__(self, n: int):
+        self.size = n
+
+    def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.logistic(key, (*shape, self.size))
+
+    def perturb(self, parameters: jax.Array, noise: jax.Array) -> jax.Array:
+        return self.mode(parameters + noise)
+
+    def mode(self, parameters: jax.Array) -> jax.Array:
+        return (parameters > 0).astype(jnp.int32)
+
+    def log_prob(self, parameters: jax.Array, action: jax.Array) -> jax.Array:
+        return jnp.sum(jax.nn.log_sigmoid(jnp.where(action == 1, parameters, -parameters)), axis=-1)
+
+    def entropy(self, parameters: jax.Array) -> jax.Array:
+        # With p the probability: -log p = log(1 + exp(-x)) and -log(1 - p) = x - log p.
+        return jnp.sum(jax.nn.softplus(parameters) - jax.nn.sigmoid(parameters) * parameters, axis=-1)
+
+    def kl(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        on = jax.nn.sigmoid(first) * (first - second)
+        return jnp.sum(on - jax.nn.softplus(first) + jax.nn.softplus(second), axis=-1)
+
+
 class DiagonalGaussian:
     """Independent normals in `n` dimensions; the parameters are means and log-deviations, concatenated."""
 
@@ -94,10 +157,19 @@ class DiagonalGaussian:
         return jnp.sum(log_q - log_p + 0.5 * (squares - 1.0), axis=-1)
 
 
+def _total(arrays: Iterable[jax.Array]) -> jax.Array:
+    return reduce(add, arrays)
+
+
 def for_space(space: Space) -> Distribution:
-    """The distribution over an action space: categorical for `Discrete`, a diagonal Gaussian for `Box`."""
+    """The distribution over an action space: of independent choices or switches, or for `Box` a diagonal Gaussian."""
     if isinstance(space, Discrete):
         return Categorical(space.n)
+    if isinstance(space, MultiDiscrete):
+        return Categoricals(space.nvec)
+    if isinstance(space, MultiBinary):
+        return Bernoullis(space.n)
     if isinstance(space, Box) and len(space.shape) == 1:
         return DiagonalGaussian(space.size)
-    raise ValueError(f"no action distribution for {space}; accepted: Discrete(n) and one-dimensional Box")
+    accepted = "Discrete, MultiDiscrete, MultiBinary and Box vectors"
+    raise ValueError(f"no action distribution for {space}; accepted: {accepted}")

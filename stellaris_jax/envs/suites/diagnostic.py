@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.envs.autoreset import AutoResetEnv
-from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
+from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.envs.names import check_options
 
 REFUSED: dict[str, str] = {}
@@ -31,13 +31,13 @@ def make(name: str, **kwargs: Any) -> Diagnostic:
 
 
 class Diagnostic(AutoResetEnv):
-    """An episode of `max_episode_steps` steps: two actions, one real number to observe.
+    """An episode of `max_episode_steps` steps: two actions unless a subclass has others, one real number to observe.
 
     The state is (steps taken, observation). Subclasses say what is observed, what is paid, and whether
     the last step terminates the episode or truncates it.
     """
 
-    action_space = Discrete(2)
+    action_space: Space = Discrete(2)
     observation_space = Box((1,), (-1.0,), (1.0,))
     max_episode_steps = 1
     truncates: ClassVar[bool] = False
@@ -131,6 +131,37 @@ class ObservationActionReward(Diagnostic):
         return obs * (2.0 * action - 1.0)
 
 
+class MultiDiscreteActionReward(ObservationReward):
+    """One step, observed as -1 or 1 at random, with a choice of 2 and one of 3: a right one pays 1, a wrong one -1.
+
+    Answer: choose (0, 1) on -1 and (1, 2) on 1, and then V(-1) = V(1) = 2. Fails if the choices of an action are not
+    told apart, or one is credited with another's logits.
+    """
+
+    name = "diagnostic/multi_discrete_action_reward"
+    action_space = MultiDiscrete((2, 3))
+
+    def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
+        right = jnp.array([0, 1]) + (obs > 0)
+        return jnp.sum(jnp.where(action == right, 1.0, -1.0))
+
+
+class MultiBinaryActionReward(ObservationReward):
+    """One step, observed as -1 or 1 at random, with three switches: a right one pays 1, a wrong one -1.
+
+    Answer: set (0, 1, 0) on -1 and (1, 0, 0) on 1, and then V(-1) = V(1) = 3. Fails if the switches of an action are
+    not told apart.
+    """
+
+    name = "diagnostic/multi_binary_action_reward"
+    action_space = MultiBinary(3)
+
+    def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
+        on = obs > 0
+        right = jnp.stack([on, ~on, jnp.zeros_like(on)])
+        return jnp.sum(jnp.where(action == right, 1.0, -1.0))
+
+
 class Truncation(Diagnostic):
     """Pays 1 at every step, observed as 0, never terminates and is truncated every 5 steps.
 
@@ -176,6 +207,8 @@ _ALL = (
     DelayedReward,
     ActionReward,
     ObservationActionReward,
+    MultiDiscreteActionReward,
+    MultiBinaryActionReward,
     Truncation,
     Termination,
     NonFinite,

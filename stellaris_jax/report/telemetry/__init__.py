@@ -1,4 +1,4 @@
-"""Everything a run writes and shows while it trains: `metrics.jsonl`, TensorBoard events and the display.
+"""Everything a run writes and shows while it trains: `metrics.jsonl`, loggers such as TensorBoard's, and the display.
 
 Records are plain dicts; every scalar is a mean over seeds, `per_seed` holds the values themselves. `env_steps`,
 `updates`, `wall_seconds`, `simulated_seconds`, `cost_usd`, `gate_escapes`, `gate_groups`, `dropped`,
@@ -7,14 +7,16 @@ Records are plain dicts; every scalar is a mean over seeds, `per_seed` holds the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.jsonl import MetricsLog, plain
+from stellaris_jax.report.telemetry.logger import Logger
 from stellaris_jax.report.telemetry.progress import Display
 from stellaris_jax.report.telemetry.summary import print_summary
-from stellaris_jax.report.telemetry.tensorboard import EventLog
 
 
 class Telemetry:
@@ -22,14 +24,21 @@ class Telemetry:
 
     `display` is what shows it. `resume_round` is the last round of a run that is being continued: what the run
     directory holds of later rounds is dropped. Without it the metrics start afresh.
-    `evaluations` are the ones that stayed, oldest first.
+    `loggers` are names of registered ones. `evaluations` are the ones that stayed, oldest first.
     """
 
-    def __init__(self, run_dir: Path, display: Display, resume_round: int | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        display: Display,
+        resume_round: int | None = None,
+        loggers: Sequence[str] = ("tensorboard",),
+    ) -> None:
         self._run_dir = Path(run_dir)
         self._display = display
         self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round, display.note)
-        self._events = EventLog(self._run_dir, resume_round, self._metrics.last_env_steps)
+        known = (self._run_dir, resume_round, self._metrics.last_env_steps)
+        self._loggers: list[Logger] = [register.logger[name](*known) for name in loggers]
         self.evaluations = self._metrics.evaluations
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
@@ -38,20 +47,23 @@ class Telemetry:
             return
         records = [{"kind": "round", **plain(record)} for record in records]
         self._metrics.write(records)
-        self._events.rounds(records)
+        for logger in self._loggers:
+            logger.rounds(records)
         self._display.rounds(records)
 
     def evaluation(self, record: dict[str, Any]) -> None:
         """Reports one evaluation of the policy."""
         record = {"kind": "evaluation", **plain(record)}
         self._metrics.write([record])
-        self._events.evaluation(record)
-        self._events.flush()
+        for logger in self._loggers:
+            logger.evaluation(record)
+            logger.flush()
         self._display.evaluation(record)
 
     def flush(self) -> None:
         """Hands everything to the operating system, before a checkpoint makes it part of the run for good."""
-        self._events.flush()
+        for logger in self._loggers:
+            logger.flush()
 
     def note(self, text: str) -> None:
         """Shows a message once, above the live display: a checkpoint was saved, a fallback was taken."""
@@ -59,13 +71,16 @@ class Telemetry:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Closes everything and prints the final table."""
+        for logger in self._loggers:
+            logger.summary(plain(summary))
         self.close()
         print_summary(self._display.console, plain(summary), self._run_dir)
 
     def close(self) -> None:
         """Ends the display and closes the files; a second call does nothing."""
         self._display.close()
-        self._events.close()
+        for logger in self._loggers:
+            logger.close()
         self._metrics.close()
 
     def __enter__(self) -> Telemetry:

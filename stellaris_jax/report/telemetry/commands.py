@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from stellaris_jax.config.commands import argument, command, path_argument
-from stellaris_jax.config.compose import as_override
 
 
 def resume_command(run_dir: Path, *further: str) -> str:
     """What goes on with a run."""
-    return " ".join([command("train"), argument(as_override("resume", run_dir)), *further])
+    return " ".join([command("train"), argument("resume", run_dir), *further])
 
 
 def evaluate_command(run_dir: Path) -> str:

@@ -11,6 +11,9 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import HistogramProto, Summary
 
+from stellaris_jax.registry import register
+from stellaris_jax.report.telemetry.logger import Logger
+
 FLUSH_SECONDS = 30.0
 _NOT_PLOTTED = {"kind", "round", "env_steps", "staleness_counts", "per_seed"}
 _NAMES = {
@@ -28,7 +31,8 @@ _NAMES = {
 }
 
 
-class EventLog:
+@register.logger("tensorboard")
+class EventLog(Logger):
     """Writes TensorBoard events into `directory`. With `flush`, and every FLUSH_SECONDS, they become the operating
     system's, from which a kill does not take them.
 
@@ -36,7 +40,8 @@ class EventLog:
     after `last_env_steps`.
     """
 
-    def __init__(self, directory: Path, resume_round: int | None, last_env_steps: float) -> None:
+    def __init__(self, directory: Path, resume_round: int | None = None, last_env_steps: float = 0.0) -> None:
+        super().__init__(directory, resume_round, last_env_steps)
         # File names hold whole seconds: without the suffix, a quick resume would overwrite the first file.
         suffix = "" if resume_round is None else f".resumed-{resume_round}"
         self._writer = EventsWriter(str(directory.absolute() / "events"), suffix)

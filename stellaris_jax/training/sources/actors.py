@@ -20,7 +20,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, init_normalizers, view
-from stellaris_jax.envs.base import Box, HostEnv, HostPool, HostStep, bounded
+from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded
 from stellaris_jax.timeline.scaling.width import is_masked, is_scaled, width_of
 from stellaris_jax.training.sources.watch import Watch, leak
 
@@ -176,9 +176,7 @@ class Actors:
 
     def actions(self, received: Received, envs: Sequence[int]) -> list[np.ndarray]:
         """What the environments of every seed were given for a fragment, `[T, envs[s], ...]`, as small as can be."""
-        action = received.fragment.trajectory.action
-        if not isinstance(self.env.action_space, Box):
-            action = action.astype(np.min_scalar_type(self.env.action_space.n - 1))
+        action = received.fragment.trajectory.action.astype(self.env.action_space.compact, copy=False)
         return [rows[:, :n] for rows, n in zip(action, envs, strict=True)]
 
     def replay(self, fragments: Iterable[Sequence[np.ndarray]]) -> None:
@@ -188,7 +186,7 @@ class Actors:
             self._round += 1
 
     def _again(self, actions: Sequence[np.ndarray]) -> None:
-        dtype = _action_dtype(self.env)
+        dtype = self.env.action_space.dtype
         for groups, rows in zip(self._groups, actions, strict=True):
             parts = [rows] if len(groups) == 1 else np.split(rows, [len(groups[0].obs)], axis=1)
             for group, part in zip(groups, parts, strict=True):
@@ -254,7 +252,7 @@ class _Recorder:
     def __init__(self, length: int, env: HostEnv, parameters: int, size: int):
         observation = env.observation_space
         self.obs = np.zeros((length, size, *observation.shape), observation.dtype)
-        self.action: np.ndarray = np.zeros((length, size, *env.action_space.shape), _action_dtype(env))
+        self.action: np.ndarray = np.zeros((length, size, *env.action_space.shape), env.action_space.dtype)
         self.parameters = np.zeros((length, size, parameters), np.float32)
         self.reward = np.zeros((length, size), np.float32)
         self.terminated, self.truncated, self.valid = (np.zeros((length, size), bool) for _ in range(3))
@@ -270,10 +268,6 @@ class _Recorder:
     def outcome(self, t: int, group: _Group) -> None:
         step, n = group.receive(), group.envs
         self.reward[t, :n], self.terminated[t, :n], self.truncated[t, :n] = step.reward, step.terminated, step.truncated
-
-
-def _action_dtype(env: HostEnv) -> type:
-    return np.float32 if isinstance(env.action_space, Box) else np.int32
 
 
 def _trajectory(columns: list[Any], last_obs: Any) -> Trajectory:

@@ -1,0 +1,44 @@
+"""Checks an environment: what it declares and, by random actions, what it does.
+
+stellaris-jax check-env SUITE/NAME [KEY=VALUE ...]
+
+The settings are those of a training, such as env.kwargs.max_episode_steps=200 or env.frame_stack=4.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+from stellaris_jax.cli import program
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command on these arguments; those of the process by default."""
+    program.run(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+    parser = program.Parser("check-env", __doc__)
+    parser.add_argument("env", metavar="SUITE/NAME", help="the environment, such as gymnasium/my_package:MyEnv-v0")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")
+    arguments = parser.parse_args(argv)
+
+    from stellaris_jax.config.commands import as_override
+    from stellaris_jax.envs.check import CheckWarning, check_env
+    from stellaris_jax.envs.registry import from_config
+    from stellaris_jax.training.loading import load_config
+
+    config = load_config([as_override("env", arguments.env), *arguments.overrides])
+    env = from_config(config.env)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", CheckWarning)
+        check_env(env)
+    for warning in told:
+        print(f"warning: {warning.message}", file=sys.stderr)
+    print(f"{env.name}: no fault found")
+    observed = env.observation_space
+    print(f"{observed.dtype} observations of shape {observed.shape}")
+    print(f"actions of {env.action_space}")
+    print(f"episodes of at most {env.max_episode_steps:,} steps")

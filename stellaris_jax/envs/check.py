@@ -1,0 +1,239 @@
+"""What an environment must do: episodes are played, and there is a sentence for each thing that one does wrong."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.envs.base import Array, HostEnv, HostPool, HostStep, TimeStep, VecEnv, bounded
+from stellaris_jax.envs.names import retold
+from stellaris_jax.envs.shapes import HOME, NUM, check_declared, check_leaf, check_traced, fault, is_host, name_of
+
+LEAST_STEPS, MOST_STEPS = 50, 1000
+"""Steps of each environment: twice the time limit between these bounds."""
+SEED = 20
+
+
+class CheckWarning(UserWarning):
+    """What is possible, but seldom meant."""
+
+
+def check_env(env: VecEnv | HostEnv) -> None:
+    """Check what an environment declares, and by random actions what it does.
+
+    Shapes and dtypes; resets, at the start and where episodes end; time limits; the observations at ends; and that the
+    same seed gives the same episodes. Observations out of bounds, and time limits that end as if the task did, are
+    told as a `CheckWarning`.
+
+    Args:
+      env: an environment of either protocol, such as `make` returns.
+
+    Raises:
+      ConfigError: for the first thing that is wrong, in one sentence.
+    """
+    check_declared(env)
+    try:
+        if is_host(env):
+            _check_pools(cast(HostEnv, env))
+        else:
+            check_traced(cast(VecEnv, env))
+            _check_steps(cast(VecEnv, env))
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever somebody else's environment does
+        raise fault(env, f"fails when it is stepped ({retold(error)})") from error
+
+
+class _Played(NamedTuple):
+    """`T` steps of `N` environments, arrays `[T, N, ...]`.
+
+    before, final: the observations that steps began from and led to. next: the first one of the next episode where one
+    has ended. dead: steps that start an episode and do nothing else.
+    """
+
+    before: np.ndarray
+    final: np.ndarray
+    next: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    dead: np.ndarray
+
+    @property
+    def done(self) -> np.ndarray:
+        return self.terminated | self.truncated
+
+
+def _length(env: VecEnv | HostEnv) -> int:
+    return min(max(2 * env.max_episode_steps + 2, LEAST_STEPS), MOST_STEPS)
+
+
+def _actions(env: VecEnv | HostEnv, length: int) -> np.ndarray:
+    """Random ones `[T, N, ...]`."""
+    drawn = env.action_space.sample(np.random.default_rng(SEED), length * NUM)
+    return drawn.reshape(length, NUM, *env.action_space.shape)
+
+
+def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
+    """What holds for either protocol."""
+    if not np.isfinite(played.before[0]).all():
+        raise fault(env, "begins an episode with an observation that is not finite")
+    moved = (played.final != played.before)[~played.done & ~played.dead].any()
+    same = (played.final == played.next)[played.done]
+    if len(same) and same.all() and moved:
+        raise fault(
+            env,
+            "shows one observation twice where an episode ends, which must be the last one of that episode and then "
+            "the first one of the next",
+        )
+    lengths = [_lengths(done, dead) for done, dead in zip(played.done.T, played.dead.T, strict=True)]
+    first, later = [own[0] for own in lengths], [length for own in lengths for length in own[1:-1]]
+    if len(later) >= NUM and max(later) == 1 < min(first):
+        raise fault(env, "ends every episode but the first with its first step, as if its state were not reset")
+    limit = env.max_episode_steps
+    if max(map(max, lengths)) > limit:
+        raise fault(env, f"goes on for more steps than max_episode_steps={limit}, at which it must truncate episodes")
+    # The flags of those that have taken that many steps.
+    truncated = [
+        flag
+        for own, done, flags in zip(lengths, played.done.T, played.truncated.T, strict=True)
+        for length, flag in zip(own[:-1], flags[done], strict=True)
+        if length == limit
+    ]
+    if limit > 1 and truncated and not any(truncated):
+        _warn(
+            env,
+            f"is terminated, not truncated, at max_episode_steps={limit}: right only if the task itself ends there, "
+            "for what follows is then worth nothing",
+        )
+    space, axes = env.observation_space, (0, 1)
+    low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
+    least, most = (np.asarray(bound, np.float64) for bound in (played.before.min(axes), played.before.max(axes)))
+    if (least < low - 1e-4 * (1 + np.abs(least))).any() or (most > high + 1e-4 * (1 + np.abs(most))).any():
+        _warn(env, "observes what is out of the bounds of observation_space")
+
+
+def _lengths(done: np.ndarray, dead: np.ndarray) -> list[int]:
+    """How many steps the episodes of one environment take; the last one is still under way."""
+    taken = np.cumsum(~dead)
+    lengths: list[int] = np.diff([0, *taken[done], taken[-1]]).tolist()
+    return lengths
+
+
+def _warn(env: VecEnv | HostEnv, what: str) -> None:
+    warnings.warn(f"env.name={name_of(env)} {what}.", CheckWarning, stacklevel=4)
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
+
+
+def _check_steps(env: VecEnv) -> None:
+    length = _length(env)
+    actions = _actions(env, length)
+
+    def play(key: Array) -> tuple[Array, TimeStep]:
+        reset_key, start_key, step_key = jax.random.split(key, 3)
+        state, obs = env.reset(jax.random.split(reset_key, NUM))
+        starts = env.starts(start_key)
+
+        def step(state: Any, x: tuple[Array, Array]) -> tuple[Any, TimeStep]:
+            return env.step(x[0], state, x[1], starts)
+
+        return obs, jax.lax.scan(step, state, (jax.random.split(step_key, (length, NUM)), jnp.asarray(actions)))[1]
+
+    # What is drawn beside the keys is drawn while JAX traces: a second trace then gives another program.
+    key = jax.random.key(SEED)
+    program, other = (jax.jit(lambda key: play(key)).lower(key) for _ in range(2))
+    first, steps = jax.device_get(program.compile()(key))
+    if program.as_text() != other.as_text():
+        again, others = jax.device_get(other.compile()(key))
+        if not _equal((first, *steps), (again, *others)):
+            raise fault(env, "gives other episodes for the same keys, which must be all the randomness there is")
+    done = steps.terminated | steps.truncated
+    if not np.array_equal(steps.obs[~done], steps.final_obs[~done], equal_nan=True):
+        raise fault(env, "returns an obs other than final_obs from a step that ends no episode")
+    before = np.concatenate([first[None], steps.obs[:-1]])
+    dead = np.zeros_like(done)
+    _check_episodes(env, _Played(before, steps.final_obs, steps.obs, steps.terminated, steps.truncated, dead))
+
+
+def _check_pools(env: HostEnv) -> None:
+    actions = _actions(env, _length(env))
+    steps = _play(env, actions)
+    done = steps.terminated | steps.truncated
+    dead = done[:-1]
+    if done[0].any() or steps.reward[0].any():
+        raise fault(env, "returns a reward or an end with the first observations, before any step")
+    after_end = "from the step after an episode's end, which only starts the next episode"
+    if done[1:][dead].any() or steps.reward[1:][dead].any():
+        raise fault(env, f"returns a reward or an end {after_end}")
+    if not _equal(steps, _play(env, actions)):
+        raise fault(env, "gives other episodes for the same seed, which must be all the randomness there is")
+    others = env.action_space.sample(np.random.default_rng(SEED + 1), dead.size).reshape(actions.shape)
+    mask = dead.reshape(*dead.shape, *(1,) * (actions.ndim - dead.ndim))
+    if not _equal(steps, _play(env, np.where(mask, others, actions))):
+        raise fault(env, f"lets an action change what comes {after_end}")
+    _check_part(env, actions, steps)
+    # Without the last step, for what comes after it has not been seen.
+    obs, terminated, truncated = steps.obs, steps.terminated[1:-1], steps.truncated[1:-1]
+    _check_episodes(env, _Played(obs[:-2], obs[1:-1], obs[2:], terminated, truncated, dead[:-1]))
+
+
+def _play(env: HostEnv, actions: np.ndarray) -> HostStep:
+    """What a fresh pool returns at first and for these actions, arrays `[1 + T, N, ...]`."""
+    pool = _open(env)
+    try:
+        steps = [_received(env, pool, NUM)]
+        for action in actions:
+            pool.send(bounded(action, env.action_space))
+            steps.append(_received(env, pool, NUM))
+    finally:
+        pool.close()
+    return HostStep(*(np.stack(column) for column in zip(*steps, strict=True)))
+
+
+def _open(env: HostEnv) -> HostPool:
+    try:
+        pool = env.open(NUM, SEED)
+    except Exception as error:  # whatever somebody else's environment does
+        raise fault(env, f"cannot be opened ({retold(error)})") from error
+    missing = [name for name in ("send", "recv", "close") if not callable(getattr(pool, name, None))]
+    if missing:
+        raise fault(env, f"opens a pool that has no method {' or '.join(missing)}")
+    return pool
+
+
+def _received(env: HostEnv, pool: HostPool, num: int) -> HostStep:
+    """The next step of `num` environments, checked, and copied from wherever the pool keeps it."""
+    step: Any = pool.recv()
+    if not isinstance(step, HostStep):
+        raise fault(env, f"returns from recv a {type(step).__name__}, not a {HOME}.base.HostStep")
+    space = env.observation_space
+    check_leaf(env, "recv", "obs", step.obs, space.shape, (num,), space.dtype)
+    for name, dtype in (("reward", "float32"), ("terminated", "bool"), ("truncated", "bool")):
+        check_leaf(env, "recv", name, getattr(step, name), (), (num,), dtype)
+    return HostStep(*(np.array(column) for column in step))
+
+
+def _check_part(env: HostEnv, actions: np.ndarray, steps: HostStep) -> None:
+    """Half of the environments steps as if there were no others, and the others then begin where they stood."""
+    half, few = NUM // 2, min(len(actions), 10)
+    pool = _open(env)
+    try:
+        _received(env, pool, NUM)
+        for t in range(few):
+            pool.send(bounded(actions[t, :half], env.action_space))
+            if not _equal(_received(env, pool, half), (column[t + 1, :half] for column in steps)):
+                raise fault(env, "steps the first environments of a pool otherwise where the rest take no part")
+        both = np.concatenate([actions[min(few, len(actions) - 1), :half], actions[0, half:]])
+        pool.send(bounded(both, env.action_space))
+        rest = HostStep(*(column[half:] for column in _received(env, pool, NUM)))
+        if not _equal(rest, (column[1, half:] for column in steps)):
+            raise fault(env, "steps environments of a pool that take no part, which must stay where they are")
+    finally:
+        pool.close()

@@ -1,0 +1,216 @@
+"""Suite gymnasium: equal to stepping by hand, for every space, one after the other and in processes; its sentences."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+
+import gymnasium
+from gym_lab import Drift
+
+from stellaris_jax import Trainer, load_config
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.envs import available, resolve
+from stellaris_jax.envs.base import Box, Discrete, HostEnv, HostPool, HostStep, MultiBinary, MultiDiscrete
+from stellaris_jax.envs.registry import make
+from stellaris_jax.training.checkpoint import Checkpoints
+
+N, T, LIMIT = 4, 40, 7
+DRIFT = "gymnasium/gym_lab:Drift-v0"
+
+
+def play(pool: HostPool, actions: np.ndarray) -> HostStep:
+    """The steps of a pool, `[1 + T, N, ...]`, the first observations before them."""
+    steps = [pool.recv()]
+    for action in actions:
+        pool.send(action)
+        steps.append(pool.recv())
+    pool.close()
+    return HostStep(*(np.stack(column) for column in zip(*steps, strict=True)))
+
+
+def by_hand(env: gymnasium.Env, seed: int, actions: list[Any]) -> list[tuple[Any, float, bool, bool]]:
+    """An environment of gymnasium with its own actions, reset in the step after an end; the action is lost then."""
+    obs, _ = env.reset(seed=seed)
+    steps, over = [(obs, 0.0, False, False)], False
+    for action in actions:
+        if over:
+            obs, _ = env.reset()
+            steps.append((obs, 0.0, False, False))
+        else:
+            obs, reward, terminated, truncated, _ = env.step(action)
+            steps.append((obs, float(reward), terminated, truncated))
+        over = steps[-1][2] or steps[-1][3]
+    return steps
+
+
+# Our space of each of gymnasium's, and an action of it as gymnasium wants it.
+SPACES: dict[str, tuple[Any, Any]] = {
+    "discrete": (Discrete(3), int),
+    "numbered from 5": (Discrete(3), lambda a: int(a) + 5),
+    "choices": (MultiDiscrete((2, 3)), np.int64),
+    "choices from 1": (MultiDiscrete((2, 3, 4, 2)), lambda a: np.array([[a[0] + 1, a[1] + 2], [a[2] + 3, a[3] + 4]])),
+    "switches": (MultiBinary(3), np.int8),
+    "table of switches": (MultiBinary(4), lambda a: np.array([[a[0], a[1]], [a[2], a[3]]], np.int8)),
+    "box": (Box((4,), (-1.0,) * 4, (1.0,) * 4), lambda a: np.array([[a[0], a[1]], [a[2], a[3]]], np.float64)),
+    "number": (Box((1,), (-1.0,), (1.0,)), lambda a: np.array(a[0], np.float32)),
+}
+
+
+@pytest.mark.parametrize("action", SPACES)
+def test_equals_stepping_by_hand(action: str) -> None:
+    env = make(DRIFT, {"action": action})
+    space, own = SPACES[action]
+    assert isinstance(env, HostEnv) and env.name == DRIFT and env.max_episode_steps == LIMIT
+    assert env.action_space == space
+    actions = space.sample(np.random.default_rng(0), T * N).reshape(T, N, *space.shape)
+    steps = play(env.open(N, seed=11), actions)
+    for n in range(N):
+        hand = by_hand(gymnasium.make("Drift-v0", action=action), 11 + n, [own(a) for a in actions[:, n]])
+        for ours, theirs in zip(steps, zip(*hand, strict=True), strict=True):
+            np.testing.assert_array_equal(ours[:, n], np.asarray(theirs).astype(ours.dtype))
+    assert [column.dtype for column in steps] == ["float32", "float32", "bool", "bool"]
+    assert (steps.terminated & ~steps.truncated).any() and (steps.truncated & ~steps.terminated).any()
+
+
+def test_processes_do_what_one_process_does() -> None:
+    actions = np.random.default_rng(0).integers(0, 3, (T, N))
+    alone, apart = (play(make(DRIFT, {"vectorization_mode": m}).open(N, 3), actions) for m in ("sync", "async"))
+    for one, other in zip(alone, apart, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+def test_environments_that_take_no_part_stay_put(mode: str) -> None:
+    """Even where they have just ended: their first step afterwards is the one that starts the next episode."""
+    pool = make(DRIFT, {"vectorization_mode": mode}).open(N, seed=5)
+    generator = np.random.default_rng(0)
+    given: list[list[Any]] = [[] for _ in range(N)]
+    got: list[list[Any]] = [[tuple(column[n] for column in pool.recv())] for n in range(N)]
+    for _ in range(80):
+        action = generator.integers(0, 3, generator.integers(1, N + 1))
+        pool.send(action)
+        step = pool.recv()
+        assert {len(column) for column in step} == {len(action)}
+        for n, a in enumerate(action):
+            given[n].append(int(a))
+            got[n].append(tuple(column[n] for column in step))
+    pool.close()
+    for n in range(N):
+        hand = by_hand(gymnasium.make("Drift-v0"), 5 + n, given[n])
+        for ours, theirs in zip(got[n], hand, strict=True):
+            for one, other in zip(ours, theirs, strict=True):
+                np.testing.assert_array_equal(one, np.asarray(other).astype(one.dtype))
+    assert len(given[0]) == 80 > len(given[N - 1]) > 10
+
+
+def test_observations_are_vectors_or_bytes() -> None:
+    """A number of `Discrete` is one-hot, counted from its start; what has no axis gets one; bytes stay bytes."""
+    idle = np.zeros((5, 1), int)
+
+    def seen(observation: str) -> tuple[Box, np.ndarray]:
+        env = make("gymnasium/gym_lab:Endless-v0", {"observation": observation, "max_episode_steps": 5})
+        steps = play(env.open(1, seed=1), idle)
+        assert not steps.terminated.any() and steps.truncated[:, 0].tolist() == [False] * 5 + [True]
+        return env.observation_space, steps.obs[:, 0]
+
+    space, obs = seen("discrete")
+    assert space == Box((9,), (0.0,) * 9, (1.0,) * 9)
+    np.testing.assert_array_equal(obs, np.eye(9, dtype=np.float32)[:6])
+    space, obs = seen("number")
+    assert space.shape == (1,) and obs.dtype == np.float32
+    np.testing.assert_array_equal(obs[:, 0], np.arange(6))
+    space, obs = seen("bytes")
+    assert (space.shape, space.dtype, obs.dtype) == ((2, 2, 3), "uint8", np.uint8)
+    np.testing.assert_array_equal(obs[:, 1, 1, 2], np.arange(6))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "sentence"),
+    [
+        ("Drift-v0", {"observation": "dict"}, "it observes a Dict, not a Box or Discrete"),
+        ("Drift-v0", {"observation": "tuple"}, "it observes a Tuple, not a Box or Discrete"),
+        ("Drift-v0", {"observation": "text"}, "it observes a Text"),
+        ("Drift-v0", {"action": "integers"}, r"its actions are a Box\(0, 5, \(2,\), int64\), not a Discrete"),
+        ("Drift-v0", {"action": "text"}, "its actions are a Text"),
+        ("Drift-v0", {"colour": 1}, "cannot be made with env.kwargs={'colour': 1} .*colour"),
+        ("Drift-v0", {"vectorization_mode": "threads"}, "vectorization_mode='threads' must be one of sync, async"),
+        ("Drift-v0", {"max_episode_steps": 0}, "max_episode_steps=0 must be an integer of at least 1"),
+        ("Endless-v0", {}, "registered without a time limit, .*: set env.kwargs.max_episode_steps"),
+        ("Broken-v0", {}, "cannot be made .OSError: there is no simulator"),
+        ("Drif-v0", {}, "is not an environment of gymnasium: did you mean gym_lab:Drift-v0"),
+    ],
+)
+def test_mistakes_are_one_sentence(name: str, kwargs: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as error:
+        make(f"gymnasium/gym_lab:{name}", kwargs)
+    assert "\n" not in str(error.value) and ("env.kwargs" in str(error.value) or name in str(error.value))
+
+
+def test_names_keep_the_module_that_registers_them() -> None:
+    """On the command line, too; a module that is not there is named."""
+    assert resolve("gymnasium/cartpole") == "gymnasium/CartPole-v1" and "CartPole-v1" in available("gymnasium")
+    assert resolve("Gymnasium/gym_lab:drift") == DRIFT
+    for key in ("env", "env.name"):
+        assert load_config([f"{key}={DRIFT}"]).env.name == DRIFT
+    with pytest.raises(ConfigError, match=r"gymnasium/no_lab:Drift-v0: no_lab cannot be imported .*No module named"):
+        load_config(["env=gymnasium/no_lab:Drift-v0"])
+
+
+def test_a_stage_can_be_looked_at() -> None:
+    env = make(DRIFT, {"vectorization_mode": "async"})
+    assert env.steps_per_second == 12
+    pool = env.stage(seed=1)
+    for expected in range(3):
+        pool.recv()
+        assert pool.render().shape == (4, 6, 3) and (pool.render() == expected).all()
+        pool.send(np.zeros(1, int))
+    pool.close()
+    with pytest.warns(UserWarning, match="render_mode"), pytest.raises(ConfigError, match="cannot be drawn"):
+        make("gymnasium/gym_lab:Right-v0", {"action": "choices"}).stage(0)
+
+
+@pytest.mark.filterwarnings("ignore:.*(Worker|last exception|Traceback)")
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_fails_in_an_environment_is_raised_by_its_pool(mode: str) -> None:
+    pool = make(DRIFT, {"vectorization_mode": mode, "fails": 3}).open(2, seed=1)
+    with pytest.raises(OSError, match="the cable is out"):
+        play(pool, np.zeros((5, 2), int))
+    pool.close()
+
+
+def test_runs_train_evaluate_and_resume(tmp_path: Path) -> None:
+    """Restored from a checkpoint, the environments are brought back to where they stood, by the actions logged."""
+    settings = [f"env={DRIFT}", "env.kwargs.action=choices", "env.num_envs=4", "network.hidden=[4]"]
+    settings += ["algorithm.rollout_length=4", "algorithm.minibatches=2", "algorithm.epochs=1", "system.learners=2"]
+    settings += ["system.versions=4", "evaluation.episodes=3", "checkpoint.interval=2", "total_steps=64"]
+    whole = Trainer(load_config(settings))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    whole.run(2)
+    whole.save(checkpoints)
+    records = whole.run()
+    resumed = Trainer(load_config(settings))
+    assert resumed.restore(checkpoints) == 2
+    again = resumed.run()
+    result = resumed.evaluate()
+    for trainer in (whole, resumed):
+        trainer.close()
+    checkpoints.close()
+    np.testing.assert_array_equal(whole.state.params, resumed.state.params)
+    assert [record["policy_loss"] for record in records] == [record["policy_loss"] for record in again]
+    assert result.lengths.max() <= LIMIT and np.isfinite(result.returns).all()
+
+
+def test_the_laboratory_is_one_gymnasium_accepts() -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # bounds are infinite
+        for action in SPACES:
+            check_env(Drift(action), skip_render_check=True)
