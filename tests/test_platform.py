@@ -280,4 +280,4 @@ def test_calibration_writes_a_delay_model_that_can_be_chosen(env: str, tmp_path:
     write(table, tmp_path / "delays" / "mine.yaml", "two\nlines")
     delays = load_config(["delays=mine"], config_dir=tmp_path).delays
     assert (delays.name, delays.learner.kind) == ("mine", "measured")
-    assert delays.actor.options.table == pytest.approx(table["actor"], rel=0.01)
+    assert delays.actor.options["table"] == pytest.approx(table["actor"], rel=0.01)
