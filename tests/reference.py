@@ -235,7 +235,7 @@ class ParameterFunction:
                 return not self.busy and learner.number not in [d.learner for d in self.queue]
             case "ssp":  # t - min_q clock_q <= s
                 slowest = min(other.iterations for other in self.system.learners)
-                return learner.iterations - slowest <= self.settings.options["s"]
+                return learner.iterations - slowest <= self.settings.options.get("s", 2)
             case _:
                 return True
 
@@ -264,7 +264,7 @@ class ParameterFunction:
                 nobody_comes = not self.system.pointers and all(o.holds is None for o in self.system.learners)
                 return len(staleness) == self.settings.learners or nobody_comes
             case "softsync":
-                return len(staleness) >= self.settings.options["c"]
+                return len(staleness) >= self.settings.options.get("c", 4)
             case "stellaris" | "artifact":
                 threshold = self.threshold()
                 return threshold is None or sum(staleness) / len(staleness) <= threshold

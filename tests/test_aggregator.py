@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from stellaris_jax.config.tree import SystemConfig
 from stellaris_jax.engine.aggregator import MODES, StalenessWeightedState, staleness_weighted
 from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.timeline.rules import Stellaris
@@ -85,7 +84,7 @@ def same(first: Any, second: Any, **tolerance: float) -> None:
 
 
 def test_staleness_8_and_root_3_halve_the_step() -> None:
-    weight = Stellaris(SystemConfig(root=3)).weight(8)
+    weight = Stellaris({"root": 3}).weight(8)
     assert weight == 0.5
     gradients = stack(0, 1)
     for kind, modes in {"sgd": MODES, "adam": ("factored", "sequential")}.items():

@@ -53,8 +53,8 @@ def fitting(r: random.Random, entry: Knob) -> Any:
     """A value that is more often than not of the type of its key, and then extreme."""
     if r.random() < 0.35:
         return anything(r)
-    if entry.choices:
-        return r.choice(entry.choices)
+    if entry.names and entry.kind is str:
+        return r.choice(entry.names)
     ordinary = 10 ** r.uniform(-12, 12)
     return {
         int: r.choice([int(ordinary), *(n for n in NUMBERS if isinstance(n, int))]),
@@ -63,6 +63,8 @@ def fitting(r: random.Random, entry: Knob) -> Any:
         str: r.choice(TEXTS),
         list[int]: [int(10 ** r.uniform(0, 6)) for _ in range(r.randint(0, 4))],
         list[float]: [10 ** r.uniform(-9, 30) for _ in range(r.randint(0, 4))],
+        list[str]: [r.choice(TEXTS) for _ in range(r.randint(0, 2))],
+        float | None: r.choice([None, ordinary, *NUMBERS]),
         dict[str, Any]: {r.choice([*TEXTS, "start_pool"]): anything(r)},
     }[entry.kind]
 

@@ -13,13 +13,14 @@ import pytest
 
 from stellaris_jax.agent.networks import ActorCritic, convolution
 from stellaris_jax.agent.networks.actor_critic import LOG_STD_RANGE
-from stellaris_jax.agent.networks.torsos import LAYERS, smallest_image
+from stellaris_jax.agent.networks.torsos import Convolutions
 from stellaris_jax.config.compose import choices, compose_config
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import NetworkConfig, knobs
 from stellaris_jax.envs.base import Box, Discrete, Space
+from stellaris_jax.registry import register
 
-TORSOS = [torso for torso in knobs()["network.torso"].choices if torso != "mlp"]
+TORSOS = [torso for torso in knobs()["network.torso"].names if torso != "mlp"]
 SIDES = {"rllib_cnn": 81, "nature_cnn": 36, "impala_cnn": 1, "minatar_cnn": 3}
 JOINTS = Box((3,), (-1.0,) * 3, (1.0,) * 3)
 
@@ -142,7 +143,8 @@ def test_forward_pass_against_numpy(torso: str, observation: Box, shared: bool) 
 
 # Two forms of one function
 
-SHAPES = {(layer.kernel, layer.stride, layer.padding): (21, 25) for layers in LAYERS.values() for layer in layers}
+STACKS = [torso for _, torso in register.torso.items() if isinstance(torso, Convolutions)]
+SHAPES = {(layer.kernel, layer.stride, layer.padding): (21, 25) for stack in STACKS for layer in stack.layers}
 SHAPES |= {
     (3, 1, "SAME"): (11, 6),
     (11, 1, "VALID"): (11, 11),  # a single patch
@@ -327,7 +329,7 @@ def test_log_deviations_mean_nothing_to_discrete_actions() -> None:
 
 
 def test_smallest_images() -> None:
-    assert {torso: smallest_image(torso) for torso in TORSOS} == SIDES
+    assert {torso: register.torso[torso].smallest_image for torso in TORSOS} == SIDES
 
 
 @pytest.mark.parametrize("torso", TORSOS)

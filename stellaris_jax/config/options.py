@@ -105,9 +105,9 @@ class Place:
         return name
 
     def options(self, config: Config) -> dict[str, Any]:
-        """What it sets."""
-        options: dict[str, Any] = attrgetter(f"{self.section}.options")(config)
-        return options
+        """What it sets; nothing where that is no mapping, of which its own check speaks."""
+        options = attrgetter(f"{self.section}.options")(config)
+        return options if isinstance(options, dict) else {}
 
 
 PLACES = (
@@ -145,7 +145,8 @@ def _named(config: Config) -> Iterator[tuple[list[Place], list[Any]]]:
     """For every section, its places and what a configuration names there; of unknown names their own check speaks."""
     for _, group in groupby(PLACES, key=lambda place: place.section):
         places = list(group)
-        yield places, [place.kind[place.name(config)] for place in places if place.name(config) in place.kind]
+        named = [place for place in places if place.name(config) in list(place.kind)]
+        yield places, [place.kind[place.name(config)] for place in named]
 
 
 def _check(option: str, value: Any, things: list[Any], places: list[Place], config: Config) -> None:

@@ -29,7 +29,7 @@ class Width(NamedTuple):
 
     def clip(self, actors: float) -> int:
         """The nearest whole number of actors that a round may have."""
-        return min(max(round(actors), self.minimum), self.maximum)
+        return round(min(max(actors, self.minimum), self.maximum))
 
 
 def is_constant(config: Config) -> bool:
