@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -83,3 +84,30 @@ def test_import_sets_no_environment_and_leaves_jax_alone() -> None:
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
     same_environment, jax_imported = json.loads(result.stdout)
     assert same_environment and not jax_imported
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"], ids=["wheel", "sdist"])
+def test_what_is_published_works_in_an_empty_environment(kind: str, built: Path, tmp_path: Path) -> None:
+    """Installed alone, outside the checkout: the main job, a sweep and an evaluation."""
+    (archive,) = built.glob(kind)
+    constraints = ROOT / "constraints" / f"py{sys.version_info[0]}{sys.version_info[1]}.txt"
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    commands = tmp_path / "venv" / "bin"
+
+    def run(*command: str) -> str:
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    run(str(commands / "pip"), "install", "--quiet", "--constraint", str(constraints), str(archive))
+    command = str(commands / "stellaris-jax")
+    job = ["total_steps=8192", "evaluation.points=1", "evaluation.episodes=4", "run.progress=false"]
+    out = run(command, "train", *job, "run.dir=main")
+    assert "stellaris-jax evaluate main" in out
+    assert "return" in run(command, "evaluate", "main", "--episodes", "4")
+    run(command, "train", "-m", *job, "system=stellaris,async", "hydra.sweep.dir=sweep")
+    assert (tmp_path / "sweep" / "1" / "summary.json").is_file()
+    run(command, "check-env", "gymnax/cartpole")
+    assert "stellaris-jax" in run(command, "--help")

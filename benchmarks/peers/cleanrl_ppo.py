@@ -6,7 +6,7 @@ CleanRL is a file, not a package, and needs an environment of its own:
     cleanrl/bin/pip install torch==2.13.0 "envpool>=1.2.5,<1.3" "gym<0.27" tyro tensorboard
     curl -o cleanrl/ppo_atari_envpool.py \\
         https://raw.githubusercontent.com/vwxyzjn/cleanrl/fe8d8a03/cleanrl/ppo_atari_envpool.py
-    cleanrl/bin/python scripts/peers/cleanrl_ppo.py atari_spaceinvaders
+    cleanrl/bin/python benchmarks/peers/cleanrl_ppo.py atari_spaceinvaders
 
 The file is looked for beside `bin/` and run as it is; an adapter gives it today's envpool with the interface of gym
 that it was written for. `steps_per_second` is what it prints itself after its last round, start-up excluded: eight

@@ -5,7 +5,7 @@ rejax has a virtual environment of its own:
     python3.12 -m venv peers
     peers/bin/pip install rejax==0.1.3 gymnax==1.0.1 jax==0.11.2 flax==0.12.12 brax==0.14.2 mujoco==4.0.0 \\
         mujoco-mjx==3.17.0 six
-    peers/bin/python scripts/peers/rejax_ppo.py cartpole_small
+    peers/bin/python benchmarks/peers/rejax_ppo.py cartpole_small
 
 rejax was written for gymnax before 1.0. Two small adapters let it run on the very environments this package trains on:
 gymnax 1.0.1 (older ones differ in SpaceInvaders), and brax with its own auto-reset (rejax's bridge would set up a new
