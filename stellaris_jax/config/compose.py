@@ -31,7 +31,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.options import unknown_key
-from stellaris_jax.config.schema import KINDS, ConfigError, Knob, check_text, shown
+from stellaris_jax.config.schema import DEEPEST, KINDS, ConfigError, Knob, check_text, shown
 from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.registry import RegistrationError, load_plugins
 
@@ -149,10 +149,17 @@ def read_yaml(path: str | Path, aliases: bool = True) -> dict[Any, Any]:
 
 
 def refuse_aliases(text: str | bytes) -> None:
-    """Raise ValueError for YAML with aliases: a few lines of them can stand for more than any memory holds."""
-    alias = next((event for event in yaml.parse(text) if isinstance(event, yaml.AliasEvent)), None)
-    if alias is not None:
-        raise ValueError(f"line {alias.start_mark.line + 1} has an alias, *{alias.anchor}")
+    """Raise ValueError for YAML with aliases: a few lines of them can stand for more than any memory holds.
+
+    Raises RecursionError for YAML that is nested deeper than data of a configuration may be.
+    """
+    depth = 0
+    for event in yaml.parse(text):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"line {event.start_mark.line + 1} has an alias, *{event.anchor}")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > 2 * DEEPEST:
+            raise RecursionError
 
 
 def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
