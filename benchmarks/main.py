@@ -1,9 +1,10 @@
-"""Measure this machine: `stellaris-jax benchmark throughput|engine|envs|calibrate [options]`.
+"""Measure this machine: `stellaris-jax benchmark throughput|engine|envs|startup|calibrate [options]`.
 
 throughput  training steps/s on five jobs, beside rejax and CleanRL where `--rejax` and `--cleanrl` name Pythons that
             have them (see benchmarks/peers/ for their environments)
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
 envs        env steps/s of every adapter: beside its suite alone, with a policy, in training
+startup     seconds from the command to the first training step, with a warm compile cache
 calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
             delays: --out configs/delays/mine.yaml, then delays=mine
 """
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that a mistake in what comes before answers at once.
     from benchmarks import envs as environments
+    from benchmarks import startup
     from benchmarks import throughput as benchmark
 
     parser = program.Parser("benchmark", __doc__)
@@ -62,7 +64,11 @@ def _main(argv: Sequence[str] | None) -> None:
     envs = commands.add_parser("envs", help="env steps/s of every adapter")
     envs.add_argument("--envs", nargs="+", choices=list(environments.ENVS), default=list(environments.ENVS))
     envs.add_argument("--repeats", type=count, default=7, help="fragments or chunks of each kind (default 7)")
-    for command in (through, engine, envs):
+    start = commands.add_parser("startup", help="seconds from the command to the first training step")
+    start.add_argument("--beside", type=Path, action="append", default=[], help="another checkout, measured in turn")
+    start.add_argument("--repeats", type=count, default=7, help="commands of each (default 7)")
+    start.add_argument("overrides", nargs="*", help="config overrides, e.g. env=brax/hopper")
+    for command in (through, engine, envs, start):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     own = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     own.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
@@ -90,6 +96,10 @@ def _main(argv: Sequence[str] | None) -> None:
     elif arguments.command == "envs":
         result = [environments.measure(name, arguments.repeats) for name in arguments.envs]
         show_envs(console, result)
+    elif arguments.command == "startup":
+        checkouts = [*arguments.beside, startup.HERE]
+        result = startup.startup(checkouts, arguments.repeats, arguments.overrides, console.print)
+        console.print_json(json.dumps(result))
     else:
         result = benchmark.engine_cost(arguments.rounds, arguments.repeats, arguments.overrides)
         console.print_json(json.dumps(result))

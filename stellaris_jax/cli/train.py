@@ -151,9 +151,10 @@ def _shown(value: Any) -> str:
 
 
 def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
-    sweep = load_sweep(overrides, config_dir)
-    if len(sweep.points) > 1:
-        raise ConfigError(f"This is a sweep over {len(sweep.points)} points; add -m to run them all.")
+    if any(line.lstrip("+").startswith("sweep=") for line in overrides):
+        sweep = load_sweep(overrides, config_dir)
+        if len(sweep.points) > 1:
+            raise ConfigError(f"This is a sweep over {len(sweep.points)} points; add -m to run them all.")
     task(load_config(overrides, config_dir))
 
 

@@ -24,7 +24,6 @@ from stellaris_jax.config.compose import from_yaml, to_yaml
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
-from stellaris_jax.report.curves import plot_run
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
 from stellaris_jax.report.telemetry.jsonl import complain, plain, read_records
@@ -245,6 +244,8 @@ class Session:
         summary = {**trainer.summary(evaluation), "versions": versions(), "device": device_name(trainer.config)}
         summary["ended_early"] |= self.ended
         summary["failure"] = failure(trainer, summary)
+        from stellaris_jax.report.curves import plot_run  # matplotlib, which no step of training should wait for
+
         with writing(self.run_dir):
             text = json.dumps(plain(summary), indent=2, allow_nan=False)
             write_atomically(self.run_dir / "summary.json", text + "\n")

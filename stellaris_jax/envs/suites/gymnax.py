@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import spaces
 
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, Space
 from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, Renderer, board
+from stellaris_jax.envs.lazily import lazily
 from stellaris_jax.envs.names import INTEGERS, check_options, positive_int
+
+with lazily("seaborn", "matplotlib.pyplot"):  # for pictures, which are not drawn by gymnax here
+    import gymnax
+    from gymnax.environments import spaces
 
 REFUSED = {
     "FrozenLake-misc": "it observes a state number and policies here read real vectors",

@@ -1,0 +1,27 @@
+"""Modules that are imported when something of them is first used."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from stellaris_jax.envs.lazily import lazily
+
+
+def test_a_module_is_loaded_when_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "picture_of_a_pipe.py").write_text("import builtins\nbuiltins.pipes = 1\nCOLOUR = 'brown'\n")
+    (tmp_path / "painter.py").write_text("import picture_of_a_pipe as pipe\nfrom json import dumps\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import builtins
+
+    with lazily("picture_of_a_pipe", "no_such_module_anywhere", "json"):
+        import painter  # type: ignore[import-not-found]
+    assert not hasattr(builtins, "pipes") and "picture_of_a_pipe" not in sys.modules
+    assert painter.dumps([1]) == "[1]"  # what was loaded already is left alone
+    assert painter.pipe.COLOUR == "brown" and builtins.pipes == 1
+    import picture_of_a_pipe  # type: ignore[import-not-found]
+
+    assert picture_of_a_pipe.COLOUR == "brown"
+    monkeypatch.delattr(builtins, "pipes")
