@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from stellaris_jax.config.tree import knobs
 from stellaris_jax.reproduce import pictures
 from stellaris_jax.reproduce.claims import Claim, more
 from stellaris_jax.reproduce.history import Series, cost, final, of
@@ -39,7 +40,8 @@ def one_at_a_time(
     for parameter in parameters:
         for value in parameter.values:
             if value != parameter.chosen:
-                one = base.with_settings(f"{parameter.key}{value}", f"{group}.{parameter.key}={value}")
+                where = group if f"{group}.{parameter.key}" in knobs() else f"{group}.options"
+                one = base.with_settings(f"{parameter.key}{value}", f"{where}.{parameter.key}={value}")
                 series.append(Series(parameter.label(value), env, one))
     histories = study.histories(figure, series, seeds)
     ours = of(histories, env, CHOSEN)
