@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import call
-from test_trainer import assert_identical, steps, tiny
+from training import assert_identical, steps, tiny
 
 from stellaris_jax import Trainer, train
 from stellaris_jax.training.rundir import LOCK

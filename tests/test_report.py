@@ -14,6 +14,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import scipy.stats
+from commands import REPOSITORY, SCRIPTS
 from matplotlib.patches import Rectangle
 from run_dirs import STEPS, make_run
 
@@ -22,8 +23,6 @@ from stellaris_jax.report.curves import comparison_figure, plot_run, plot_runs, 
 from stellaris_jax.report.runs import differing_keys, flatten, group_replicates, read_run, seed_curves
 from stellaris_jax.report.statistics import FEWEST, band, mean_ci95, on_common_grid
 from stellaris_jax.report.sweep import report
-
-ROOT = Path(__file__).parents[1]
 
 
 def sweep_config(place: Path, rule: str, seed: int, decay: float) -> dict[str, Any]:
@@ -179,8 +178,8 @@ def test_plot_script(tmp_path: Path) -> None:
     ]
 
     def plot(*arguments: Any) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(ROOT / "scripts" / "plot.py"), *map(str, arguments)]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        command = [sys.executable, str(SCRIPTS / "plot.py"), *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
 
     assert plot(places[0]).stdout.strip() == str(places[0] / "curve.png")
