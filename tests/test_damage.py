@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import call
+from drawn import assert_picture, saved_figures
 from training import assert_identical, steps, tiny
 
 from stellaris_jax import Trainer, train
@@ -86,8 +87,12 @@ def check_evaluation(run_dir: Path, returns: dict[int, float], **_: Any) -> None
 
 def check_plot(run_dir: Path, **_: Any) -> None:
     picture = run_dir.parent / "picture.png"
-    if not refused(call("plot.py", run_dir, "--out", picture)):
-        assert picture.stat().st_size > 10_000
+    with saved_figures() as figures:
+        done = call("plot.py", run_dir, "--out", picture)
+    if not refused(done):
+        returns = figures[picture.name].axes[0]
+        assert returns.get_ylabel() == "return" and len(returns.lines) > 0
+        assert_picture(picture, width=1200)
 
 
 def check_resumption(run_dir: Path, whole: Trainer, metrics_damaged: bool, **_: Any) -> None:

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import numpy as np
 import pytest
 import scipy.stats
 from commands import REPOSITORY, SCRIPTS
+from drawn import assert_picture
 from matplotlib.patches import Rectangle
 from run_dirs import STEPS, make_run
 
@@ -131,12 +131,6 @@ def test_seed_curves_fall_back_on_training_returns(tmp_path: Path) -> None:
 
 def axes_labels(figure: Any) -> list[str]:
     return [axes.get_xlabel() for axes in figure.axes]
-
-
-def assert_picture(path: Path, width: int) -> None:
-    pixels = matplotlib.image.imread(path)
-    assert pixels.shape[1] == width
-    assert pixels[..., :3].std() > 0.01
 
 
 def test_figure_of_one_run(tmp_path: Path) -> None:
@@ -266,4 +260,9 @@ def test_timeline_figure_shows_every_gradient_and_update(tmp_path: Path) -> None
     gradients = 2 * config.algorithm.epochs * config.algorithm.minibatches
     assert axes.get_title() == f"async: {gradients} gradients, {gradients} updates"
     assert len(axes.collections) == gradients + 2 + 1  # a bar each, two fragments, the ticks of the updates
-    assert plot_timeline(config, 1, tmp_path / "t.png").stat().st_size > 5000
+    *_, updates = axes.collections
+    assert len(updates.get_segments()) == gradients
+    assert [text.get_text() for text in axes.get_yticklabels()] == [
+        "parameter function", "learner 0", "learner 1", "learner 2", "actors",
+    ]  # fmt: skip
+    assert_picture(plot_timeline(config, 1, tmp_path / "t.png"), width=1200)

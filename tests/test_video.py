@@ -12,13 +12,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from commands import REPOSITORY
+from commands import REPOSITORY, call
 
 pytest.importorskip("imageio")
 pytest.importorskip("imageio_ffmpeg")
 
 import imageio.v3 as iio
-from commands import call
 
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.config.schema import ConfigError
