@@ -169,10 +169,9 @@ def test_a_round_costs_its_actors_and_no_others(actors: list[int], rule: str) ->
         before = usage.seconds
     system = replace(settings_.system, actor_billing="serverless")
     items = bill(system, settings_.prices, timeline.usage, 8).items
-    slot = settings_.prices.actor_vm / settings_.prices.actor_vm_slots / 3600
-    assert items["actor_busy"] == pytest.approx(slot * timeline.usage.actor_busy)
-    learner_slot = settings_.prices.learner_vm / settings_.prices.learner_vm_slots / 3600
-    assert items["scaling_busy"] == pytest.approx(learner_slot * timeline.usage.scaling_busy)
+    # A slot is $0.03825 an hour for an actor and $0.765 for a learner.
+    assert items["actor_busy"] == pytest.approx(1.0625e-5 * timeline.usage.actor_busy)
+    assert items["scaling_busy"] == pytest.approx(2.125e-4 * timeline.usage.scaling_busy)
 
 
 def test_new_actors_start_cold() -> None:
