@@ -1,10 +1,14 @@
-"""Scripts of the repository, called in this process: what is imported and compiled already costs nothing again."""
+"""Scripts of the repository: called in this process, where what is imported and compiled already costs nothing again,
+or started in one of their own."""
 
 from __future__ import annotations
 
 import io
+import os
 import runpy
+import subprocess
 import sys
+import time
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -12,7 +16,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+REPOSITORY = Path(__file__).resolve().parent.parent
+SCRIPTS = REPOSITORY / "scripts"
 
 
 def call(name: str, *arguments: object) -> CompletedProcess[str]:
@@ -30,3 +35,23 @@ def call(name: str, *arguments: object) -> CompletedProcess[str]:
             traceback.print_exc(file=err)
             code = 1
     return CompletedProcess([name], code, out.getvalue(), err.getvalue())
+
+
+def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    """`python scripts/train.py OVERRIDES` beside a run directory, with its output in a pipe."""
+    command = [sys.executable, str(SCRIPTS / "train.py"), *overrides]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(
+        command, cwd=run_dir.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def wait_for_checkpoints(process: subprocess.Popen[str], run_dir: Path, count: int) -> None:
+    """Until that many checkpoints are complete, while the process still trains."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if len([p for p in (run_dir / "checkpoints").glob("*") if p.name.isdigit()]) >= count:
+            return
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        time.sleep(0.005)
+    raise AssertionError("no checkpoint appeared")

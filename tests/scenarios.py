@@ -1,10 +1,14 @@
-"""Timelines to test: one rule with the settings a test asks for, and hypothesis's choice of all settings."""
+"""Timelines to test: one rule with the settings a test asks for, and hypothesis's choice of all settings;
+what rules that scale actors are told, and schedulers for them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from settings import delay, system_of
@@ -12,12 +16,14 @@ from settings import delay, system_of
 from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig
 from stellaris_jax.registry import register
 from stellaris_jax.timeline import Gradient, Round, Timeline
+from stellaris_jax.timeline.scaling import Observation, Scheduler, Width
 
 GRADIENTS = 16
 LEARNER = delay("lognormal", 0.3, sigma=0.5)
 HEAVY = delay("pareto", 0.3, alpha=1.1)
 INSTANT = delay("constant", 0.0)
 ACTOR = delay("lognormal", 2.0, sigma=0.1)
+WIDE = Width(64, 8, 1, (8, 16, 32, 64))
 
 examples = settings(deadline=None, max_examples=60)
 
@@ -114,3 +120,17 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(register.rule)) ->
         "platform": platform,
     }
     return Scenario(rule, options, rounds=draw(st.integers(2, 6)))
+
+
+def seen(round_: int, **values: Any) -> Observation:
+    """What a round of eight actors was like, all zero but `values`."""
+    zeros = {"reward": math.nan, "loss": 0.0, "kl": 0.0, "learner_seconds": 0.0, "actor_seconds": 0.0}
+    return Observation(round_, **({"actors": 8, **zeros, "seconds": 0.0, "cost_usd": 0.0} | values))
+
+
+def scheduler(actors: int = 4, seed: int = 0) -> Scheduler:
+    """A network of random weights."""
+    generator = np.random.default_rng(seed)
+    sizes = (8, 16, 16, actors)
+    kernels = [generator.normal(size=pair).astype(np.float32) for pair in pairwise(sizes)]
+    return Scheduler(kernels, [generator.normal(size=n).astype(np.float32) for n in sizes[1:]])

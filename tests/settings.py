@@ -1,11 +1,16 @@
-"""Parts of a configuration as tests write them: options beside fields."""
+"""Configurations as tests write them: parts with options beside fields, values of any key, and complaints."""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
-from stellaris_jax.config.tree import DelayConfig, ScalingConfig, SystemConfig
+import pytest
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config, DelayConfig, ScalingConfig, SystemConfig
+from stellaris_jax.training.loading import load_config
 
 
 def _part(kind: Any, settings: dict[str, Any]) -> Any:
@@ -29,3 +34,25 @@ def scaling_of(rule: str, **settings: Any) -> ScalingConfig:
 def delay(kind: str = "constant", seconds: float = 1.0, **options: Any) -> DelayConfig:
     """A delay model with its options."""
     return DelayConfig(kind, seconds, options)
+
+
+def complaint(*overrides: str) -> str:
+    """The one sentence that overrides are refused with."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides)
+    message = str(caught.value)
+    assert "\n" not in message and message[-1] in ".?", message
+    return message
+
+
+def put(config: Config, key: str, value: object) -> None:
+    """Set `key` ("system.learners") unchecked."""
+    owner, _, leaf = key.rpartition(".")
+    setattr(attrgetter(owner)(config) if owner else config, leaf, value)
+
+
+def with_value(key: str, value: object) -> Config:
+    """The default configuration with one other value, unchecked."""
+    config = Config()
+    put(config, key, value)
+    return config

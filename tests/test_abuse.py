@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import call
+from commands import REPOSITORY, SCRIPTS, call
 from host_env import Clockwork, ClockworkPool
-from test_actors import config
-from test_trainer import REPOSITORY, steps, tiny
+from training import clockwork, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer
 from stellaris_jax.config.compose import from_yaml, to_yaml
@@ -169,7 +168,7 @@ class MisshapenPool(ClockworkPool):
 def test_an_environment_that_returns_other_shapes_is_told_of(field: str) -> None:
     """NumPy would stretch all of these to the shapes they should have."""
     register("test/misshapen", Misshapen)
-    trainer = Trainer(config("env.name=test/misshapen", f"env.kwargs.field={field}", rounds=2))
+    trainer = Trainer(clockwork("env.name=test/misshapen", f"env.kwargs.field={field}", rounds=2))
     with pytest.raises(RunError, match=f"test/misshapen returned {field} of shape"):
         trainer.run()
     trainer.close()
@@ -180,7 +179,7 @@ def test_a_program_that_gave_up_an_environment_ends_as_it_says(tmp_path: Path) -
     pytest.importorskip("envpool")
     job = ["env=envpool/hopper", "env.timeout=1e-9", "env.num_envs=8", "total_steps=65536"]
     job += ["algorithm.rollout_length=8192", "algorithm.minibatches=4", "system.learners=2", "network.hidden=[8]"]
-    command = [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *job, f"run.dir={tmp_path / 'run'}"]
+    command = [sys.executable, str(SCRIPTS / "train.py"), *job, f"run.dir={tmp_path / 'run'}"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 1, ended.stderr

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from host_env import Clockwork
-from test_trainer import assert_identical, leaves
+from training import HOST_ENVS as N
+from training import LONG, T, assert_identical, clockwork, leaves
 
-from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax import Config, Trainer
 from stellaris_jax.agent.losses.common import LossInputs, Samples
 from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.networks import ActorCritic, normalizer
@@ -24,38 +25,12 @@ from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Normalizers, Trajectory, episode_totals
-from stellaris_jax.envs.registry import register
 from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.sources.actors import Actors, Behaviour
 from stellaris_jax.training.sources.host import HostSource
 from stellaris_jax.training.sources.watch import ActorError
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
-T, N = 16, 6
-LONG = ["algorithm.rollout_length=2", f"total_steps={6 * 2 * N}"]
-"""Six rounds of fragments that are shorter than any episode of the clockwork."""
-register("test/clockwork", Clockwork)
-
-
-def config(*overrides: str, rounds: int = 6) -> Config:
-    return load_config(
-        [
-            "env.name=test/clockwork",
-            f"env.num_envs={N}",
-            "env.normalize_observation=true",
-            "env.normalize_reward=true",
-            "network.hidden=[8]",
-            f"algorithm.rollout_length={T}",
-            "algorithm.epochs=2",
-            "algorithm.minibatches=4",
-            "system.learners=3",
-            "system.versions=8",
-            "evaluation.episodes=2",
-            "evaluation.points=1",
-            f"total_steps={rounds * T * N}",
-            *overrides,
-        ]
-    )
 
 
 def behaviour(actors: Actors, version: int = 0) -> Behaviour:
@@ -83,7 +58,7 @@ def trained(settings: Config) -> Trainer:
 @pytest.mark.parametrize("overlap", ["true", "false"])
 def test_fragments_are_what_the_environments_did(overlap: str) -> None:
     env = Clockwork()
-    actors = make_actors(env, config(f"env.overlap={overlap}"), [0, 1])
+    actors = make_actors(env, clockwork(f"env.overlap={overlap}"), [0, 1])
     actors.open(0)
     actors.request(behaviour(actors))
     steps, episodes = np.zeros((2, N), int), np.zeros((2, N), int)
@@ -126,7 +101,7 @@ def test_fragments_are_what_the_environments_did(overlap: str) -> None:
 
 def test_bootstrap_and_masks_against_numpy() -> None:
     """Every episode of a host trajectory alone, its last step bootstrapped from its own final observation."""
-    env, settings = Clockwork(), config("env.overlap=false", "env.normalize_observation=false")
+    env, settings = Clockwork(), clockwork("env.overlap=false", "env.normalize_observation=false")
     settings.env.normalize_reward = False
     network = ActorCritic(env.observation_space, env.action_space, settings.network)
     actors = Actors(env, network, settings, [0], threading.Event())
@@ -172,7 +147,7 @@ def test_what_is_learned_depends_on_no_evaluation_and_no_checkpoint(overlap: str
     ended: list[int] = []
 
     def learned(points: int, interval: int) -> Trainer:
-        settings = config(
+        settings = clockwork(
             f"env.overlap={overlap}", f"evaluation.points={points}", f"checkpoint.interval={interval}", *LONG
         )
         trainer = Trainer(settings)
@@ -231,23 +206,23 @@ def test_nothing_is_learned_from_dead_transitions() -> None:
 @pytest.mark.parametrize("overlap", ["true", "false"])
 def test_runs_repeat_themselves_and_survive_restarts(overlap: str, tmp_path: Path) -> None:
     overrides = [f"env.overlap={overlap}", "checkpoint.interval=2", "num_seeds=2"]
-    whole = trained(config(*overrides))
-    slow = trained(config(*overrides, "env.kwargs.slow=0.002"))
+    whole = trained(clockwork(*overrides))
+    slow = trained(clockwork(*overrides, "env.kwargs.slow=0.002"))
     assert_identical(whole, slow)
 
-    first = Trainer(config(*overrides))
+    first = Trainer(clockwork(*overrides))
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=3)
     first.run(4)
     first.save(checkpoints)
     first.run(1)  # what happens after the checkpoint is lost, and the next fragment is on its way
-    second = Trainer(config(*overrides))
+    second = Trainer(clockwork(*overrides))
     for trainer in (first, second):
         assert trainer.restore(checkpoints) == 4
         trainer.run()
         trainer.close()
         assert_identical(trainer, whole)
     checkpoints.close()
-    start = Trainer(config(*overrides))
+    start = Trainer(clockwork(*overrides))
     assert any(a.tobytes() != b.tobytes() for a, b in zip(leaves(start), leaves(whole), strict=True))
 
 
@@ -260,7 +235,7 @@ def test_staleness_of_actors_is_the_real_one() -> None:
         ("false", "barrier"): [0] * 6,
     }
     for (overlap, actors), expected in cases.items():
-        trainer = Trainer(config(*synchronous, f"env.overlap={overlap}", f"system.actors={actors}"))
+        trainer = Trainer(clockwork(*synchronous, f"env.overlap={overlap}", f"system.actors={actors}"))
         records = trainer.run()
         trainer.close()
         assert [record["actor_staleness"] for record in records] == expected
@@ -270,7 +245,7 @@ def test_staleness_of_actors_is_the_real_one() -> None:
 @pytest.mark.parametrize("overlap", ["true", "false"])
 @pytest.mark.parametrize("error", [OSError, SystemExit])
 def test_a_failing_environment_ends_the_run_with_its_own_traceback(overlap: str, error: type[BaseException]) -> None:
-    trainer = Trainer(config(f"env.overlap={overlap}"))
+    trainer = Trainer(clockwork(f"env.overlap={overlap}"))
     assert isinstance(trainer.source, HostSource)
     trainer.source.actors.env = Clockwork(fails=40, error=error)
     with pytest.raises(error, match="the clockwork broke") as caught:
@@ -281,7 +256,7 @@ def test_a_failing_environment_ends_the_run_with_its_own_traceback(overlap: str,
 
 
 def test_a_thread_that_vanishes_is_noticed() -> None:
-    trainer = Trainer(config())
+    trainer = Trainer(clockwork())
     trainer.step()
     assert isinstance(trainer.source, HostSource)
     watch = trainer.source.actors._watch
@@ -297,7 +272,7 @@ def test_a_thread_that_vanishes_is_noticed() -> None:
 
 
 def test_evaluation_reads_the_normalisers_only() -> None:
-    trainer = trained(config("env.overlap=false"))
+    trainer = trained(clockwork("env.overlap=false"))
     before = leaves(trainer)
     first, second = trainer.evaluate(5), trainer.evaluate(5)
     np.testing.assert_array_equal(first.returns, second.returns)
@@ -308,7 +283,7 @@ def test_evaluation_reads_the_normalisers_only() -> None:
 
 def test_statistics_leave_dead_transitions_out() -> None:
     """The reward normaliser of a host trajectory is that of its valid steps alone."""
-    env, settings = Clockwork(), config("env.overlap=false")
+    env, settings = Clockwork(), clockwork("env.overlap=false")
     network = ActorCritic(env.observation_space, env.action_space, settings.network)
     actors = Actors(env, network, settings, [0], threading.Event())
     actors.open(0)
@@ -329,7 +304,9 @@ def test_statistics_leave_dead_transitions_out() -> None:
 
 def test_dead_transitions_are_no_part_of_a_sequence() -> None:
     """They stay in their place in `[T, N]`, one after every end, and sequences around them train."""
-    settings = config("algorithm=impact", "algorithm.minibatches=3", "algorithm.target_interval=2", "env.overlap=false")
+    settings = clockwork(
+        "algorithm=impact", "algorithm.minibatches=3", "algorithm.target_interval=2", "env.overlap=false"
+    )
     trainer = Trainer(settings)
     before = np.asarray(trainer.state.params)
     trainer.run(1)

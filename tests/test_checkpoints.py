@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from test_telemetry import read_events
-from test_trainer import REPOSITORY, TINY, assert_identical, start, steps, tiny, wait_for_checkpoints
+from commands import REPOSITORY, SCRIPTS, start, wait_for_checkpoints
+from telemetry import read_events
+from training import TINY, assert_identical, steps, tiny
 
 from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.cli import train as cli
@@ -336,7 +337,7 @@ def test_a_failed_run_exits_with_one_and_a_sentence(tmp_path: Path) -> None:
     """A loss beyond float32 has no finite gradient."""
     overrides = [*TINY, steps(2), f"run.dir={tmp_path / 'run'}", "algorithm.value_coefficient=3e38"]
     done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *overrides],
+        [sys.executable, str(SCRIPTS / "train.py"), *overrides],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,

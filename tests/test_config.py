@@ -9,31 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from settings import complaint, put, with_value
 
 from stellaris_jax.config.compose import choices, from_yaml, to_yaml
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.training.loading import load_config, validate
-
-
-def complaint(*overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_config(overrides)
-    message = str(caught.value)
-    assert "\n" not in message and message[-1] in ".?", message
-    return message
-
-
-def put(config: Config, key: str, value: object) -> None:
-    owner, _, leaf = key.rpartition(".")
-    setattr(attrgetter(owner)(config) if owner else config, leaf, value)
-
-
-def with_value(key: str, value: object) -> Config:
-    config = Config()
-    put(config, key, value)
-    return config
-
 
 # Precedence
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import call
-from test_trainer import assert_identical, steps, tiny
+from drawn import assert_picture, saved_figures
+from training import assert_identical, steps, tiny
 
 from stellaris_jax import Trainer, train
 from stellaris_jax.training.rundir import LOCK
@@ -86,8 +87,13 @@ def check_evaluation(run_dir: Path, returns: dict[int, float], **_: Any) -> None
 
 def check_plot(run_dir: Path, **_: Any) -> None:
     picture = run_dir.parent / "picture.png"
-    if not refused(call("plot.py", run_dir, "--out", picture)):
-        assert picture.stat().st_size > 10_000
+    with saved_figures() as figures:
+        done = call("plot.py", run_dir, "--out", picture)
+    if not refused(done):
+        panels = figures[picture.name].axes
+        assert panels[0].get_ylabel() == "return"
+        assert any(axes.lines or axes.patches for axes in panels), "something is left to be seen"
+        assert_picture(picture, width=1200)
 
 
 def check_resumption(run_dir: Path, whole: Trainer, metrics_damaged: bool, **_: Any) -> None:

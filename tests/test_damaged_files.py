@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_config import complaint
-from test_scheduler import scheduler
+from scenarios import scheduler
+from settings import complaint
 
 from stellaris_jax import ConfigError, load_config, load_policy
 from stellaris_jax.config.compose import from_yaml, to_yaml

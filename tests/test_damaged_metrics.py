@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from test_telemetry import evaluation_record, open_telemetry, round_record, rounds_in
+from telemetry import evaluation_record, open_telemetry, round_record, rounds_in
 
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.telemetry.jsonl import read_records

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn import assert_in_view, circles, curve_ends, legend, saved_figures, widths
+from matplotlib.figure import Figure
 from studies import CENTRAL, Imagined
 
 from stellaris_jax.config.schema import ConfigError
@@ -113,6 +115,61 @@ def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imagined:
     return Imagined(runs=tmp_path / "runs", results=tmp_path, envs=("hopper", "qbert"))
 
 
+CURVES: dict[str, tuple[list[str], list[float]]] = {
+    "2": (["Stellaris", "without asynchrony", "without serverless"], [351, 223, 270]),
+    "6": (["PPO", "PPO, whole GPU", "PPO + Stellaris"], [230, 297]),
+    "7": (["IMPACT", "IMPACT + Stellaris"], [216, 286]),
+    "9": (["RLlib", "RLlib, whole GPU", "RLlib + Stellaris"], [215, 351]),
+    "10": (["MinionsRL", "MinionsRL, whole GPU", "MinionsRL + Stellaris"], [223, 271]),
+    "11a": (["Stellaris", "softsync", "SSP", "asynchronous"], [406, 270, 181, 172]),
+    "11b": (["weight", "surrogate", "artifact", "without"], [406, 345]),
+    "12": (["PAR-RL", "PAR-RL + Stellaris"], [341, 817]),
+}
+"""What the curves of a figure are called, and where the paper's end on Hopper, as read off its pages."""
+
+
+def check_picture(figure: str, drawn: Figure) -> None:
+    """Ours as they were made up (returns of 100 and 200, 0.9 dollars), and the paper's beside them."""
+    assert drawn._suptitle.get_text().startswith(f"Figure {figure}: ")
+    assert_in_view(drawn)
+    if figure in CURVES:
+        check_curves(drawn, *CURVES[figure])
+    elif figure == "3":
+        seconds, staleness, kl = drawn.axes
+        assert legend(seconds) == ["8 actors", "16 actors", "24 actors", "32 actors"]
+        assert legend(staleness) == ["2 learners", "4 learners", "6 learners", "8 learners"]
+        assert legend(kl) == ["asynchronous", "synchronous"]
+        assert kl.lines[0].get_ydata().tolist() == kl.lines[2].get_ydata().tolist() == [0.5, 1.5]
+        assert [line.get_ydata()[0] for line in kl.lines[1::2]] == [1.2, 0.35]
+    elif figure == "8":
+        assert [axes.get_title() for axes in drawn.axes] == ["PPO", "IMPACT", "RLlib", "MinionsRL"]
+        labels = [text.get_text() for text in drawn.axes[1].get_yticklabels()]
+        assert labels == [f"{env}\n{name}" for env in ("hopper", "qbert") for name in CURVES["7"][0]]
+        assert widths(drawn.axes[1], "paper") == [0.9, 0.68, 3.0, 2.2]
+        assert widths(drawn.axes[1], "here") == pytest.approx([0.9] * 4)
+    elif figure == "13":
+        assert [axes.get_xlabel() for axes in drawn.axes[3:]] == ["d", "v", "ρ"]
+        assert [text.get_text() for text in drawn.axes[4].get_xticklabels()] == ["1", "2", "3", "4"]
+        assert circles(drawn.axes[1]) == [377] and circles(drawn.axes[4]) == [0.91]
+        assert drawn.axes[4].lines[0].get_ydata() == pytest.approx([0.9] * 4)
+    else:
+        (axes,) = drawn.axes
+        parts = ["learners", "parameter function", "planning", "actors"]
+        assert [text.get_text() for text in axes.get_yticklabels()] == parts
+        assert len(widths(axes, "paper")) == 4 and min(widths(axes, "here")) > 0
+
+
+def check_curves(drawn: Figure, names: list[str], paper: list[float]) -> None:
+    """Return over env steps, seconds and dollars, the paper's ends beside ours where it has any."""
+    assert legend(drawn) == [*names, *["paper"] * bool(paper)]
+    assert [axes.get_xlabel() for axes in drawn.axes[:3]] == ["env steps", "simulated seconds", "dollars"]
+    assert drawn.axes[0].get_ylabel().endswith("return")
+    for panel in range(len(drawn.axes)):
+        ours = {name: 200 if "Stellaris" in name else 100 for name in names}
+        assert curve_ends(drawn, panel) == pytest.approx(ours, abs=1)
+    assert circles(drawn.axes[1]) == paper
+
+
 @pytest.mark.parametrize("figure", list(FIGURES))
 def test_figures_have_pictures_claims_and_a_file(
     figure: str, imagined: Imagined, monkeypatch: pytest.MonkeyPatch
@@ -122,8 +179,10 @@ def test_figures_have_pictures_claims_and_a_file(
     if figure == "14":  # measures this machine
         monkeypatch.setattr(stellaris_systems, "variant", lambda env, system: CENTRAL)
         imagined = replace(imagined, envs=("hopper",))
-    claims = FIGURES[figure](imagined)
-    assert (imagined.results / f"figure_{figure}.png").stat().st_size > 10_000
+    with saved_figures() as drawn:
+        claims = FIGURES[figure](imagined)
+    assert list(drawn) == [f"figure_{figure}.png"]
+    check_picture(figure, drawn[f"figure_{figure}.png"])
     assert (imagined.results / f"figure_{figure}.csv").is_file()
     assert claims
     if figure == "3":
@@ -142,6 +201,14 @@ def test_figures_have_pictures_claims_and_a_file(
         assert "tuned" not in (imagined.results / f"figure_{figure}.csv").read_text()
 
 
+RULES = ["Nitro", "without boosting", "all actors", "Hydrozoa", "KungFu", "KungFu's code", "MinionsRL", "Nitro's code"]
+SHARED = ["Nitro", "Stellaris", "Stellaris + Nitro", "Stellaris, shared GPU", "Stellaris + Nitro, shared GPU"]
+SIBLINGS: dict[str, tuple[list[str], list[float]]] = {
+    "10": (["PPO", "PPO + Nitro"], []),
+    "15": (RULES, []),
+    "17": (["Nitro", "without boosting", "without serverless"], [385, 274, 348]),
+    "together": (SHARED, []),
+}
 OTHERS = [(nitro, figure) for figure in nitro.FIGURES if figure != "20"] + [(minionsrl, "4")]
 
 
@@ -149,10 +216,26 @@ OTHERS = [(nitro, figure) for figure in nitro.FIGURES if figure != "20"] + [(min
 def test_figures_of_the_siblings(paper: Any, figure: str, imagined: Imagined) -> None:
     """What has Stellaris in its name ends at 200, everything else at 100."""
     envs = ("cartpole", "hopper") if paper is minionsrl else ("hopper",)
-    claims = paper.FIGURES[figure](replace(imagined, envs=envs))
-    for picture in imagined.results.glob("*.png"):
-        assert picture.stat().st_size > 10_000
-    assert {f"figure_{figure}.png", f"figure_{figure}.csv"} <= {path.name for path in imagined.results.iterdir()}
+    with saved_figures() as drawn:
+        claims = paper.FIGURES[figure](replace(imagined, envs=envs))
+    assert {*drawn, f"figure_{figure}.csv"} <= {path.name for path in imagined.results.iterdir()}
+    for picture in drawn.values():
+        assert_in_view(picture)
+    picture, actors = drawn.pop(f"figure_{figure}.png"), drawn.pop(f"figure_{figure}_actors.png", None)
+    assert not drawn
+    if figure == "16":
+        assert [axes.get_xlabel() for axes in picture.axes[2:]] == ["d", "n"]
+        assert picture.axes[2].lines[0].get_ydata() == pytest.approx([0.9] * 3)
+    elif paper is minionsrl:
+        names = ["MinionsRL", "Max", "Adapt", "IMPACT", "Azure ML"]
+        assert legend(picture) == [*names, "paper"]
+        assert curve_ends(picture, 0) == pytest.approx(dict.fromkeys(names[:3], 100), abs=1)
+        assert curve_ends(picture, 3) == pytest.approx(dict.fromkeys(names, 100), abs=1)
+    else:
+        check_curves(picture, *SIBLINGS[figure])
+    if actors is not None:
+        assert legend(actors) == (legend(picture)[:3] if paper is minionsrl else legend(picture))
+        assert {axes.get_xlabel() for axes in actors.axes} == {"round"} and actors.axes[0].get_ylabel() == "actors"
     higher = {claim.claim: claim.verdict for claim in claims if "ends higher" in claim.claim}
     expected = {name: HOLDS if name.endswith("Nitro") and figure == "together" else OPEN for name in higher}
     assert claims and higher == expected

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from host_env import Clockwork, ClockworkPool
-from test_actors import LONG, config
-from test_trainer import assert_identical
+from training import LONG, assert_identical, clockwork
 
 from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.envs.base import HostStep
@@ -49,7 +48,7 @@ ENVS = {
 def settings(env: str, *overrides: str) -> Config:
     if env != "clockwork":
         pytest.importorskip("envpool")
-    return config(*ENVS[env], *overrides)
+    return clockwork(*ENVS[env], *overrides)
 
 
 ENVPOOL = [pytest.param(env, "false", marks=pytest.mark.slow) for env in ("hopper", "atari")]
@@ -90,10 +89,10 @@ def test_evaluations_checkpoints_and_restarts_leave_no_trace(env: str, overlap: 
 @pytest.mark.parametrize("overlap", ["true", "false"])
 def test_a_run_that_had_ended_goes_on_as_a_longer_one(overlap: str, tmp_path: Path) -> None:
     common = [*LONG, f"env.overlap={overlap}", "algorithm.anneal=false"]
-    longer = config(*common)
+    longer = clockwork(*common)
     whole = Trainer(longer)
     whole.run()
-    shorter = Trainer(config(*common, f"total_steps={3 * 2 * 6}"))
+    shorter = Trainer(clockwork(*common, f"total_steps={3 * 2 * 6}"))
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     shorter.run()
     assert shorter.finished and shorter.round == 3
@@ -110,7 +109,7 @@ def test_a_run_that_had_ended_goes_on_as_a_longer_one(overlap: str, tmp_path: Pa
 
 def saved(tmp_path: Path, *overrides: str) -> Checkpoints:
     """A run of the clockwork that was left after four of its six rounds."""
-    trainer = Trainer(config(*LONG, *overrides))
+    trainer = Trainer(clockwork(*LONG, *overrides))
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     for _ in range(2):
         trainer.run(2)
@@ -123,7 +122,7 @@ def saved(tmp_path: Path, *overrides: str) -> Checkpoints:
 def resumed(checkpoints: Checkpoints, *overrides: str) -> list[str]:
     """The notes of going on, to the end, with the run in `checkpoints`."""
     notes: list[str] = []
-    trainer = Trainer(config(*LONG, *overrides))
+    trainer = Trainer(clockwork(*LONG, *overrides))
     assert trainer.restore(checkpoints, notes.append) == 4
     records = trainer.run()
     trainer.close()
@@ -169,7 +168,7 @@ def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path: Path) -> 
 
 
 def test_an_evaluation_of_a_saved_run_replays_nothing(tmp_path: Path) -> None:
-    trainer = Trainer(config(*LONG))
+    trainer = Trainer(clockwork(*LONG))
     notes: list[str] = []
     trainer.restore(saved(tmp_path), notes.append, train=False)
     assert notes == [] and isinstance(trainer.source, HostSource) and not trainer.source.actors.opened
@@ -230,7 +229,7 @@ def sleeper() -> object:
 @pytest.mark.parametrize("overlap", ["true", "false"])
 def test_an_environment_that_blocks_ends_the_run(overlap: str, tmp_path: Path) -> None:
     slow = ["env.timeout=0.5", "env.kwargs.answers=40"]  # into the third round
-    trainer = Trainer(config("env.name=test/sleeper", *slow, f"env.overlap={overlap}"))
+    trainer = Trainer(clockwork("env.name=test/sleeper", *slow, f"env.overlap={overlap}"))
     with pytest.raises(EnvStalled, match=r"test/sleeper has not answered .*env\.timeout=0\.5"):
         trainer.run()
     # The rounds before are whole, and can be saved; what hangs is left to itself.
@@ -238,7 +237,7 @@ def test_an_environment_that_blocks_ends_the_run(overlap: str, tmp_path: Path) -
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     trainer.save(checkpoints)
     checkpoints.wait()
-    other = Trainer(config("env.name=test/sleeper", "env.kwargs.answers=1000", f"env.overlap={overlap}"))
+    other = Trainer(clockwork("env.name=test/sleeper", "env.kwargs.answers=1000", f"env.overlap={overlap}"))
     assert other.restore(checkpoints) == trainer.round
     other.run()
     other.close()
@@ -249,7 +248,7 @@ def test_an_environment_that_blocks_ends_the_run(overlap: str, tmp_path: Path) -
 @pytest.mark.usefixtures("sleeper")
 def test_an_environment_that_blocks_in_an_evaluation_ends_it() -> None:
     trainer = Trainer(
-        config("env.name=test/sleeper", "env.kwargs.asleep_in=evaluation", "env.kwargs.answers=2", "env.timeout=0.5")
+        clockwork("env.name=test/sleeper", "env.kwargs.asleep_in=evaluation", "env.kwargs.answers=2", "env.timeout=0.5")
     )
     with pytest.raises(EnvStalled, match="test/sleeper"):
         trainer.evaluate()
@@ -260,7 +259,7 @@ def test_an_environment_that_blocks_in_an_evaluation_ends_it() -> None:
 @pytest.mark.parametrize("overlap", ["true", "false"])
 def test_a_run_that_is_to_stop_waits_for_no_blocked_environment(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "GRACE_SECONDS", 0.2)
-    trainer = Trainer(config("env.name=test/sleeper", f"env.overlap={overlap}"))
+    trainer = Trainer(clockwork("env.name=test/sleeper", f"env.overlap={overlap}"))
     threading.Timer(0.5, trainer.stopping.set).start()
     with pytest.raises(EnvStalled):
         trainer.run()
@@ -269,7 +268,7 @@ def test_a_run_that_is_to_stop_waits_for_no_blocked_environment(overlap: str, mo
 
 def test_a_slow_environment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fragment may take many times the timeout, as long as every step is within it."""
-    trainer = Trainer(config("env.kwargs.slow=0.05", "env.timeout=0.6", "env.overlap=false", rounds=1))
+    trainer = Trainer(clockwork("env.kwargs.slow=0.05", "env.timeout=0.6", "env.overlap=false", rounds=1))
     begin = time.monotonic()
     trainer.run()
     assert time.monotonic() - begin > 0.7  # 16 steps
@@ -290,7 +289,7 @@ def test_staleness_of_actors_counts_from_the_version_that_acted(
 ) -> None:
     """The versions reported lie between the engine's own when the fragment was asked for and the newest one when, on
     the timeline, it was complete."""
-    trainer = Trainer(config("system=async", f"env.overlap={overlap}", f"system.actors={actors}"))
+    trainer = Trainer(clockwork("system=async", f"env.overlap={overlap}", f"system.actors={actors}"))
     assert isinstance(trainer.source, HostSource)
     acted: list[np.ndarray] = []
     request = trainer.source.actors.request

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from test_config import put
+from settings import put
 
 from stellaris_jax import Config, ConfigError, Trainer
 from stellaris_jax.agent.networks import ActorCritic

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "stellaris_jax"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "stellaris_jax"
 LEVELS = {
     "registry": 0, "config": 1, "envs": 2, "agent": 3, "timeline": 3, "engine": 4, "report": 5, "training": 6,
     "reproduce": 7, "cli": 8,
@@ -75,3 +76,18 @@ def test_rooms_without_jax(kind: str) -> None:
     for module, others in imports().items():
         if room(module) == kind:
             assert not {"jax", "flax", "optax"} & others, module
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.glob("*.py")), ids=lambda path: path.stem)
+def test_no_test_module_is_imported(path: Path) -> None:
+    """What several need is in a helper module beside them."""
+    names = {path.stem for path in TESTS.glob("test_*.py")}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            asked = [node.module or "", *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            asked = [alias.name for alias in node.names]
+        else:
+            continue
+        found = names & {part for name in asked for part in name.split(".")}
+        assert not found, f"line {node.lineno} imports {', '.join(found)}"

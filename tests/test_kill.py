@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import REPOSITORY, SCRIPTS
 from host_env import Clockwork
-from test_trainer import assert_identical
+from training import assert_identical
 
 from stellaris_jax import Trainer, load_config, train
 from stellaris_jax.envs.registry import register
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
-REPOSITORY = Path(__file__).resolve().parent.parent
 # scripts/train.py, in a process that knows the tests' own host environment.
 TRAIN = """
 import runpy, sys
@@ -61,7 +61,7 @@ MACHINE = ("wall_seconds", "train_seconds", "compile_seconds", "detection_second
 
 
 def begin(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", TRAIN, str(REPOSITORY / "scripts" / "train.py"), *overrides]
+    command = [sys.executable, "-c", TRAIN, str(SCRIPTS / "train.py"), *overrides]
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
     return subprocess.Popen(
         command,

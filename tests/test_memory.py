@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from test_trainer import tiny
+from training import tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.config import memory

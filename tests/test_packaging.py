@@ -13,13 +13,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from commands import REPOSITORY
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import stellaris_jax
 
-ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 # The CUDA extras are not pinned: they are the user's.
 PUBLISHED_EXTRAS = ("gymnasium", "mujoco", "brax", "playground", "envpool", "video", "all", "dev")
 
@@ -28,13 +28,13 @@ PUBLISHED_EXTRAS = ("gymnasium", "mujoco", "brax", "playground", "envpool", "vid
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution and the wheel built from it."""
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 
 
 def repository_files(folder: str, pattern: str) -> set[str]:
-    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob(pattern)}
+    return {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / folder).rglob(pattern)}
 
 
 def test_wheel_holds_the_package_and_its_configs_and_nothing_else(built: Path) -> None:
@@ -59,12 +59,14 @@ def test_source_distribution_holds_what_make_needs(built: Path) -> None:
 def test_there_is_one_version(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     assert wheel.name.split("-")[1] == stellaris_jax.__version__
-    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    headings = re.findall(r"^## \[(.+?)\]", (REPOSITORY / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     expected = "Unreleased" if "dev" in stellaris_jax.__version__ else stellaris_jax.__version__
     assert headings[0] == expected
 
 
-@pytest.mark.parametrize("constraints", sorted((ROOT / "constraints").glob("py*.txt")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "constraints", sorted((REPOSITORY / "constraints").glob("py*.txt")), ids=lambda path: path.stem
+)
 def test_every_dependency_is_pinned_within_its_range(constraints: Path) -> None:
     lines = [line for line in constraints.read_text().splitlines() if not line.startswith("#")]
     pins = dict(line.split("==") for line in lines)  # anything but name==version fails here
@@ -81,7 +83,7 @@ def test_import_sets_no_environment_and_leaves_jax_alone() -> None:
         "import json, os, sys; before = dict(os.environ); import stellaris_jax;"
         "print(json.dumps([dict(os.environ) == before, 'jax' in sys.modules]))"
     )
-    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=REPOSITORY)
     same_environment, jax_imported = json.loads(result.stdout)
     assert same_environment and not jax_imported
 
@@ -91,7 +93,7 @@ def test_import_sets_no_environment_and_leaves_jax_alone() -> None:
 def test_what_is_published_works_in_an_empty_environment(kind: str, built: Path, tmp_path: Path) -> None:
     """Installed alone, outside the checkout: the main job, a sweep and an evaluation."""
     (archive,) = built.glob(kind)
-    constraints = ROOT / "constraints" / f"py{sys.version_info[0]}{sys.version_info[1]}.txt"
+    constraints = REPOSITORY / "constraints" / f"py{sys.version_info[0]}{sys.version_info[1]}.txt"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     commands = tmp_path / "venv" / "bin"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import SCRIPTS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -23,7 +24,6 @@ from stellaris_jax.reproduce import pictures
 from stellaris_jax.reproduce.pictures import Bar, Point
 from stellaris_jax.training.loading import load_config
 
-PLOT = Path(__file__).parents[1] / "scripts" / "plot.py"
 AT_500 = [500.0, 500.0, 500.0, 500.0, 300.0]
 
 
@@ -126,7 +126,7 @@ def test_unknown_endings_are_refused(name: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"accepted endings: \.png, \.pdf, \.svg"):
         plot_run(run, tmp_path / name)
-    command = [sys.executable, str(PLOT), str(run), "--out", name]
+    command = [sys.executable, str(SCRIPTS / "plot.py"), str(run), "--out", name]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode != 0 and name in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / name).exists()

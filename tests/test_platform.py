@@ -211,14 +211,14 @@ def test_a_bill_by_hand() -> None:
     advance(timeline, 2)
     serverless = SystemConfig(learner_billing="serverless", actor_billing="serverless")
     items = bill(serverless, PricesConfig(), timeline.usage, 128).items
-    slot, core = 0.765 / HOUR, 0.03825 / HOUR
-    expected = {"learner_busy": 2 * 8 * 3 * slot, "learner_startup": 8 * 1.5 * slot, "actor_busy": 2 * 128 * 6 * core}
-    expected |= {"actor_startup": 128 * 2.0 * core}
+    # Slot-seconds: 48 and 12 of learners, 1536 and 256 of actors.
+    expected = {"learner_busy": 0.0102, "learner_startup": 0.00255, "actor_busy": 0.01632, "actor_startup": 0.00272}
     assert {item: value for item, value in items.items() if value} == pytest.approx(expected)
     lambdas = PricesConfig(actor_gb=1.0, gb_second=0.0000097222, reserved_gb_second=0.0000041667)
     items = bill(serverless, lambdas, timeline.usage, 64).items
-    assert items["actor_busy"] == pytest.approx(2 * 128 * 6 * 0.0000097222)
-    assert items["actor_reserved"] == pytest.approx(64 * 0.0000041667 * timeline.usage.seconds)
+    assert items["actor_busy"] == pytest.approx(0.0149333, rel=1e-5)
+    assert timeline.usage.seconds == 21.5, "a cold start, a warm round, each 6 s of actors and 3 s of learners"
+    assert items["actor_reserved"] == pytest.approx(0.00573338, rel=1e-5)
 
 
 def test_a_failed_invocation_is_billed_and_retried() -> None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_scaling import EACH, T, config
+from training import EACH, T, scalable
 
 from stellaris_jax import Trainer
 from stellaris_jax.agent.losses.common import LossInputs
@@ -43,7 +43,7 @@ EXACT = ("scaling=nitro", "network.hidden=[3]", "network.shared=true", "scaling.
 
 @pytest.mark.parametrize("mode", ["paper", "artifact"])
 def test_curvature_is_that_of_the_explicit_hessian(mode: str) -> None:
-    trainer = Trainer(config(*EXACT, f"scaling.options.mode={mode}", "scaling.actors=7", rounds=1))
+    trainer = Trainer(scalable(*EXACT, f"scaling.options.mode={mode}", "scaling.actors=7", rounds=1))
     record = trainer.run()[0]
     expected = extremes(trainer, mode, _batches(trainer, 2))
     np.testing.assert_allclose(record["per_seed"]["probe"][0], expected, atol=1e-4 * np.abs(expected).max())
@@ -55,7 +55,9 @@ def test_curvature_sees_the_target_network(interval: int) -> None:
     """After 3 rounds of 8 versions it is version 24, the newest, or 16, that of two rounds."""
     settings = ("algorithm=impact", "system=central", "system.learners=1")
     target = f"algorithm.target_interval={interval}"
-    trainer = Trainer(config(*EXACT, *settings, target, "scaling.options.mode=artifact", "scaling.minimum=8", rounds=3))
+    trainer = Trainer(
+        scalable(*EXACT, *settings, target, "scaling.options.mode=artifact", "scaling.minimum=8", rounds=3)
+    )
     trainer.run(2)
     second = np.asarray(trainer.state.params[0])
     (record,) = trainer.run()
@@ -67,7 +69,7 @@ def test_curvature_sees_the_target_network(interval: int) -> None:
 
 
 def test_noise_is_that_of_halves_and_of_the_whole() -> None:
-    trainer = Trainer(config("scaling=kungfu", "scaling.actors=7", rounds=1))
+    trainer = Trainer(scalable("scaling=kungfu", "scaling.actors=7", rounds=1))
     small, big, small_size, big_size = trainer.run()[0]["per_seed"]["probe"][0]
     coefficient = trainer.state.kl_coefficient[0]
     batches = _batches(trainer, 4)

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import numpy as np
 import pytest
-from test_config import complaint, put, with_value
+from settings import complaint, put, with_value
 
 from stellaris_jax import Config, ConfigError, Trainer, load_config
 from stellaris_jax.config.schema import shown

@@ -87,10 +87,18 @@ def test_ssp_bounds_the_lead_over_the_slowest(s: int) -> None:
     assert max(leads("async")) > 3
 
 
+SHARES = {
+    1.0: {1: 1.0, 2: 1.0, 3: 1.0, 11: 1.0},
+    0.96: {1: 0.96, 2: 0.9216, 3: 0.884736, 11: 0.6382393306},
+    0.8: {1: 0.8, 2: 0.64, 3: 0.512, 11: 0.08589934592},
+}
+"""What is left of the largest staleness in rounds 1, 2, 3 and 11, by the decay."""
+
+
 @examples
 @given(
     seed=st.integers(0, 1000),
-    decay=st.sampled_from([1.0, 0.96, 0.8]),
+    decay=st.sampled_from(list(SHARES)),
     learner=st.sampled_from([LEARNER, HEAVY]),
     aggregate=st.sampled_from([0.0, 0.2]),
 )
@@ -103,8 +111,9 @@ def test_beta_k_is_delta_max_times_d_to_the_k(seed: int, decay: float, learner: 
     assert aggregate or all(len(group.gradients) == 1 for group in records[0].groups)
     for k, record in enumerate(records[1:], start=1):
         for group in record.groups:
-            assert group.threshold == pytest.approx(delta_max * decay**k, rel=1e-12)
             assert group.escaped == (mean(group.gradients) > group.threshold)
+            if k in SHARES[decay]:
+                assert group.threshold == pytest.approx(delta_max * SHARES[decay][k], rel=1e-9)
 
 
 def test_d_1_refuses_only_what_is_staler_than_round_0() -> None:
@@ -174,13 +183,12 @@ def test_artifact_bound_over_rounds() -> None:
 def test_artifact_bound_comes_from_the_mean_of_the_first_stale_round() -> None:
     timeline = simulate("artifact", decay=0.9)
     records = advance(timeline, 8)
-    largest = int(mean(used(records[:1]))) + 1
-    assert largest > 1
-    assert all(group.threshold is None for group in records[0].groups)
-    for r, record in enumerate(records[1:], start=1):
-        for group in record.groups:
-            assert group.threshold == min(int(largest * 0.9**r) + 1, largest)
-            assert group.escaped == (mean(group.gradients) > group.threshold)
+    assert mean(used(records[:1])) == 5.25, "6 is the next integer"
+    assert [{group.threshold for group in record.groups} for record in records] == [
+        {None}, {6}, {5}, {5}, {4}, {4}, {4}, {3},
+    ]  # fmt: skip
+    for group in (group for record in records[1:] for group in record.groups):
+        assert group.escaped == (mean(group.gradients) > group.threshold)
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.96])
@@ -194,7 +202,7 @@ def test_artifact_weight_is_fed_a_count_of_stale_gradients() -> None:
     """Where the factor stays above d it shows that it is the count's root, not the staleness's."""
     rule = register.rule["artifact"]({"decay": 0.6, "root": 3})
     weights = [rule.weight(staleness) for staleness in (0, 7, 7, 0, 7, 7, 7, 7)]
-    assert weights == pytest.approx([1.0, 1.0, 1.0, *(i ** (-1 / 3) for i in (2, 2, 3, 4)), 1.0])
+    assert weights == pytest.approx([1.0, 1.0, 1.0, 0.7937005, 0.7937005, 0.6933613, 0.6299605, 1.0])
 
 
 def test_weights_follow_equation_4() -> None:

@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import REPOSITORY, SCRIPTS
 from hypothesis import given
 from hypothesis import strategies as st
 from scenarios import examples
-from test_trainer import REPOSITORY, TINY, assert_identical, steps, tiny
+from training import TINY, assert_identical, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.cli import train as cli
@@ -272,7 +273,7 @@ def test_a_damaged_line_of_metrics_is_left_out_and_kept_aside(
     lines = metrics.read_text().splitlines(True)
     damaged = "".join([lines[0], "\x00" * 40 + lines[1][40:], *lines[2:]])
     metrics.write_text(damaged)
-    script = [sys.executable, str(REPOSITORY / "scripts" / "plot.py"), str(run_dir)]
+    script = [sys.executable, str(SCRIPTS / "plot.py"), str(run_dir)]
     plotted = subprocess.run(
         script, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, check=False
     )
@@ -289,7 +290,7 @@ def test_damage_that_nothing_survives_is_one_sentence(run_dir: Path) -> None:
     for path in (run_dir / "checkpoints").rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    script = [sys.executable, str(REPOSITORY / "scripts" / "train.py"), f"resume={run_dir}"]
+    script = [sys.executable, str(SCRIPTS / "train.py"), f"resume={run_dir}"]
     done = subprocess.run(
         script, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, check=False
     )

@@ -13,61 +13,33 @@ import pytest
 from host_env import Clockwork
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_scaling_rules import WIDE, seen
-from test_trainer import again, assert_identical
+from scenarios import WIDE, seen
+from training import ACTORS, EACH, T, assert_resumes, scalable
 
 from stellaris_jax import Config, ConfigError, Trainer, load_config
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.engine.rollout import Normalizers
-from stellaris_jax.envs.registry import register
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.scaling import width_of
 from stellaris_jax.timeline.scaling.rules import Nitro
-from stellaris_jax.training.checkpoint import Checkpoints, to_host
+from stellaris_jax.training.checkpoint import to_host
 from stellaris_jax.training.records import Accounts
 from stellaris_jax.training.run import train
 from stellaris_jax.training.sources.actors import Actors, Behaviour
 from stellaris_jax.training.sources.compiled import CompiledSource
 
-T, ACTORS, EACH = 16, 8, 2
-register("test/clockwork", Clockwork)
-
-
-def config(*overrides: str, rounds: int = 6) -> Config:
-    """Eight actors of two environments each."""
-    return load_config(
-        [
-            "env=gymnax/cartpole",
-            f"env.num_envs={ACTORS * EACH}",
-            "env.normalize_observation=true",
-            "network.hidden=[8]",
-            f"algorithm.rollout_length={T}",
-            "algorithm.epochs=2",
-            "algorithm.minibatches=4",
-            "algorithm.kl_coefficient=0.2",
-            "system.learners=3",
-            "system.versions=8",
-            f"scaling.maximum={ACTORS}",
-            "evaluation.episodes=2",
-            "evaluation.points=1",
-            f"total_steps={rounds * T * ACTORS * EACH}",
-            *overrides,
-        ]
-    )
-
-
 # Widths and minibatches ----------------------------------------------------------------------------------------------
 
 
 def test_widths() -> None:
-    assert width_of(config()) == (128, 128, 1, (128,))
-    assert width_of(config("scaling=nitro")) == (8, 1, 2, (1, 2, 4, 8))
-    assert width_of(config("scaling=nitro", "scaling.minimum=2", "scaling.maximum=0")) == (16, 2, 1, (2, 4, 8, 16))
-    assert width_of(config("scaling.actors=3")) == (8, 3, 2, (3,))
-    assert width_of(config("scaling=max", "scaling.actors=3")) == (8, 8, 2, (8,))
+    assert width_of(scalable()) == (128, 128, 1, (128,))
+    assert width_of(scalable("scaling=nitro")) == (8, 1, 2, (1, 2, 4, 8))
+    assert width_of(scalable("scaling=nitro", "scaling.minimum=2", "scaling.maximum=0")) == (16, 2, 1, (2, 4, 8, 16))
+    assert width_of(scalable("scaling.actors=3")) == (8, 3, 2, (3,))
+    assert width_of(scalable("scaling=max", "scaling.actors=3")) == (8, 8, 2, (8,))
     assert [WIDE.bucket(n) for n in (0, 1, 8, 9, 33, 64)] == [8, 8, 8, 16, 64, 64]
 
 
@@ -86,7 +58,7 @@ def test_widths() -> None:
 )
 def test_mistakes_are_one_sentence(overrides: list[str], parts: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        config(*overrides)
+        scalable(*overrides)
     for part in parts:
         assert part in str(caught.value)
     assert str(caught.value).count("\n") == 0
@@ -135,7 +107,7 @@ def test_a_full_round_is_cut_as_without_scaling() -> None:
 @pytest.mark.parametrize("algorithm", [pytest.param("ppo", marks=pytest.mark.slow), "impact"])
 def test_a_wider_program_changes_nothing(algorithm: str) -> None:
     """Rounds of 3 actors run compiled for exactly 3 and for 8, five of them masked."""
-    settings = config("scaling.actors=3", f"algorithm={algorithm}", "algorithm.minibatches=4", "algorithm.epochs=2")
+    settings = scalable("scaling.actors=3", f"algorithm={algorithm}", "algorithm.minibatches=4", "algorithm.epochs=2")
     exact, masked = Trainer(settings), Trainer(settings)
     before = to_host(exact.state.actor)
     assert isinstance(masked.source, CompiledSource)
@@ -158,9 +130,9 @@ def test_a_wider_program_changes_nothing(algorithm: str) -> None:
 def test_four_actors_are_a_run_of_four_actors() -> None:
     """What 4 of 8 actors collect and learn from is what a run of 8 environments in all collects and learns from."""
     common = ["system=central", "system.learners=1", "delays=constant", "env.normalize_reward=true"]
-    scaled = Trainer(config(*common, "scaling.actors=4"))
+    scaled = Trainer(scalable(*common, "scaling.actors=4"))
     plain = Trainer(
-        config(*common, "scaling.maximum=0", "env.num_envs=8", "algorithm.minibatches=2", f"total_steps={6 * T * 8}")
+        scalable(*common, "scaling.maximum=0", "env.num_envs=8", "algorithm.minibatches=2", f"total_steps={6 * T * 8}")
     )
     ours, theirs = scaled.run(), plain.run()
     assert [r["env_steps"] for r in ours] == [r["env_steps"] for r in theirs]
@@ -175,7 +147,7 @@ def test_four_actors_are_a_run_of_four_actors() -> None:
 @cache
 def ruled(rule: str) -> Config:
     learners = 1 if rule == "central" else 3
-    return config("scaling=nitro", f"system.rule={rule}", f"system.learners={learners}", "delays=constant")
+    return scalable("scaling=nitro", f"system.rule={rule}", f"system.learners={learners}", "delays=constant")
 
 
 @given(actors=st.lists(st.integers(0, 8), min_size=1, max_size=6), rule=st.sampled_from(["central", "stellaris"]))
@@ -197,14 +169,13 @@ def test_a_round_costs_its_actors_and_no_others(actors: list[int], rule: str) ->
         before = usage.seconds
     system = replace(settings_.system, actor_billing="serverless")
     items = bill(system, settings_.prices, timeline.usage, 8).items
-    slot = settings_.prices.actor_vm / settings_.prices.actor_vm_slots / 3600
-    assert items["actor_busy"] == pytest.approx(slot * timeline.usage.actor_busy)
-    learner_slot = settings_.prices.learner_vm / settings_.prices.learner_vm_slots / 3600
-    assert items["scaling_busy"] == pytest.approx(learner_slot * timeline.usage.scaling_busy)
+    # A slot is $0.03825 an hour for an actor and $0.765 for a learner.
+    assert items["actor_busy"] == pytest.approx(1.0625e-5 * timeline.usage.actor_busy)
+    assert items["scaling_busy"] == pytest.approx(2.125e-4 * timeline.usage.scaling_busy)
 
 
 def test_new_actors_start_cold() -> None:
-    settings_ = config("scaling=nitro", "delays=constant", "platform.prewarm=false", "platform.actor_cold_start=2.0")
+    settings_ = scalable("scaling=nitro", "delays=constant", "platform.prewarm=false", "platform.actor_cold_start=2.0")
     timeline = Timeline.of(settings_, 0)
     assert timeline.next_round(2, 4).usage.actor_startup == 4.0
     assert timeline.next_round(2, 4).usage.actor_startup == 4.0
@@ -214,8 +185,8 @@ def test_new_actors_start_cold() -> None:
 def test_concurrency_is_reserved_for_the_actors_there_may_be() -> None:
     """Those of every round where that is fixed, the most where it is not; what a round costs otherwise is the same."""
     common = ["platform=lambda", "prices=lambda", "system=nitro", "system.learners=1", "delays=constant"]
-    fixed = Accounts(config(*common, "scaling.actors=2"))
-    scaled = Accounts(config(*common, "scaling=nitro"))
+    fixed = Accounts(scalable(*common, "scaling.actors=2"))
+    scaled = Accounts(scalable(*common, "scaling=nitro"))
     usage = Usage(seconds=100.0, actor_busy=50.0, actor_invocations=4)
     dollars = [accounts.money([usage])["cost_usd"][0] for accounts in (fixed, scaled)]
     assert dollars[1] - dollars[0] == pytest.approx(6 * 100.0 * fixed.config.prices.reserved_gb_second)
@@ -224,7 +195,7 @@ def test_concurrency_is_reserved_for_the_actors_there_may_be() -> None:
 
 def test_nitro_trains_and_only_compiles_its_widths() -> None:
     small = ["scaling.minimum=2", "scaling.options.lanczos=4"]
-    trainer = Trainer(config("scaling=nitro", *small, "scaling.options.decay=0.7", "num_seeds=2", rounds=10))
+    trainer = Trainer(scalable("scaling=nitro", *small, "scaling.options.decay=0.7", "num_seeds=2", rounds=10))
     records = trainer.run()
     chosen = np.array([record["per_seed"]["actors"] for record in records])
     assert np.all(chosen[0] == 2) and len(np.unique(chosen)) > 2
@@ -244,7 +215,7 @@ def test_nitro_trains_and_only_compiles_its_widths() -> None:
 
 @pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
 def test_devices_change_nothing_in_narrow_rounds() -> None:
-    one, two = (Trainer(config("scaling.actors=3", f"engine.devices={n}", rounds=3)) for n in (1, 2))
+    one, two = (Trainer(scalable("scaling.actors=3", f"engine.devices={n}", rounds=3)) for n in (1, 2))
     one.run()
     two.run()
     np.testing.assert_allclose(one.state.params, two.state.params, rtol=1e-3, atol=1e-4)
@@ -257,21 +228,21 @@ def test_interrupted_runs_of_several_seeds_go_on(tmp_path: Path) -> None:
     scaling = ["scaling=adapt", "scaling.target=24", "scaling.options.window=1", "scaling.minimum=4"]
     scaling.append("scaling.ends=false")
     more = ["algorithm.anneal=false", "num_seeds=3", "run.progress=false", f"run.dir={tmp_path / 'run'}"]
-    train(config(*scaling, *more, rounds=4))
+    train(scalable(*scaling, *more, rounds=4))
     summary = train(load_config([f"resume={tmp_path / 'run'}", f"total_steps={6 * T * ACTORS * EACH}"]))
     assert summary["rounds"] == 6 and summary["env_steps"] % 1 != 0
     EventLog(tmp_path, 3, 12.5).close()
 
 
 def test_timelines_of_scaled_rounds_are_drawn(tmp_path: Path) -> None:
-    plot_timeline(config("scaling.actors=2"), 2, tmp_path / "timeline.png")
+    plot_timeline(scalable("scaling.actors=2"), 2, tmp_path / "timeline.png")
     with pytest.raises(ConfigError, match=r"scaling\.rule=nitro"):
-        plot_timeline(config("scaling=nitro"), 2, tmp_path / "timeline.png")
+        plot_timeline(scalable("scaling=nitro"), 2, tmp_path / "timeline.png")
 
 
 def test_seeds_that_are_finished_stay_as_they_are() -> None:
     """Until the last one is finished, which ends the run."""
-    trainer = Trainer(config("scaling.budget=0.03", "num_seeds=3", "scaling=hydrozoa", "delays=lognormal", rounds=40))
+    trainer = Trainer(scalable("scaling.budget=0.03", "num_seeds=3", "scaling=hydrozoa", "delays=lognormal", rounds=40))
     records, states = [], []
     while not trainer.finished:
         records += trainer.step()
@@ -290,27 +261,10 @@ def test_seeds_that_are_finished_stay_as_they_are() -> None:
     assert trainer.step() == []
 
 
-def assert_resumes(whole: Trainer, tmp_path: Path) -> None:
-    """A run saved after its third round and taken up by another trainer ends as the uninterrupted one has."""
-    first = again(whole)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
-    first.run(3)
-    first.save(checkpoints)
-    checkpoints.wait()
-    first.close()
-    second = again(whole)
-    assert second.restore(checkpoints) == 3
-    second.run()
-    second.close()
-    assert_identical(whole, second)
-    assert whole.host_state()["scalings"] == second.host_state()["scalings"]
-    checkpoints.close()
-
-
 @pytest.mark.parametrize("rule", ["nitro", "kungfu", "hydrozoa"])
 def test_resumed_runs_scale_alike(rule: str, tmp_path: Path) -> None:
     small = ["scaling.minimum=4", "scaling.options.interval=2", "scaling.options.lanczos=4"]
-    settings_ = config(f"scaling={rule}", *small, "system.actors=pipelined", "checkpoint.interval=3")
+    settings_ = scalable(f"scaling={rule}", *small, "system.actors=pipelined", "checkpoint.interval=3")
     whole = Trainer(settings_)
     whole.run()
     assert_resumes(whole, tmp_path)
@@ -320,7 +274,7 @@ def test_resumed_runs_scale_alike(rule: str, tmp_path: Path) -> None:
 
 
 def host(*overrides: str) -> Config:
-    return config("env.name=test/clockwork", "env.num_envs=8", *overrides)
+    return scalable("env.name=test/clockwork", "env.num_envs=8", *overrides)
 
 
 @pytest.mark.parametrize("overlap", ["true", "false"])

@@ -8,18 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scenarios import WIDE, seen
 from settings import scaling_of
 
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.scaling import Observation, Width
 from stellaris_jax.timeline.scaling.rules import boost
-
-WIDE = Width(64, 8, 1, (8, 16, 32, 64))
-
-
-def seen(round_: int, **values: Any) -> Observation:
-    zeros = {"reward": math.nan, "loss": 0.0, "kl": 0.0, "learner_seconds": 0.0, "actor_seconds": 0.0}
-    return Observation(round_, **({"actors": 8, **zeros, "seconds": 0.0, "cost_usd": 0.0} | values))
 
 
 def choices(rule: str, observations: list[Observation], width: Width = WIDE, **options: Any) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scenarios import scheduler, seen
 from settings import scaling_of
-from test_scaling import assert_resumes, config
-from test_scaling_rules import seen
+from training import assert_resumes, scalable
 
 from stellaris_jax import ConfigError, Trainer, load_config, train
 from stellaris_jax.envs.autoreset import AutoResetEnv
@@ -41,13 +40,6 @@ JOB = [
     "scaling.budget=1",
     "total_steps=320",
 ]
-
-
-def scheduler(actors: int = 4, seed: int = 0) -> Scheduler:
-    generator = np.random.default_rng(seed)
-    sizes = (8, 16, 16, actors)
-    kernels = [generator.normal(size=pair).astype(np.float32) for pair in pairwise(sizes)]
-    return Scheduler(kernels, [generator.normal(size=n).astype(np.float32) for n in sizes[1:]])
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +264,7 @@ def test_files_that_are_no_schedulers(tmp_path: Path) -> None:
     np.savez(other, k0=np.zeros((3, 2)), b0=np.zeros(2))
     for path, part in ((tmp_path / "none.npz", "does not exist"), (broken, "not a scheduler"), (other, "for 8 inputs")):
         with pytest.raises(ConfigError, match=part) as caught:
-            Trainer(config("scaling=minionsrl", f"scaling.options.scheduler={path}"))
+            Trainer(scalable("scaling=minionsrl", f"scaling.options.scheduler={path}"))
         assert str(path) in str(caught.value)
 
 
@@ -328,7 +320,7 @@ def test_a_schedule_keeps_to_its_budget(
 
 
 def test_runs_are_scheduled_and_resume(tmp_path: Path) -> None:
-    settings_ = config("scaling=minionsrl", "checkpoint.interval=3", "scaling.target=1000", "scaling.budget=10")
+    settings_ = scalable("scaling=minionsrl", "checkpoint.interval=3", "scaling.target=1000", "scaling.budget=10")
     whole = Trainer(settings_)
     records = whole.run()
     assert len(records) == 6 and all(1 <= record["actors"] <= 8 for record in records)
@@ -340,5 +332,5 @@ def test_the_shipped_scheduler_in_another_job_is_no_secret(
     env: str, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = (f"env=gymnax/{env}", "scaling=minionsrl", "scaling.target=1000", "scaling.budget=10", "total_steps=128")
-    train(config(*job, f"run.dir={tmp_path / 'run'}", "evaluation.episodes=0"))
+    train(scalable(*job, f"run.dir={tmp_path / 'run'}", "evaluation.episodes=0"))
     assert ("scheduler that comes with the package" in capsys.readouterr().out) == told

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from test_trainer import REPOSITORY
+from commands import REPOSITORY
 
 from stellaris_jax.training.signals import Abandoned, Signals
 

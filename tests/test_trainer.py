@@ -3,90 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from commands import REPOSITORY, start, wait_for_checkpoints
+from training import TINY, assert_identical, leaves, steps, tiny
 
-from stellaris_jax import Config, ConfigError, Trainer, load_config, load_policy
-from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints, to_host
+from stellaris_jax import ConfigError, Trainer, load_config, load_policy
+from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.training.run import open_run, train
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
-REPOSITORY = Path(__file__).resolve().parent.parent
-TINY = [
-    "env=gymnax/cartpole",
-    "env.num_envs=8",
-    "env.normalize_observation=true",
-    "env.normalize_reward=true",
-    "network.hidden=[8]",
-    "algorithm.rollout_length=16",
-    "algorithm.epochs=2",
-    "algorithm.minibatches=4",
-    "algorithm.kl_coefficient=0.2",
-    "algorithm.anneal=false",
-    "system.learners=3",
-    "system.versions=8",
-    "system.actors=pipelined",
-    "delays.failure=0.1",
-    "evaluation.episodes=4",
-    "evaluation.points=1",
-    "run.progress=false",
-]
-
-
-def tiny(*overrides: str) -> Config:
-    return load_config([*TINY, *overrides])
-
-
-def steps(rounds: int) -> str:
-    return f"total_steps={rounds * 8 * 16}"
-
-
-def leaves(trainer: Trainer) -> list[np.ndarray]:
-    return to_host(trainer.state)
-
-
-def again(trainer: Trainer) -> Trainer:
-    """Another trainer of the same configuration, at its start; it shares the first one's compiled programs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stellaris_jax.training.trainer.Engine", lambda *_: trainer.engine)
-        other = Trainer(trainer.config)
-    other.probe, other.source.evaluator = trainer.probe, trainer.source.evaluator
-    return other
-
-
-def assert_identical(one: Trainer, other: Trainer) -> None:
-    """Bit for bit, engine state and timelines."""
-    for a, b in zip(leaves(one), leaves(other), strict=True):
-        assert a.tobytes() == b.tobytes()
-    assert json.dumps(one.host_state()["timelines"]) == json.dumps(other.host_state()["timelines"])
-
-
-def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(REPOSITORY / "scripts" / "train.py"), *overrides]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen(
-        command, cwd=run_dir.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def wait_for_checkpoints(process: subprocess.Popen[str], run_dir: Path, count: int) -> None:
-    """Until that many checkpoints are complete, while the process still trains."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if len([p for p in (run_dir / "checkpoints").glob("*") if p.name.isdigit()]) >= count:
-            return
-        assert process.poll() is None, process.stdout.read() if process.stdout else ""
-        time.sleep(0.005)
-    raise AssertionError("no checkpoint appeared")
 
 
 ROUNDS = 400

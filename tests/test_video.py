@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from commands import REPOSITORY, call
 
 pytest.importorskip("imageio")
 pytest.importorskip("imageio_ffmpeg")
 
 import imageio.v3 as iio
-from commands import call
 
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.config.schema import ConfigError
@@ -26,7 +26,6 @@ from stellaris_jax.envs.registry import make
 from stellaris_jax.training.run import train
 from stellaris_jax.training.video import film
 
-ROOT = Path(__file__).parents[1]
 BLUE, ORANGE = (0, 114, 178), (213, 94, 0)  # the drawings' body and accent
 
 
@@ -240,7 +239,7 @@ def test_script_evaluates_and_films_a_run(tmp_path: Path) -> None:
     assert own == sampled != greedy and json.loads(own)["episodes"] == json.loads(greedy)["episodes"] == 8
 
     command = [sys.executable, "scripts/evaluate.py", str(run_dir), "--video", str(out), "--video-episodes", "2"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert result.returncode == 0 and "fork" not in result.stderr
     where, *episodes = result.stdout.splitlines()
     assert where.endswith(str(out)) and len(iio.imread(out)) > 2

@@ -1,0 +1,136 @@
+"""Jobs small enough for tests, and what it takes for two trainers to be the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from host_env import Clockwork
+
+from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.envs.registry import register
+from stellaris_jax.training.checkpoint import Checkpoints, to_host
+
+T = 16
+"""Steps of a rollout in all of these jobs."""
+HOST_ENVS = 6
+"""Environments of `clockwork`."""
+ACTORS, EACH = 8, 2
+"""Actors of `scalable`, and the environments of each."""
+TINY = [
+    "env=gymnax/cartpole",
+    "env.num_envs=8",
+    "env.normalize_observation=true",
+    "env.normalize_reward=true",
+    "network.hidden=[8]",
+    "algorithm.rollout_length=16",
+    "algorithm.epochs=2",
+    "algorithm.minibatches=4",
+    "algorithm.kl_coefficient=0.2",
+    "algorithm.anneal=false",
+    "system.learners=3",
+    "system.versions=8",
+    "system.actors=pipelined",
+    "delays.failure=0.1",
+    "evaluation.episodes=4",
+    "evaluation.points=1",
+    "run.progress=false",
+]
+LONG = ["algorithm.rollout_length=2", f"total_steps={6 * 2 * HOST_ENVS}"]
+"""Six rounds of fragments that are shorter than any episode of the clockwork."""
+register("test/clockwork", Clockwork)
+
+
+def tiny(*overrides: str) -> Config:
+    """Eight environments, and as much as possible of what trainers have to remember."""
+    return load_config([*TINY, *overrides])
+
+
+def steps(rounds: int) -> str:
+    """The override that gives `tiny` that many rounds."""
+    return f"total_steps={rounds * 8 * 16}"
+
+
+def clockwork(*overrides: str, rounds: int = 6) -> Config:
+    """Six of the tests' own host environments."""
+    return load_config(
+        [
+            "env.name=test/clockwork",
+            f"env.num_envs={HOST_ENVS}",
+            "env.normalize_observation=true",
+            "env.normalize_reward=true",
+            "network.hidden=[8]",
+            f"algorithm.rollout_length={T}",
+            "algorithm.epochs=2",
+            "algorithm.minibatches=4",
+            "system.learners=3",
+            "system.versions=8",
+            "evaluation.episodes=2",
+            "evaluation.points=1",
+            f"total_steps={rounds * T * HOST_ENVS}",
+            *overrides,
+        ]
+    )
+
+
+def scalable(*overrides: str, rounds: int = 6) -> Config:
+    """Eight actors of two environments each."""
+    return load_config(
+        [
+            "env=gymnax/cartpole",
+            f"env.num_envs={ACTORS * EACH}",
+            "env.normalize_observation=true",
+            "network.hidden=[8]",
+            f"algorithm.rollout_length={T}",
+            "algorithm.epochs=2",
+            "algorithm.minibatches=4",
+            "algorithm.kl_coefficient=0.2",
+            "system.learners=3",
+            "system.versions=8",
+            f"scaling.maximum={ACTORS}",
+            "evaluation.episodes=2",
+            "evaluation.points=1",
+            f"total_steps={rounds * T * ACTORS * EACH}",
+            *overrides,
+        ]
+    )
+
+
+def leaves(trainer: Trainer) -> list[np.ndarray]:
+    """All of the engine's state."""
+    return to_host(trainer.state)
+
+
+def again(trainer: Trainer) -> Trainer:
+    """Another trainer of the same configuration, at its start; it shares the first one's compiled programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stellaris_jax.training.trainer.Engine", lambda *_: trainer.engine)
+        other = Trainer(trainer.config)
+    other.probe, other.source.evaluator = trainer.probe, trainer.source.evaluator
+    return other
+
+
+def assert_identical(one: Trainer, other: Trainer) -> None:
+    """Bit for bit, engine state and timelines."""
+    for a, b in zip(leaves(one), leaves(other), strict=True):
+        assert a.tobytes() == b.tobytes()
+    assert json.dumps(one.host_state()["timelines"]) == json.dumps(other.host_state()["timelines"])
+
+
+def assert_resumes(whole: Trainer, tmp_path: Path) -> None:
+    """A run saved after its third round and taken up by another trainer ends as the uninterrupted one has."""
+    first = again(whole)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    first.run(3)
+    first.save(checkpoints)
+    checkpoints.wait()
+    first.close()
+    second = again(whole)
+    assert second.restore(checkpoints) == 3
+    second.run()
+    second.close()
+    assert_identical(whole, second)
+    assert whole.host_state()["scalings"] == second.host_state()["scalings"]
+    checkpoints.close()
