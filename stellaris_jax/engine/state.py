@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -72,9 +73,10 @@ class StateLayout:
         """The state before the first round, one row per seed, laid out over the mesh."""
         # One seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
         # once can starve XLA's CPU thread pool for ever.
-        init = jax.jit(self.init_one)
-        states = [init(jax.random.key(seed)) for seed in seeds]
-        return jax.device_put(jax.tree.map(lambda *rows: jnp.stack(rows), *states), self._shardings(self._shapes()))
+        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        init = jax.jit(partial(jax.lax.map, self.init_one), out_shardings=self._shardings(self._shapes()))
+        state: EngineState = init(keys)
+        return state
 
     def init_one(self, key: jax.Array) -> EngineState:
         """The state of one seed, without its leading axis."""
