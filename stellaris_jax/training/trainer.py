@@ -44,9 +44,13 @@ class Saved(NamedTuple):
 class Trainer:
     """Trains `num_seeds` agents, each on its own timeline.
 
-    >>> trainer = Trainer(load_config(["env=gymnax/cartpole"]))
-    >>> trainer.run()
-    >>> trainer.evaluate().mean_ci95()
+    >>> from stellaris_jax import load_config
+    >>> small = ["env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=64"]
+    >>> trainer = Trainer(load_config(["env=gymnax/cartpole", *small]))
+    >>> len(trainer.run())
+    1
+    >>> trainer.evaluate(episodes=2).returns.shape
+    (1, 2)
 
     Args:
       config: see `stellaris_jax.config.tree`; it is validated first, so mistakes cost no compilation.
