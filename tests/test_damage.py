@@ -105,7 +105,7 @@ def check_resumption(run_dir: Path, whole: Trainer, metrics_damaged: bool, **_: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stellaris_jax.training.run.Trainer", make)
-        patch.setattr("stellaris_jax.training.run.plot_run", lambda run_dir: None)
+        patch.setattr("stellaris_jax.report.curves.plot_run", lambda run_dir: None)
         done = call("train.py", f"resume={run_dir}", steps(LONGER))
     if not refused(done):
         assert_identical(trainers[-1], whole)
