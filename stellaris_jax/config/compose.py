@@ -49,6 +49,9 @@ RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run
 
 PRIMARY = "train"
 
+LAST = "resume"
+"""The key that `to_yaml` writes last, so that a file without it has been cut off."""
+
 MOST_POINTS = 10_000
 """Points of a sweep."""
 
@@ -119,7 +122,7 @@ def to_yaml(config: Config) -> str:
 
 
 def from_yaml(path: str | Path) -> Config:
-    """Read what `to_yaml` wrote. Keys the file lacks have their defaults. Raises ConfigError.
+    """Read what `to_yaml` wrote. Keys that an earlier version lacked have their defaults. Raises ConfigError.
 
     A file is read as it stands: what refers to something else, such as `${oc.env:HOME}` or an alias, is refused, not
     looked up.
@@ -130,9 +133,12 @@ def from_yaml(path: str | Path) -> Config:
     try:
         for key, text in _texts(node):
             check_text(key, text)
-        return _typed(OmegaConf.create(node))
+        config = _typed(OmegaConf.create(node))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+    if LAST not in node:
+        raise ConfigError(f"{path} is cut off: it has no {LAST}, which it was written with as its last key.")
+    return config
 
 
 def read_yaml(path: str | Path, aliases: bool = True) -> dict[Any, Any]:
