@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stellaris_jax import Admission, ConfigError, Delay, Rule, Scaling, knob, load_config, register, train
+pytest.importorskip("gymnasium")
+
+from stellaris_jax import Admission, ConfigError, Delay, Rule, Scaling, check_env, knob, load_config, register, train
+from stellaris_jax.config.compose import to_yaml
 from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import RunError
+from stellaris_jax.envs.suites.gymnasium import make
+from stellaris_jax.report.sweep import report
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.scaling.width import Width
 
@@ -163,3 +169,58 @@ def test_numbers_of_actors_that_are_none(chosen: Any) -> None:
     rule = Odd(load_config(["scaling.rule=max"]).scaling, Width(8, 1, 1, (8,)))
     with pytest.raises(RunError, match="actors for the next round; it must be an integer from 1 to 8"):
         rule.observe(SimpleNamespace(reward=0.0, cost_usd=0.0))  # type: ignore[arg-type]
+
+
+def test_a_plugin_that_has_been_moved(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("")
+    stored = tmp_path / "config.yaml"
+    stored.write_text(to_yaml(load_config([f"plugins=[{plugin}]"])).replace("plugin.py", "elsewhere.py"))
+    with pytest.raises(ConfigError, match="Put it back, or write into this file where it is now"):
+        load_config([f"resume={tmp_path}"])
+
+
+def test_a_point_of_a_sweep_that_repeats_another_is_no_seed(tmp_path: Path) -> None:
+    """As under `system.rule=async system.options.c=2,4`."""
+    for place, seed, value in (("0", 0, 1.0), ("1", 0, 1.0), ("2", 1, 3.0)):
+        run = tmp_path / place
+        run.mkdir()
+        (run / "config.yaml").write_text(to_yaml(load_config([f"seed={seed}"])))
+        (run / "summary.json").write_text(json.dumps({"failure": None, "updates": 1}))
+        record = {"kind": "evaluation", "round": 1, "env_steps": 1, "simulated_seconds": 1, "cost_usd": 1}
+        record["per_seed"] = {"eval_return_mean": [value]}
+        (run / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    report(tmp_path)
+    (row,) = csv.DictReader((tmp_path / "table.csv").open())
+    assert (row["seeds"], row["return_mean"]) == ("2", "2.0")
+
+
+@pytest.mark.parametrize("fault", ["reward", "observation"])
+def test_check_env_sees_what_is_not_finite(fault: str) -> None:
+    with pytest.raises(ConfigError, match=f"{fault} that is not finite"):
+        check_env(make("gym_lab:Faulty-v0", fault=fault))
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "told"),
+    [("dies", RunError, "a process that steps it has ended by itself"), ("raises", OSError, "the cable is out")],
+)
+def test_processes_of_environments_that_fail_are_ended(fault: str, error: type[Exception], told: str) -> None:
+    pool = make("gym_lab:Faulty-v0", fault=fault, vectorization_mode="async").open(2, 0)
+    pool.recv()
+    with pytest.raises(error, match=told):
+        for _ in range(3):
+            pool.send(np.zeros(2, np.int32))
+            pool.recv()
+    pool.close()
+    assert not any(process.is_alive() for process in pool._vector.processes)
+
+
+def test_processes_of_environments_leave_ctrl_c_to_the_run() -> None:
+    pool = make("gym_lab:Faulty-v0", fault="interrupted", vectorization_mode="async").open(1, 0)
+    pool.recv()
+    for _ in range(5):
+        pool.send(np.zeros(1, np.int32))
+        step = pool.recv()
+    pool.close()
+    assert step.terminated.all()

@@ -72,8 +72,8 @@ def _data(owner: type, name: str, value: Any) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     raise ConfigError(
-        f"{owner.__name__}.{name} is no JSON data (numbers, texts, lists, mappings with texts for keys), as all that is "
-        f"saved with a run must be: {shown(value)}; name it in FIXED if it never changes, or override state() and "
+        f"{owner.__name__}.{name} is no JSON data (numbers, texts, lists, mappings with texts for keys), as all that "
+        f"is saved with a run must be: {shown(value)}; name it in FIXED if it never changes, or override state() and "
         "restore()."
     )
 
