@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("gymnasium")
+import gym_lab  # noqa: F401  (its environments are registered)
 
 from stellaris_jax import Admission, ConfigError, Delay, Rule, Scaling, check_env, knob, load_config, register, train
 from stellaris_jax.config.compose import to_yaml
@@ -224,3 +226,4 @@ def test_processes_of_environments_leave_ctrl_c_to_the_run() -> None:
         step = pool.recv()
     pool.close()
     assert step.terminated.all()
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # here it still is heard

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -155,11 +156,10 @@ class GymnasiumEnv:
 
     def _open(self, num_envs: int, seed: int, mode: str, **extra: Any) -> GymnasiumPool:
         # What gymnasium has to say of the environment it has said of the one that was made first.
-        own_process = mode == "async"
         make = partial(self._make, disable_env_checker=True, **extra)
-        makers = [partial(_make_pausable, make, own_process)] * num_envs
+        makers = [partial(_make_pausable, make, os.getpid())] * num_envs
         vector: VectorEnv
-        if own_process:
+        if mode == "async":
             # A fork would take the locks of JAX's threads with it.
             vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
         else:
@@ -191,8 +191,8 @@ class Pausable(gymnasium.Wrapper):
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def _make_pausable(make: Any, own_process: bool) -> Pausable:
-    if own_process:  # Ctrl-C reaches all of a terminal's processes, and the rounds under way are to be finished
+def _make_pausable(make: Any, run: int) -> Pausable:
+    if os.getpid() != run:  # Ctrl-C reaches all of a terminal's processes, and the rounds under way are to be finished
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return Pausable(make())
 
