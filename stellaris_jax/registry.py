@@ -183,7 +183,7 @@ def _import_file(name: str, path: Path) -> None:
 def _told(what: str, load: Callable[[], Any]) -> None:
     try:
         load()
-    except Exception as error:  # whatever somebody else's module does
+    except (Exception, SystemExit) as error:  # whatever somebody else's module does
         reason = str(error) if isinstance(error, RegistrationError | FileNotFoundError) else ""
         reason = reason or f"{type(error).__name__}: {error}"
         raise RegistrationError(f"{what} cannot be used: {' '.join(reason.split())}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any, ClassVar
 
 import gymnasium
@@ -103,7 +105,35 @@ class Broken(gymnasium.Env):
         raise OSError("there is no\nsimulator")
 
 
+class Faulty(gymnasium.Env):
+    """Ends after five steps; from the third on it returns what it must not, or breaks."""
+
+    observation_space, action_space = spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, fault: str):
+        self.fault = fault
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        bad = self.steps > 2
+        if bad and self.fault == "dies":
+            os._exit(3)
+        if bad and self.fault == "interrupted":
+            os.kill(os.getpid(), signal.SIGINT)
+        if bad and self.fault == "raises":
+            raise OSError("the cable is out")
+        obs = np.nan if bad and self.fault == "observation" else float(self.steps)
+        reward = np.inf if bad and self.fault == "reward" else 1.0
+        return np.array([obs], np.float32), reward, self.steps == 5, False, {}
+
+
 gymnasium.register("Drift-v0", entry_point="gym_lab:Drift", max_episode_steps=7)
 gymnasium.register("Endless-v0", entry_point="gym_lab:Drift")
 gymnasium.register("Right-v0", entry_point="gym_lab:Right", max_episode_steps=1)
 gymnasium.register("Broken-v0", entry_point="gym_lab:Broken", max_episode_steps=1)
+gymnasium.register("Faulty-v0", entry_point="gym_lab:Faulty", max_episode_steps=9)

@@ -135,7 +135,9 @@ def from_yaml(path: str | Path) -> Config:
             check_text(key, text)
         config = _typed(OmegaConf.create(node))
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        moved = isinstance(error.__cause__, RegistrationError) and str(error).endswith("there is no such file.")
+        advice = " Put it back, or write into this file where it is now." if moved else ""
+        raise ConfigError(f"{path}: {error}{advice}") from None
     if LAST not in node:
         raise ConfigError(f"{path} is cut off: it has no {LAST}, which it was written with as its last key.")
     return config

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, replace
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, ClassVar, get_type_hints
 
 from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError, Knob
+from stellaris_jax.config.schema import KINDS, ConfigError, Knob, shown
 from stellaris_jax.config.tree import Config, knobs, sections
-from stellaris_jax.registry import Kind, register
+from stellaris_jax.registry import Kind, RegistrationError, register
 
 
 class Optioned:
@@ -28,6 +30,11 @@ class Optioned:
       options: values of its knobs; those that are not given have their defaults.
     """
 
+    def __init_subclass__(cls, **arguments: Any):
+        super().__init_subclass__(**arguments)
+        for name in (name for name, value in vars(cls).items() if isinstance(value, Field)):
+            _check_declared(cls, name)
+
     def __init__(self, options: Mapping[str, Any] | None = None):
         vars(self).update(completed(type(self), options or {}))
 
@@ -40,17 +47,56 @@ class Optioned:
         yield from ()
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, as JSON data."""
+        """Everything that changes, as JSON data: a copy, in which tuples are lists.
+
+        Raises ConfigError for what is no such data, and would be lost with a checkpoint.
+        """
         mine: Any = type(self)
         fixed = {*options_of(mine), *self.FIXED}
-        return {name: value for name, value in vars(self).items() if name not in fixed}
+        return {name: _data(mine, name, value) for name, value in vars(self).items() if name not in fixed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state()` returned."""
-        vars(self).update(state)
+        vars(self).update({name: _data(type(self), name, value) for name, value in state.items()})
 
     FIXED: ClassVar[tuple[str, ...]] = ()
     """Attributes beside the options that never change."""
+
+
+def _data(owner: type, name: str, value: Any) -> Any:
+    """A copy of a value that comes back as it is from a file of JSON, but for tuples."""
+    if isinstance(value, list | tuple):
+        return [_data(owner, name, element) for element in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _data(owner, name, element) for key, element in value.items()}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    raise ConfigError(
+        f"{owner.__name__}.{name} is no JSON data (numbers, texts, lists, mappings with texts for keys), as all that "
+        f"is saved with a run must be: {shown(value)}; name it in FIXED if it never changes, or override state() and "
+        "restore()."
+    )
+
+
+def _check_declared(owner: type, name: str) -> None:
+    """Raise RegistrationError for a knob without a type that options can have, or with a name that means something."""
+    annotation = vars(owner).get("__annotations__", {}).get(name)
+    try:
+        scope = vars(sys.modules[owner.__module__])
+        kind = get_type_hints(SimpleNamespace(__annotations__={name: annotation}), scope)[name]
+    except (NameError, SyntaxError, TypeError):
+        kind = None
+    if annotation is None or kind not in KINDS:
+        kinds = ", ".join(kind.__name__ if type(kind) is type else str(kind) for kind in KINDS)
+        raise RegistrationError(
+            f"the option {name} of {owner.__name__} needs a type, {name}: T = knob(...), one of {kinds}"
+        )
+    for base in owner.__mro__[1:]:
+        own = vars(base)
+        taken = name in own or name in own.get("__annotations__", {})
+        if taken and not isinstance(own.get(name), Field):
+            hides = f"{base.__name__}.{name}"
+            raise RegistrationError(f"the option {name} of {owner.__name__} hides {hides}; call it otherwise")
 
 
 @dataclass(frozen=True)

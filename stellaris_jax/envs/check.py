@@ -82,6 +82,8 @@ def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
     """What holds for either protocol."""
     if not np.isfinite(played.before[0]).all():
         raise fault(env, "begins an episode with an observation that is not finite")
+    if not np.isfinite(played.final[~played.dead]).all():
+        raise fault(env, "leads to an observation that is not finite")
     moved = (played.final != played.before)[~played.done & ~played.dead].any()
     same = (played.final == played.next)[played.done]
     if len(same) and same.all() and moved:
@@ -154,6 +156,8 @@ def _check_steps(env: VecEnv) -> None:
         again, others = jax.device_get(other.compile()(key))
         if not _equal((first, *steps), (again, *others)):
             raise fault(env, "gives other episodes for the same keys, which must be all the randomness there is")
+    if not np.isfinite(steps.reward).all():
+        raise fault(env, "gives a reward that is not finite")
     done = steps.terminated | steps.truncated
     if not np.array_equal(steps.obs[~done], steps.final_obs[~done], equal_nan=True):
         raise fault(env, "returns an obs other than final_obs from a step that ends no episode")
@@ -165,6 +169,8 @@ def _check_steps(env: VecEnv) -> None:
 def _check_pools(env: HostEnv) -> None:
     actions = _actions(env, _length(env))
     steps = _play(env, actions)
+    if not np.isfinite(steps.reward).all():
+        raise fault(env, "gives a reward that is not finite")
     done = steps.terminated | steps.truncated
     dead = done[:-1]
     if done[0].any() or steps.reward[0].any():

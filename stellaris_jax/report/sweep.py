@@ -30,14 +30,15 @@ def report(sweep_dir: Path) -> None:
     """Writes `table.md`, `table.csv` and `curves.png` into a sweep directory and prints the table.
 
     The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed
-    are one row. A point without a summary has failed; it is listed and left out of means and curves.
+    are one row. A point without a summary has failed; it is listed and left out of means and curves. A point that
+    repeats another, as one does that is swept over an option its rule does not have, is left out: it is no other seed.
     Raises ConfigError where there are no points.
     """
     sweep_dir = Path(sweep_dir)
     places = sorted((path for path in sweep_dir.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     if not places:
         raise ConfigError(f"{sweep_dir} holds no sweep points; give a directory with subdirectories 0, 1, ...")
-    runs = [read_run(place) for place in places]
+    runs = _different([read_run(place) for place in places])
     groups = group_replicates(runs)
     failed = [run.path.name for run in runs if run.summary is None]
     rows = [sweep_row(group) for group in groups]
@@ -58,6 +59,11 @@ def report(sweep_dir: Path) -> None:
         console.print(Text(f"Failed points: {', '.join(failed)}", style="red"))
     for path in written:
         console.print(Text(str(path)), soft_wrap=True)
+
+
+def _different(runs: list[Run]) -> list[Run]:
+    """The runs without those whose configuration another one before them has."""
+    return [run for i, run in enumerate(runs) if not run.config or run.config not in [r.config for r in runs[:i]]]
 
 
 def sweep_row(group: Group) -> dict[str, Any]:

@@ -6,11 +6,15 @@ cluster, tells it what has happened and when, and does what it answers.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from stellaris_jax.config.schema import RunError, shown
 from stellaris_jax.config.tree import SystemConfig
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.admission import Admission
@@ -151,6 +155,9 @@ class Coordinator:
     def _take(self, oldest: int) -> list[Gradient]:
         """The gradients that the rule takes of the queue, and with them what could not be kept for another version."""
         taken = self.rule.take(len(self.queue))
+        if not (isinstance(taken, int | np.integer) and taken >= 1):
+            name = type(self.rule).__name__
+            raise RunError(f"{name}.take must be at least 1 of the queued gradients, not {shown(taken)}.")
         group, self.queue = self.queue[:taken], self.queue[taken:]
         if not self.drops:
             group += [g for g in self.queue if g.version <= oldest]
@@ -165,6 +172,10 @@ class Coordinator:
         staleness = [g.staleness for g in gradients]
         threshold = self.rule.threshold()
         weights = [self.rule.weight(s) for s in staleness]
+        for weight in weights:
+            if not (isinstance(weight, float | int | np.number) and 0.0 <= weight < math.inf):
+                name = type(self.rule).__name__
+                raise RunError(f"{name}.weight must be a finite number of at least 0, not {shown(weight)}.")
         self.rule.aggregated(staleness)
         self.usage.gradients += len(gradients)
         self.usage.escapes += escaped

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stellaris_jax.config.options import Optioned
-from stellaris_jax.config.schema import knob
+from stellaris_jax.config.schema import RunError, knob, shown
 from stellaris_jax.config.tree import Config, DelayConfig
 from stellaris_jax.registry import register
 
@@ -34,6 +34,7 @@ class Delay(Optioned):
     """
 
     noise: ClassVar[str] = ""
+    seconds: float
     FIXED: ClassVar[tuple[str, ...]] = ("seconds",)
 
     def __init__(self, seconds: float = 1.0, options: Mapping[str, Any] | None = None):
@@ -51,8 +52,20 @@ class Delay(Optioned):
 
     def block(self, generator: np.random.Generator, number: int) -> list[float]:
         """The durations number * BLOCK, ..., (number + 1) * BLOCK - 1 of a stream."""
-        seconds: list[float] = self.durations(_draw(self.noise, generator), np).tolist()
+        seconds: list[float] = np.asarray(self.durations(_draw(self.noise, generator), np)).tolist()
         return seconds
+
+
+def _checked(model: Delay, seconds: Any) -> list[float]:
+    """The durations that a model has drawn. Raises RunError for what are none."""
+    lists = isinstance(seconds, list) and len(seconds) == BLOCK
+    wrong = [s for s in seconds if not (isinstance(s, float | int) and s >= 0.0)] if lists else [seconds]
+    if wrong:
+        raise RunError(
+            f"{type(model).__name__}, a delay model, has drawn {shown(wrong[0])} for durations; they must be at least "
+            f"0, one for each of the random numbers it is given."
+        )
+    return list(seconds)
 
 
 def _draw(noise: str, generator: np.random.Generator) -> np.ndarray:
@@ -171,7 +184,7 @@ class Stream:
         block, offset = divmod(self.count, BLOCK)
         if block != self._drawn:
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, block])))
-            self._block, self._drawn = self.model.block(generator, block), block
+            self._block, self._drawn = _checked(self.model, self.model.block(generator, block)), block
         self.count += 1
         return self._block[offset]
 

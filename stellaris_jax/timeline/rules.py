@@ -27,6 +27,7 @@ class Rule(Optioned):
     """
 
     gated = False
+    round: int
     weighting: bool = knob(True, "weight gradients by staleness (Eq. 4); false gives every gradient weight 1")
     root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
 

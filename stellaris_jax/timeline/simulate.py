@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from typing import Any
 
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config, DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop, Start
@@ -122,7 +123,10 @@ class Timeline:
                 self.now, _, kind, payload = heappop(self._events)
                 self._handle(kind, payload, record)
             elif not coordinator.queue:
-                raise RuntimeError(f"stuck at {self.now:g} s: rule {self.system.rule} starts no learner")
+                raise RunError(
+                    f"system.rule={self.system.rule} and system.admission={self.system.admission} let no learner start "
+                    f"at {self.now:g} simulated seconds, while nothing else is under way; one must be allowed to then."
+                )
             else:
                 self._do(coordinator.on_stall(self.now), record)
             for start in coordinator.starts():

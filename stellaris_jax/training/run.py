@@ -257,17 +257,23 @@ class Session:
 def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:
     """Why a run that is over has no result, in one sentence; None if it has one."""
     rejected = np.asarray(trainer.state.aggregator.rejected).tolist()
-    counts = zip(trainer.seeds, [usage.gradients for usage in trainer.usages], rejected, strict=True)
+    counts = list(zip(trainer.seeds, [usage.gradients for usage in trainer.usages], rejected, strict=True))
     lost = [str(seed) for seed, gradients, count in counts if 0 < gradients <= count]
     if lost:
-        seeds = f"seed {lost[0]}" if len(lost) == 1 else f"seeds {', '.join(lost)}"
-        return f"no gradient of {seeds} was finite, so all were rejected and nothing was learned."
+        return f"no gradient of {_seeds(lost)} was finite, so all were rejected and nothing was learned."
+    idle = [str(seed) for seed, gradients, _ in counts if gradients == 0]
+    if idle and trainer.round > 0:
+        return f"all gradients of {_seeds(idle)} were thrown away before they were applied, so nothing was learned."
     for key, name in RESULTS.items():
         value = summary[key]
         for number in value if isinstance(value, list) else [value]:
             if number is not None and not math.isfinite(number):
                 return f"the run is over, but its {name} is {number}, which is no result."
     return None
+
+
+def _seeds(names: list[str]) -> str:
+    return f"seed {names[0]}" if len(names) == 1 else f"seeds {', '.join(names)}"
 
 
 RESULTS = {

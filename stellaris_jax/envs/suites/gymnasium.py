@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,7 +22,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from stellaris_jax.config.memory import BOUND, Part, check_fits
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.config.schema import ConfigError, RunError, shown
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.envs.names import positive_int, retold
 
@@ -152,7 +156,8 @@ class GymnasiumEnv:
 
     def _open(self, num_envs: int, seed: int, mode: str, **extra: Any) -> GymnasiumPool:
         # What gymnasium has to say of the environment it has said of the one that was made first.
-        makers = [partial(_make_pausable, partial(self._make, disable_env_checker=True, **extra))] * num_envs
+        make = partial(self._make, disable_env_checker=True, **extra)
+        makers = [partial(_make_pausable, make, os.getpid())] * num_envs
         vector: VectorEnv
         if mode == "async":
             # A fork would take the locks of JAX's threads with it.
@@ -186,7 +191,9 @@ class Pausable(gymnasium.Wrapper):
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def _make_pausable(make: Any) -> Pausable:
+def _make_pausable(make: Any, run: int) -> Pausable:
+    if os.getpid() != run:  # Ctrl-C reaches all of a terminal's processes, and the rounds under way are to be finished
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return Pausable(make())
 
 
@@ -201,7 +208,7 @@ class GymnasiumPool:
         self._env, self._vector = env, vector
         obs, _ = vector.reset(seed=seed)
         num = vector.num_envs
-        self._over, self._count = np.zeros(num, bool), num
+        self._over, self._count, self._broken = np.zeros(num, bool), num, False
         self._actions = np.zeros((num, *env.action_space.shape), env.action_space.dtype)
         self._result: Any = lambda: (obs, np.zeros(num), np.zeros(num, bool), np.zeros(num, bool), {})
 
@@ -212,14 +219,16 @@ class GymnasiumPool:
         go[n:] = False
         batch: Any = go.astype(np.int64), self._env.act(self._actions)
         if isinstance(self._vector, AsyncVectorEnv):
-            self._vector.step_async(batch)
+            with self._watched():
+                self._vector.step_async(batch)
             self._result = self._vector.step_wait
         else:
             self._result = partial(self._vector.step, batch)
 
     def recv(self) -> HostStep:
         n = self._count
-        obs, reward, terminated, truncated, _ = self._result()
+        with self._watched():
+            obs, reward, terminated, truncated, _ = self._result()
         step = HostStep(self._env.observe(obs)[:n], reward[:n].astype(np.float32), terminated[:n], truncated[:n])
         self._over[:n] = step.terminated | step.truncated
         return step
@@ -234,5 +243,23 @@ class GymnasiumPool:
             raise RuntimeError("it draws nothing")
         return np.asarray(picture)
 
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, ConnectionError) as error:
+            self._broken = True
+            raise RunError(f"env.name={self._env.name}: a process that steps it has ended by itself.") from error
+        except BaseException:
+            self._broken = True
+            raise
+
     def close(self) -> None:
-        self._vector.close()
+        if self._broken and isinstance(self._vector, AsyncVectorEnv):
+            # It would wait for the step that failed, and fail once more, with its processes left behind.
+            for process in self._vector.processes:
+                process.terminate()
+                process.join()
+            self._vector.closed = True
+        else:
+            self._vector.close()

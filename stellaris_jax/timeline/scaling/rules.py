@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from stellaris_jax.config.options import Optioned
-from stellaris_jax.config.schema import knob
+from stellaris_jax.config.schema import RunError, knob, shown
 from stellaris_jax.config.tree import Config, ScalingConfig
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.scaling.noise import noise_scale
@@ -56,6 +58,10 @@ class Scaling(Optioned):
     probe: ClassVar[str] = ""
     constant: ClassVar[bool] = False
     detects: ClassVar[bool] = False
+    config: ScalingConfig
+    width: Width
+    finished: bool
+    next: int
     FIXED: ClassVar[tuple[str, ...]] = ("config", "width")
 
     def __init__(self, config: ScalingConfig, width: Width):
@@ -80,7 +86,16 @@ class Scaling(Optioned):
         spent = self.config.budget > 0.0 and seen.cost_usd >= self.config.budget
         self.finished = self.finished or (self.config.ends and (reached or spent))
         if not self.finished:
-            self.next = self.choose(seen)
+            self.next = self._within(self.choose(seen))
+
+    def _within(self, chosen: Any) -> int:
+        low, high = self.width.minimum, self.width.maximum
+        if not (isinstance(chosen, int | np.integer) and low <= chosen <= high):
+            raise RunError(
+                f"scaling.rule={self.config.rule} has chosen {shown(chosen)} actors for the next round; it must be an "
+                f"integer from {low} to {high} (self.width.clip makes one of any number)."
+            )
+        return int(chosen)
 
     def choose(self, seen: Observation) -> int:
         """Actors of the next round, within the width."""

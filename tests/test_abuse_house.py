@@ -1,0 +1,229 @@
+"""What strangers add from outside, when it is wrong: a sentence that says what to change, and nothing lost."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+import gym_lab  # noqa: F401  (its environments are registered)
+
+from stellaris_jax import Admission, ConfigError, Delay, Rule, Scaling, check_env, knob, load_config, register, train
+from stellaris_jax.config.compose import to_yaml
+from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.schema import RunError
+from stellaris_jax.envs.suites.gymnasium import make
+from stellaris_jax.report.sweep import report
+from stellaris_jax.timeline import Timeline
+from stellaris_jax.timeline.scaling.width import Width
+
+SMALL = ["total_steps=256", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
+         "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "evaluation.episodes=2",
+         "evaluation.points=1", "run.progress=false"]  # fmt: skip
+
+
+def added(monkeypatch: pytest.MonkeyPatch, kind: str, thing: Any) -> None:
+    """Register something as `mine` for as long as a test lasts."""
+    list(register[kind])  # ours are there
+    monkeypatch.setitem(vars(register[kind])["_entries"], "mine", thing)
+
+
+def one_round(*overrides: str) -> Any:
+    return Timeline.of(load_config([*SMALL, *overrides]), 0).next_round()
+
+
+@pytest.mark.parametrize("text", ["raise SystemExit(0)", "import sys; sys.exit('not today')"])
+def test_a_plugin_does_not_end_the_command_without_a_word(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"script\.py cannot be used: SystemExit"):
+        load_config([f"plugins=[{path}]"])
+
+
+HEAD = "import stellaris_jax as sj\n@sj.register.rule('odd')\nclass Odd(sj.Rule):\n    "
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("share = sj.knob(3, 'x')", "the option share of Odd needs a type, share: T = knob"),
+        ("share: object = sj.knob(3, 'x')", "the option share of Odd needs a type"),
+        ("share: 'Unknown' = sj.knob(3, 'x')", "the option share of Odd needs a type"),
+        ("state: int = sj.knob(3, 'x')", "the option state of Odd hides Optioned.state"),
+        ("FIXED: int = sj.knob(3, 'x')", "the option FIXED of Odd hides Optioned.FIXED"),
+        ("round: int = sj.knob(3, 'x')", "the option round of Odd hides Rule.round"),
+    ],
+)
+def test_knobs_that_cannot_be_options(line: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "plugin.py"
+    path.write_text(HEAD + line)
+    with pytest.raises(ConfigError, match=told):
+        load_config([f"plugins=[{path}]"])
+
+
+def test_options_may_have_other_defaults_than_those_of_a_base() -> None:
+    class Weaker(Rule):
+        root: int = knob(7, "another root")
+
+    assert Weaker().root == 7
+
+
+def test_state_is_a_copy() -> None:
+    """A checkpoint's is that of its round, while the next rounds are planned already."""
+
+    class Counting(Optioned):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[list[int]] = []
+
+    rule = Counting()
+    rule.seen.append([1])
+    saved = rule.state()
+    rule.seen[0].append(2)
+    rule.seen.append([3])
+    assert saved == {"seen": [[1]]}
+    rule.restore(saved)
+    rule.seen[0].append(4)
+    assert saved == {"seen": [[1]]}
+
+
+@pytest.mark.parametrize("value", [{1, 2}, {0: 1}, lambda: 1, [b"x"]])
+def test_state_that_a_file_would_not_bring_back(value: Any) -> None:
+    rule = Rule()
+    vars(rule)["kept"] = value
+    with pytest.raises(ConfigError, match=r"Rule.kept is no JSON data .* override state\(\) and restore\(\)"):
+        rule.state()
+
+
+def test_a_run_in_which_no_learner_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Never(Admission):
+        def may_start(self, learner: int, view: Any) -> bool:
+            return False
+
+    added(monkeypatch, "admission", Never)
+    with pytest.raises(RunError, match=r"system\.admission=mine let no learner start"):
+        one_round("system.admission=mine")
+
+
+def test_a_run_whose_gradients_are_all_thrown_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Nothing(Admission):
+        def keeps(self, staleness: int, view: Any) -> bool:
+            return False
+
+    added(monkeypatch, "admission", Nothing)
+    with pytest.raises(RunError, match="all gradients of seed 0 were thrown away"):
+        train(load_config([*SMALL, "system.admission=mine", f"run.dir={tmp_path / 'run'}"]))
+    assert "thrown away" in json.loads((tmp_path / "run" / "summary.json").read_text())["failure"]
+
+
+@pytest.mark.parametrize("weight", [float("nan"), -1.0, float("inf"), "1", None])
+def test_weights_that_are_none(weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Rule):
+        def weight(self, staleness: int) -> float:
+            return weight  # type: ignore[no-any-return]
+
+    added(monkeypatch, "rule", Odd)
+    with pytest.raises(RunError, match=r"Odd\.weight must be a finite number of at least 0"):
+        one_round("system.rule=mine")
+
+
+@pytest.mark.parametrize("count", [0, None, -1])
+def test_a_rule_that_takes_nothing(count: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Rule):
+        def take(self, queued: int) -> int:
+            return count  # type: ignore[no-any-return]
+
+    added(monkeypatch, "rule", Odd)
+    with pytest.raises(RunError, match=r"Odd\.take must be at least 1"):
+        one_round("system.rule=mine")
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [lambda n: n * np.nan, lambda n: -n - 1, lambda n: n[:3], lambda n: 1.0, lambda n: n[:, None], lambda n: None],
+    ids=["nan", "negative", "short", "scalar", "columns", "nothing"],
+)
+def test_durations_that_are_none(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Delay):
+        noise = "uniform"
+
+        def durations(self, noise: Any, xp: Any = None) -> Any:
+            return drawn(noise)
+
+    added(monkeypatch, "delay", Odd)
+    with pytest.raises(RunError, match="Odd, a delay model, has drawn"):
+        one_round("delays.learner.kind=mine")
+
+
+@pytest.mark.parametrize("chosen", [0, 10**9, None, 2.5, float("nan"), "4"])
+def test_numbers_of_actors_that_are_none(chosen: Any) -> None:
+    class Odd(Scaling):
+        def choose(self, seen: Any) -> int:
+            return chosen  # type: ignore[no-any-return]
+
+    rule = Odd(load_config(["scaling.rule=max"]).scaling, Width(8, 1, 1, (8,)))
+    with pytest.raises(RunError, match="actors for the next round; it must be an integer from 1 to 8"):
+        rule.observe(SimpleNamespace(reward=0.0, cost_usd=0.0))  # type: ignore[arg-type]
+
+
+def test_a_plugin_that_has_been_moved(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("")
+    stored = tmp_path / "config.yaml"
+    stored.write_text(to_yaml(load_config([f"plugins=[{plugin}]"])).replace("plugin.py", "elsewhere.py"))
+    with pytest.raises(ConfigError, match="Put it back, or write into this file where it is now"):
+        load_config([f"resume={tmp_path}"])
+
+
+def test_a_point_of_a_sweep_that_repeats_another_is_no_seed(tmp_path: Path) -> None:
+    """As under `system.rule=async system.options.c=2,4`."""
+    for place, seed, value in (("0", 0, 1.0), ("1", 0, 1.0), ("2", 1, 3.0)):
+        run = tmp_path / place
+        run.mkdir()
+        (run / "config.yaml").write_text(to_yaml(load_config([f"seed={seed}"])))
+        (run / "summary.json").write_text(json.dumps({"failure": None, "updates": 1}))
+        record = {"kind": "evaluation", "round": 1, "env_steps": 1, "simulated_seconds": 1, "cost_usd": 1}
+        record["per_seed"] = {"eval_return_mean": [value]}
+        (run / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    report(tmp_path)
+    (row,) = csv.DictReader((tmp_path / "table.csv").open())
+    assert (row["seeds"], row["return_mean"]) == ("2", "2.0")
+
+
+@pytest.mark.parametrize("fault", ["reward", "observation"])
+def test_check_env_sees_what_is_not_finite(fault: str) -> None:
+    with pytest.raises(ConfigError, match=f"{fault} that is not finite"):
+        check_env(make("gym_lab:Faulty-v0", fault=fault))
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "told"),
+    [("dies", RunError, "a process that steps it has ended by itself"), ("raises", OSError, "the cable is out")],
+)
+def test_processes_of_environments_that_fail_are_ended(fault: str, error: type[Exception], told: str) -> None:
+    pool = make("gym_lab:Faulty-v0", fault=fault, vectorization_mode="async").open(2, 0)
+    pool.recv()
+    with pytest.raises(error, match=told):
+        for _ in range(3):
+            pool.send(np.zeros(2, np.int32))
+            pool.recv()
+    pool.close()
+    assert not any(process.is_alive() for process in pool._vector.processes)
+
+
+def test_processes_of_environments_leave_ctrl_c_to_the_run() -> None:
+    pool = make("gym_lab:Faulty-v0", fault="interrupted", vectorization_mode="async").open(1, 0)
+    pool.recv()
+    for _ in range(5):
+        pool.send(np.zeros(1, np.int32))
+        step = pool.recv()
+    pool.close()
+    assert step.terminated.all()
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # here it still is heard
