@@ -37,7 +37,7 @@ class RegistrationError(ValueError):
 class Kind:
     """Everything of one kind, by name.
 
-    >>> shape = Kind("shape", "drawing.shape")
+    >>> shape = Kind("shape")
     >>> @shape("square")
     ... class Square: ...
     >>> shape["square"] is Square, list(shape)
@@ -45,13 +45,12 @@ class Kind:
 
     Args:
       name: what one of them is called.
-      key: the configuration's key that names one; "" where none does.
       homes: modules of this package in which ours are registered.
       form: what names look like, where not any will do, such as `suite/name`.
     """
 
-    def __init__(self, name: str, key: str = "", homes: Iterable[str] = (), form: str = ""):
-        self.name, self.key, self.form = name, key, form
+    def __init__(self, name: str, homes: Iterable[str] = (), form: str = ""):
+        self.name, self.form = name, form
         self._homes = list(homes)
         self._entries: dict[str, Any] = {}
 
@@ -107,19 +106,19 @@ class Register:
 
     def __init__(self) -> None:
         home = "stellaris_jax"
-        self.rule = Kind("rule", "system.rule", [f"{home}.timeline.rules"])
-        self.admission = Kind("admission policy", "system.admission", [f"{home}.timeline.admission"])
-        self.delay = Kind("delay model", "delays.*.kind", [f"{home}.timeline.delays"])
+        self.rule = Kind("rule", [f"{home}.timeline.rules"])
+        self.admission = Kind("admission policy", [f"{home}.timeline.admission"])
+        self.delay = Kind("delay model", [f"{home}.timeline.delays"])
         self.scaling = Kind(
-            "scaling rule", "scaling.rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"]
+            "scaling rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"]
         )
-        self.algorithm = Kind("algorithm", "algorithm.name", [f"{home}.agent.losses"])
-        self.environment = Kind("environment", "env.name", form="suite/name")
-        self.suite = Kind("suite", "", [f"{home}.envs.registry"])
-        self.probe = Kind("probe", "", [f"{home}.engine.probes"])
-        self.logger = Kind("logger", "run.loggers", [f"{home}.report.telemetry.tensorboard"])
-        self.callback = Kind("callback", "run.callbacks")
-        self.torso = Kind("torso", "network.torso", [f"{home}.agent.networks.torsos"])
+        self.algorithm = Kind("algorithm", [f"{home}.agent.losses"])
+        self.environment = Kind("environment", form="suite/name")
+        self.suite = Kind("suite", [f"{home}.envs.registry"])
+        self.probe = Kind("probe", [f"{home}.engine.probes"])
+        self.logger = Kind("logger", [f"{home}.report.telemetry.tensorboard"])
+        self.callback = Kind("callback")
+        self.torso = Kind("torso", [f"{home}.agent.networks.torsos"])
 
     def __getitem__(self, kind: str) -> Kind:
         """A kind by its attribute's name."""

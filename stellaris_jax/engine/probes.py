@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_p
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.static import Static
 from stellaris_jax.registry import register
+from stellaris_jax.timeline.scaling import scaling_of
 
 Probe = Callable[[EngineState, jax.Array, jax.Array], jax.Array]
 """(state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
@@ -53,7 +55,8 @@ def curvature(
     whole loss, to be minimised; of the first `subsample` minibatches of the round's first epoch, which are a
     random part of it.
     """
-    rule, algorithm = register.scaling[config.scaling.rule].of(config), config.algorithm
+    rule: Any = scaling_of(config)
+    algorithm = config.algorithm
     paper = rule.mode == "paper"
     if paper:
         algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)

@@ -109,8 +109,9 @@ class Coordinator:
         for learner in range(self.learners):
             if not self.pointers:
                 return
-            allowed = self.rule.may_start(learner, self) and self.admission.may_start(learner, self)
-            if learner not in self.running and allowed:
+            if learner in self.running:
+                continue
+            if self.rule.may_start(learner, self) and self.admission.may_start(learner, self):
                 self.running[learner] = self.clock
                 self.usage.invocations += 1
                 yield Start(learner, *self.pointers.popleft(), self.clock)
@@ -137,17 +138,15 @@ class Coordinator:
 
     def _drop(self, oldest: int) -> list[Action]:
         """Throw away what admission does not keep, and what the ring does not, unless it is waited for."""
-
-        def kept(gradient: Gradient) -> bool:
-            if self.drops and gradient.version < oldest:
-                return False
-            return self.admission.keeps(self.clock - gradient.version, self)
-
-        keeps = [kept(gradient) for gradient in self.queue]
-        if all(keeps):
+        kept: list[Gradient] = []
+        lost: list[Gradient] = []
+        for gradient in self.queue:
+            in_ring = not self.drops or gradient.version >= oldest
+            keeps = in_ring and self.admission.keeps(self.clock - gradient.version, self)
+            (kept if keeps else lost).append(gradient)
+        if not lost:
             return []
-        lost = [g for g, keep in zip(self.queue, keeps, strict=True) if not keep]
-        self.queue = [g for g, keep in zip(self.queue, keeps, strict=True) if keep]
+        self.queue = kept
         self.usage.dropped += len(lost)
         self._consume([g.fragment for g in lost])
         return [Drop(lost)]

@@ -11,7 +11,7 @@ import jax
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.memory import Part, check_fits
-from stellaris_jax.config.options import completed, value_of
+from stellaris_jax.config.options import value_of
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
@@ -101,7 +101,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
 
     rule = register.scaling[config.scaling.rule]
     if rule.probe == "curvature":
-        vectors = min(completed(rule, config.scaling.options)["lanczos"], sizes.parameters)
+        vectors = min(value_of(config, "scaling.options.lanczos"), sizes.parameters)
         basis = seeds * vectors * (policy + WORD * vectors)
         yield Part("Lanczos vectors", basis, 0, of("scaling.options.lanczos", "network.hidden"))
 
