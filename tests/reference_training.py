@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from reference import Aggregation, Delivery
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, rollout
@@ -52,7 +53,7 @@ class Functions:
             algorithm.rollout_length, algorithm.gamma, env,
         )  # fmt: skip
         fragment, sequences = Fragment(trajectory, flat, normalizers), register.algorithm[algorithm.name].sequences
-        samples, normalizers, _ = prepare(self.network, algorithm, env, fragment, normalizers, sequences)
+        samples, normalizers, _ = prepare(self.network, Hyper.of(self.config), env, fragment, normalizers, sequences)
         return actor, samples, normalizers
 
     def _log_prob(self, distribution: jax.Array, action: jax.Array) -> jax.Array:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.config.tree import Config, DelayConfig, ScalingConfig, SystemConfig
+from stellaris_jax.config.tree import AlgorithmConfig, Config, DelayConfig, ScalingConfig, SystemConfig
 from stellaris_jax.training.loading import load_config
 
 
@@ -33,6 +34,11 @@ def scaling_of(rule: str, **settings: Any) -> ScalingConfig:
 def delay(kind: str = "constant", seconds: float = 1.0, **options: Any) -> DelayConfig:
     """A delay model with its options."""
     return DelayConfig(kind, seconds, options)
+
+
+def hyper_of(algorithm: AlgorithmConfig | None = None, rho: float = 1.0) -> Hyper:
+    """The numbers of an algorithm, and the threshold of Eq. 2."""
+    return Hyper.of(Config(algorithm=algorithm or AlgorithmConfig(), system=SystemConfig(rho=rho)))
 
 
 def complaint(*overrides: str) -> str:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from host_env import Clockwork
+from settings import hyper_of
 from training import HOST_ENVS as N
 from training import LONG, T, assert_identical, clockwork, leaves
 
@@ -112,10 +113,10 @@ def test_bootstrap_and_masks_against_numpy() -> None:
     done = trajectory.terminated | trajectory.truncated
     valid = trajectory.valid
     totals, carried = episode_totals(trajectory.reward, valid.astype(np.float32), done, jnp.zeros((N, 3)), 0.9)
-    algorithm = AlgorithmConfig(gamma=0.9, gae_lambda=0.8)
+    numbers = hyper_of(AlgorithmConfig(gamma=0.9, gae_lambda=0.8))
     seen = fragment.normalizers
     fragment = fragment._replace(trajectory=trajectory._replace(totals=totals))
-    samples, _, episodes = prepare(network, algorithm, EnvConfig(), fragment, seen)
+    samples, _, episodes = prepare(network, numbers, EnvConfig(), fragment, seen)
 
     every = np.concatenate([trajectory.obs, trajectory.last_obs[None]])
     values = np.asarray(network.value(network.unravel(fragment.params), every.reshape(-1, 4))).reshape(T + 1, N)
@@ -187,8 +188,7 @@ def test_nothing_is_learned_from_dead_transitions() -> None:
 
     def loss(logits: jax.Array, value: jax.Array, batch: Samples) -> Any:
         peers = jnp.zeros_like(value)
-        algorithm = AlgorithmConfig(kl_coefficient=0.2)
-        settings = (algorithm, jnp.float32(0.2), peers, "weight", 1.0)
+        settings = (hyper_of(), jnp.float32(0.2), rows, peers, "weight")
         return ppo_loss(LossInputs(batch, distribution, *settings, parameters=logits, value=value))
 
     gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
@@ -294,7 +294,7 @@ def test_statistics_leave_dead_transitions_out() -> None:
     totals, _ = episode_totals(trajectory.reward, trajectory.valid.astype(np.float32), done, jnp.zeros((N, 3)), 0.99)
     seen: Normalizers = fragment.normalizers
     fragment = fragment._replace(trajectory=trajectory._replace(totals=totals))
-    _, after, _ = prepare(network, AlgorithmConfig(), settings.env, fragment, seen)
+    _, after, _ = prepare(network, hyper_of(), settings.env, fragment, seen)
     statistics: RunningStatistics = after.reward
     kept = np.asarray(totals)[..., 2][trajectory.valid]
     np.testing.assert_allclose(statistics.samples, kept.size)

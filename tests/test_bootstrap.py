@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from settings import hyper_of
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import AlgorithmConfig, Config, EnvConfig, NetworkConfig
@@ -91,7 +92,7 @@ def test_bootstrap(case: str) -> None:
         totals, _ = episode_totals(trajectory.reward, jnp.float32(valid), ends, jnp.zeros((N, 3)), ALGORITHM.gamma)
         seen = init_normalizers(env.observation_space)
         trajectory = trajectory._replace(totals=totals)
-        return prepare(network, ALGORITHM, EnvConfig(), Fragment(trajectory, params, seen), seen)[0].target
+        return prepare(network, hyper_of(ALGORITHM), EnvConfig(), Fragment(trajectory, params, seen), seen)[0].target
 
     @jax.jit
     def values(obs: jax.Array) -> jax.Array:

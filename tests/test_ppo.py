@@ -14,6 +14,7 @@ import rlax
 import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from settings import hyper_of
 
 from stellaris_jax.agent.losses.common import LossInputs, Samples, adapt_kl_coefficient
 from stellaris_jax.agent.losses.gae import gae, linear_recurrence
@@ -139,7 +140,7 @@ def numpy_loss(
     means = {name: total / len(value) for name, total in sums.items()}
     means["loss"] = means["policy_loss"] + algorithm.value_coefficient * means["value_loss"]
     means["loss"] -= algorithm.entropy_coefficient * means["entropy"]
-    means["loss"] += kl_coefficient * means["kl"] if algorithm.kl_coefficient > 0 else 0.0
+    means["loss"] += kl_coefficient * means["kl"]
     return means
 
 
@@ -167,7 +168,7 @@ def test_loss_and_gradient_against_numpy(algorithm: AlgorithmConfig) -> None:
     coefficient = 0.7  # what adaptation has made of kl_coefficient
 
     def loss(logits: jax.Array, value: jax.Array) -> Any:
-        settings = (algorithm, jnp.float32(coefficient))
+        settings = (hyper_of(algorithm), jnp.float32(coefficient), 1)
         return ppo_loss(LossInputs(batch, Categorical(ACTIONS), *settings, parameters=logits, value=value))
 
     (result, metrics), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(logits, value)
@@ -193,7 +194,7 @@ def test_policy_loss_and_gradient_against_rlax() -> None:
     algorithm = AlgorithmConfig(value_coefficient=0.0, entropy_coefficient=0.0)
 
     def ours(logits: jax.Array) -> jax.Array:
-        settings = (algorithm, jnp.float32(0))
+        settings = (hyper_of(algorithm), jnp.float32(0), 1)
         return ppo_loss(LossInputs(batch, Categorical(ACTIONS), *settings, parameters=logits, value=value))[0]
 
     def theirs(logits: jax.Array) -> jax.Array:

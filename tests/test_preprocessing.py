@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from host_env import Clockwork
+from settings import hyper_of
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
+from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, Trajectory, episode_totals, init_normalizers
 from stellaris_jax.envs.autoreset import AutoResetEnv
@@ -141,7 +142,7 @@ def test_rewards_are_clipped_for_learning_alone() -> None:
         distribution = jnp.zeros((T, N, 10))
         trajectory = Trajectory(obs[:-1], actions, distribution, reward, *ends, steps.final_obs, totals, obs[-1])
         fragment = Fragment(trajectory, params, seen)
-        return prepare(network, AlgorithmConfig(), EnvConfig(clip_reward=clip), fragment, seen)
+        return prepare(network, hyper_of(), EnvConfig(clip_reward=clip), fragment, seen)
 
     (clipped, _, episodes), (signs, *_), (_, _, raw) = (
         prepared(rewards, True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import pytest
 from training import EACH, T, scalable
 
 from stellaris_jax import Trainer
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossInputs
 from stellaris_jax.engine import learner
 
@@ -23,13 +23,14 @@ def _batches(trainer: Trainer, count: int) -> list[Any]:
 
 def extremes(trainer: Trainer, mode: str, batches: list[Any]) -> np.ndarray:
     """The smallest and the largest eigenvalue of the explicit Hessian of the mean over minibatches."""
-    algorithm, coefficient = trainer.config.algorithm, trainer.state.kl_coefficient[0]
+    hyper, coefficient = Hyper.of(trainer.config), trainer.state.kl_coefficient[0]
     if mode == "paper":
-        algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)
+        hyper, coefficient = hyper._replace(value_coefficient=0.0, entropy_coefficient=0.0), 0.0
 
     def objective(params: jax.Array) -> jax.Array:
         network, kind, tree = trainer.network, trainer.static.algorithm, trainer.network.unravel(params)
-        inputs = [LossInputs(batch, network.distribution, algorithm, coefficient) for batch in batches]
+        rest = (network.distribution, hyper, coefficient, trainer.static.steps)
+        inputs = [LossInputs(batch, *rest) for batch in batches]
         losses = [learner.loss(network, kind, each, tree)[0] for each in inputs]
         return (-1.0 if mode == "paper" else 1.0) * sum(losses) / len(losses)
 
@@ -78,7 +79,8 @@ def test_noise_is_that_of_halves_and_of_the_whole() -> None:
     def gradient_of(batch: Any) -> jax.Array:
         def objective(params: jax.Array) -> jax.Array:
             network, kind = trainer.network, trainer.static.algorithm
-            inputs = LossInputs(batch, network.distribution, trainer.config.algorithm, coefficient)
+            steps, hyper = trainer.static.steps, Hyper.of(trainer.config)
+            inputs = LossInputs(batch, network.distribution, hyper, coefficient, steps)
             return learner.loss(network, kind, inputs, network.unravel(params))[0]
 
         return jax.grad(objective)(trainer.state.params[0])

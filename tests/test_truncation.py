@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from settings import hyper_of
 
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps
 from stellaris_jax.agent.losses.ppo import ppo_loss
@@ -45,9 +46,9 @@ def compiled(mode: str, peers: bool) -> Any:
     def loss(log_pi: jax.Array, others: jax.Array, log_mu: jax.Array, advantage: jax.Array, rho: jax.Array) -> Any:
         zeros = jnp.zeros_like(log_pi)
         batch = Samples(zeros[:, None], zeros, log_mu[:, None], log_mu, zeros, advantage, zeros)
-        algorithm = AlgorithmConfig(clip=CLIP)
+        numbers = hyper_of(AlgorithmConfig(clip=CLIP))._replace(rho=rho)
         peer_log_ratio = others - log_mu if peers else None
-        settings = (algorithm, jnp.float32(0.0), peer_log_ratio, mode, rho)
+        settings = (numbers, jnp.float32(0.0), 1, peer_log_ratio, mode)
         return ppo_loss(LossInputs(batch, LogProb(), *settings, parameters=log_pi[:, None], value=zeros))
 
     return jax.jit(jax.grad(loss, has_aux=True))
@@ -196,7 +197,7 @@ def test_a_target_beyond_float32_stays_finite(algorithm: str) -> None:
     settings = AlgorithmConfig(name=algorithm, rollout_length=2)
 
     def loss(log_pi: jax.Array) -> Any:
-        rest = (settings, jnp.float32(0.0), None, "weight", 1.0)
+        rest = (hyper_of(settings), jnp.float32(0.0), 2, None, "weight")
         inputs = LossInputs(batch, LogProb(), *rest, parameters=log_pi[:, None], value=zeros)
         return register.algorithm[algorithm].loss(inputs)
 

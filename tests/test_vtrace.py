@@ -12,6 +12,7 @@ import rlax
 import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from settings import hyper_of
 
 from stellaris_jax.agent.losses.common import LossInputs, Samples, Steps
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
@@ -38,6 +39,11 @@ class Fragment(NamedTuple):
     next_value: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+
+
+def ours(data: Fragment, *settings_: Any, valid: Any = None) -> tuple[jax.Array, jax.Array]:
+    steps = Steps(data.reward, data.next_value, data.terminated, data.truncated)
+    return vtrace(data.log_ratio, data.value, steps, *settings_, valid=valid)
 
 
 def fragment(seed: int) -> Fragment:
@@ -75,8 +81,8 @@ def sum_vtrace(
 def test_vtrace_is_the_sum(seed: int, gamma: float, trace_lambda: float, rho_bar: float, c_bar: float) -> None:
     data, settings_ = fragment(seed), (gamma, trace_lambda, rho_bar, c_bar)
     expected = sum_vtrace(data, *settings_, np.ones((9, 2), bool))
-    for ours, theirs in zip(vtrace(*data, *settings_), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    for found, theirs in zip(ours(data, *settings_), expected, strict=True):
+        np.testing.assert_allclose(found, theirs, rtol=1e-4, atol=1e-4)
 
 
 @examples
@@ -90,12 +96,12 @@ def test_dead_transitions_contribute_nothing(seed: int, trace_lambda: float) -> 
             valid[t, n] = not (valid[t - 1, n] and (data.terminated | data.truncated)[t - 1, n])
     dead = ~valid
     data = data._replace(terminated=data.terminated & valid, truncated=data.truncated & valid)
-    target, advantage = vtrace(*data, *settings_, valid=valid)
-    for ours, theirs in zip((target, advantage), sum_vtrace(data, *settings_, valid), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    target, advantage = ours(data, *settings_, valid=valid)
+    for found, theirs in zip((target, advantage), sum_vtrace(data, *settings_, valid), strict=True):
+        np.testing.assert_allclose(found, theirs, rtol=1e-4, atol=1e-4)
     assert not np.any(np.asarray(advantage)[dead])
     broken = [np.where(dead, np.nan, x) for x in (data.reward, data.next_value)]
-    again, _ = vtrace(*data._replace(reward=broken[0], next_value=broken[1]), *settings_, valid=valid)
+    again, _ = ours(data._replace(reward=broken[0], next_value=broken[1]), *settings_, valid=valid)
     np.testing.assert_array_equal(again, target)
 
 
@@ -106,7 +112,7 @@ def test_vtrace_against_rlax(seed: int, trace_lambda: float, rho_bar: float) -> 
     data = fragment(seed)
     following = np.concatenate([data.value[1:], data.next_value[-1:]])
     data = data._replace(next_value=following, truncated=np.zeros((9, 2), bool))
-    target, advantage = vtrace(*data, 0.9, trace_lambda, rho_bar, 1.0)
+    target, advantage = ours(data, 0.9, trace_lambda, rho_bar, 1.0)
     discount, ratio = np.where(data.terminated, 0.0, 0.9).astype(np.float32), np.exp(data.log_ratio)
     columns = (data.value, following, data.reward, discount, ratio)
     for n in range(2):
@@ -129,11 +135,11 @@ def test_truncation_is_not_termination() -> None:
     first, never = np.array(list(columns.values())).T, np.zeros(4)
     ones, next_value = np.ones((2, 4), np.float32), np.float32([[10.0] * 4, [4.0] * 4])
     ends = [np.array([row, never], bool) for row in first[:2]]
-    target, advantage = vtrace(0 * ones, ones, 2 * ones, next_value, *ends, 0.5, 1.0, 1.0, 1.0)
+    target, advantage = ours(Fragment(0 * ones, ones, 2 * ones, next_value, *ends), 0.5, 1.0, 1.0, 1.0)
     np.testing.assert_allclose(target, [first[2], 3 * np.ones(4)], rtol=1e-6)
     np.testing.assert_allclose(advantage, target - 2.0, rtol=1e-6)
     reward = np.float32([[1.0] * 4, [np.nan] * 4])
-    target, advantage = vtrace(0 * ones, reward, 2 * ones, next_value, *ends, 0.5, 1.0, 1.0, 1.0)
+    target, advantage = ours(Fragment(0 * ones, reward, 2 * ones, next_value, *ends), 0.5, 1.0, 1.0, 1.0)
     np.testing.assert_allclose(target[0], [np.nan, 6.0, 1.0, 1.0], rtol=1e-6)
     np.testing.assert_allclose(advantage[0], [np.nan, 4.0, -1.0, -1.0], rtol=1e-6)
 
@@ -246,15 +252,15 @@ def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
 
     def loss(logits: jax.Array, value: jax.Array) -> Any:
         peers = jnp.log(smallest)
-        settings = (algorithm, jnp.float32(0.7), peers, mode, rho)
+        settings = (hyper_of(algorithm, rho), jnp.float32(0.7), LENGTH, peers, mode)
         inputs = LossInputs(given_.batch, Categorical(ACTIONS), *settings, parameters=logits, value=value)
         return register.algorithm[name].loss(inputs)
 
     differentiate = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (result, metrics), gradients = differentiate(given_.logits, given_.value)
     expected = numpy_loss(name, given_, given_, smallest, mode, rho, algorithm)
-    ours = {"loss": result, **metrics._asdict()}
-    assert {key: float(ours[key]) for key in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    found = {"loss": result, **metrics._asdict()}
+    assert {key: float(found[key]) for key in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert 0.0 < expected["clip_fraction"] < 1.0 and (expected["truncated_fraction"] > 0.0) == (mode != "none")
 
     # The gradient by central differences of the float64 loss; in it targets and weights are constants.
@@ -274,13 +280,16 @@ def test_impact_on_its_target_network_is_ppo() -> None:
     logits, value, batch = inputs(2)
     batch = batch._replace(target_policy=batch.distribution)
     algorithm = AlgorithmConfig("impact", rollout_length=LENGTH, value_clip=0.0, kl_coefficient=0.2)
-    target, advantage = minibatch_vtrace(jnp.zeros(ROWS), value, batch, algorithm)
+    settings, network = (hyper_of(algorithm), 0.7, LENGTH), {"parameters": logits, "value": value}
+    target, advantage = minibatch_vtrace(
+        jnp.zeros(ROWS), LossInputs(batch, Categorical(ACTIONS), *settings, **network)
+    )
     same = batch._replace(target=target, advantage=advantage)
     peers = jnp.linspace(-0.5, 0.5, ROWS)
     for mode in ("weight", "surrogate", "artifact", "none"):
         (impact, _), (ppo, _) = (
             register.algorithm[name].loss(
-                LossInputs(data, Categorical(ACTIONS), algorithm, 0.7, peers, mode, 1.0, parameters=logits, value=value)
+                LossInputs(data, Categorical(ACTIONS), *settings, peers, mode, **network)
             )
             for name, data in (("impact", batch), ("ppo", same))
         )

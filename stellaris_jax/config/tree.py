@@ -80,6 +80,8 @@ class AlgorithmConfig(Section):
     max_grad_norm: float = knob(
         0.5, "clip the norm of an aggregated gradient at this value; 0 turns it off", within="[0, inf)"
     )
+    adam_b1: float = knob(0.9, "decay of Adam's mean of gradients (beta 1)", within="[0, 1)")
+    adam_b2: float = knob(0.999, "decay of Adam's mean of squared gradients (beta 2)", within="[0, 1)")
     adam_eps: float = knob(1e-5, "epsilon of Adam", within="(0, inf)")
     gamma: float = knob(0.99, "discount per step (gamma)", within="[0, 1]")
     gae_lambda: float = knob(0.95, "lambda of advantage estimation: GAE's and V-trace's", within="[0, 1]")

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import versions
+from stellaris_jax.engine.static import Static
 from stellaris_jax.timeline.plan import Invocation, Peers
 
 
@@ -60,8 +61,8 @@ def peer_log_ratio(network: ActorCritic, ring: jax.Array, peers: Peers, batch: S
 
 def gradient(
     network: ActorCritic,
-    kind: Algorithm,
-    config: Config,
+    static: Static,
+    hyper: Hyper,
     ring: jax.Array,
     loader: DataLoader,
     kl_coefficient: jax.Array,
@@ -70,20 +71,18 @@ def gradient(
     """One learner invocation: gradient `[P]` and metrics.
 
     Args:
-      network, kind, config: whose loss it is the gradient of.
+      network, static, hyper: whose loss it is the gradient of.
       ring: the versions `[H, P]`.
       loader: the data.
       kl_coefficient: weight of the KL penalty.
       invocation: scalars (see `stellaris_jax.timeline.plan`).
     """
+    kind = static.algorithm
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
     if kind.target_network:
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
     peers = None if invocation.peers is None else peer_log_ratio(network, ring, invocation.peers, batch)
-    system = config.system
-    inputs = LossInputs(
-        batch, network.distribution, config.algorithm, kl_coefficient, peers, system.truncation, system.rho
-    )
+    inputs = LossInputs(batch, network.distribution, hyper, kl_coefficient, static.steps, peers, static.truncation)
     tree = network.unravel(versions.fetch(ring, invocation.slot))
     grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(tree)
     return network.ravel(grads), metrics

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.losses.gae import gae
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
-from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
+from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, view
 
 CRITIC_ROWS, CRITIC_INPUTS = 4096, 2**22
@@ -30,7 +31,7 @@ class EpisodeStatistics(NamedTuple):
 
 def prepare(
     network: ActorCritic,
-    algorithm: AlgorithmConfig,
+    hyper: Hyper,
     config: EnvConfig,
     fragment: Fragment,
     normalizers: Normalizers,
@@ -44,7 +45,7 @@ def prepare(
 
     Args:
       network: of the policy.
-      algorithm: discounts.
+      hyper: discounts.
       config: which normalisers there are.
       fragment: arrays `[T, N, ...]`.
       normalizers: statistics so far.
@@ -62,7 +63,7 @@ def prepare(
     obs_statistics = observed(trajectory, normalizers.obs, config, present)
 
     ends = (trajectory.terminated, trajectory.truncated)
-    advantage, target = gae(reward, value, next_value, *ends, algorithm.gamma, algorithm.gae_lambda)
+    advantage, target = gae(reward, value, next_value, *ends, hyper.gamma, hyper.gae_lambda)
     samples = Samples(
         obs=obs,
         action=trajectory.action,

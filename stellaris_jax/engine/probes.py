@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses import Algorithm
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossInputs, Samples
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import AlgorithmConfig, Config
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_product
 from stellaris_jax.engine.state import EngineState
@@ -21,8 +20,8 @@ from stellaris_jax.engine.static import Static
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.scaling import scaling_of
 
-Probe = Callable[[EngineState, jax.Array, jax.Array], jax.Array]
-"""(state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
+Probe = Callable[[Hyper, EngineState, jax.Array, jax.Array], jax.Array]
+"""(hyper, state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
 
 
 def make_probe(network: ActorCritic, config: Config, static: Static, kind: str) -> Probe | None:
@@ -32,10 +31,10 @@ def make_probe(network: ActorCritic, config: Config, static: Static, kind: str) 
     one = partial(register.probe[kind], network, config, static)
 
     @jax.jit
-    def probe(state: EngineState, buffer: jax.Array, minibatches: jax.Array) -> jax.Array:
+    def probe(hyper: Hyper, state: EngineState, buffer: jax.Array, minibatches: jax.Array) -> jax.Array:
         if static.seeds > 1:
-            return jax.vmap(one, in_axes=(0, None, 0))(state, buffer, minibatches)
-        return one(jax.tree.map(lambda x: x[0], state), buffer, minibatches[0])[None]
+            return jax.vmap(one, in_axes=(0, 0, None, 0))(hyper, state, buffer, minibatches)
+        return one(*jax.tree.map(lambda x: x[0], (hyper, state)), buffer, minibatches[0])[None]
 
     return probe
 
@@ -45,6 +44,7 @@ def curvature(
     network: ActorCritic,
     config: Config,
     static: Static,
+    hyper: Hyper,
     state: EngineState,
     buffer: jax.Array,
     minibatches: jax.Array,
@@ -56,16 +56,15 @@ def curvature(
     random part of it.
     """
     rule: Any = scaling_of(config)
-    algorithm = config.algorithm
-    paper = rule.mode == "paper"
+    penalty, paper = state.kl_coefficient, rule.mode == "paper"
     if paper:
-        algorithm = replace(algorithm, value_coefficient=0.0, entropy_coefficient=0.0, kl_coefficient=0.0)
+        hyper, penalty = hyper._replace(value_coefficient=0.0, entropy_coefficient=0.0), jnp.zeros_like(penalty)
     count = jnp.minimum(minibatches, rule.subsample) if rule.subsample else minibatches
 
     def product(vector: jax.Array) -> jax.Array:
         def add(j: jax.Array, total: jax.Array) -> jax.Array:
             batch = _minibatch(network, static, state, buffer, j)
-            objective = partial(_loss, network, static.algorithm, algorithm, batch, state.kl_coefficient)
+            objective = partial(_loss, network, static, hyper, batch, penalty)
             return total + hessian_vector_product(objective, state.params, vector)
 
         total = jax.lax.fori_loop(0, count, add, jnp.zeros_like(vector))
@@ -80,6 +79,7 @@ def noise(
     network: ActorCritic,
     config: Config,
     static: Static,
+    hyper: Hyper,
     state: EngineState,
     buffer: jax.Array,
     minibatches: jax.Array,
@@ -96,7 +96,7 @@ def noise(
         assert batch.valid is not None, "rounds may be of any width, so samples are masked"
         valid = batch.valid & (jnp.arange(batch.valid.shape[0]) % columns % 2 == i % 2)
         batch = batch._replace(valid=valid)
-        objective = partial(_loss, network, static.algorithm, config.algorithm, batch, state.kl_coefficient)
+        objective = partial(_loss, network, static, hyper, batch, state.kl_coefficient)
         gradient = jax.grad(objective)(state.params)
         total, squares, samples, parts = sums
         size = jnp.sum(valid).astype(jnp.float32)
@@ -121,11 +121,11 @@ def _minibatch(
 
 def _loss(
     network: ActorCritic,
-    kind: Algorithm,
-    algorithm: AlgorithmConfig,
+    static: Static,
+    hyper: Hyper,
     batch: Samples,
     kl_coefficient: jax.Array,
     params: jax.Array,
 ) -> jax.Array:
-    inputs = LossInputs(batch, network.distribution, algorithm, kl_coefficient)
-    return learner.loss(network, kind, inputs, network.unravel(params))[0]
+    inputs = LossInputs(batch, network.distribution, hyper, kl_coefficient, static.steps)
+    return learner.loss(network, static.algorithm, inputs, network.unravel(params))[0]

@@ -21,6 +21,7 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
@@ -35,15 +36,6 @@ from stellaris_jax.engine.static import Static
 from stellaris_jax.engine.wave import RoundMetrics, Sums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
-
-
-def optimizer(config: Config) -> optax.GradientTransformation:
-    """Adam at the base learning rate alpha_0, behind a clip of the aggregated gradient's norm."""
-    algorithm = config.algorithm
-    adam = optax.adam(algorithm.learning_rate, eps=algorithm.adam_eps)
-    if algorithm.max_grad_norm > 0.0:
-        return optax.chain(optax.clip_by_global_norm(algorithm.max_grad_norm), adam)
-    return adam
 
 
 class Engine:
@@ -62,12 +54,17 @@ class Engine:
         self.mesh = make_mesh(static.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
         self.axis = AXIS if static.devices > 1 else None
-        self.aggregator = staleness_weighted(optimizer(config), static.aggregation, self.axis)
-        self.layout = StateLayout(config, env, network, static, self.aggregator, self.mesh)
+        one = Hyper.of(config)
+        self.layout = StateLayout(env, network, static, one, self.aggregator(one), self.mesh)
+        self.hyper = self._replicated(jax.tree.map(lambda x: np.repeat(x, static.seeds), one))
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if static.seeds > 1 else lambda f, in_axes=0: f
         self.widths: dict[int, Any] = {}
         self.compile_seconds = 0.0
+
+    def aggregator(self, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
+        """The parameter function of one seed."""
+        return staleness_weighted(hyper.optimizer(), self.static.aggregation, self.axis)
 
     def init(self, seeds: list[int]) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh."""
@@ -78,6 +75,7 @@ class Engine:
     def collect(
         self,
         width: int,
+        hyper: Hyper,
         state: EngineState,
         behaviour: jax.Array,
         envs: jax.Array,
@@ -91,12 +89,12 @@ class Engine:
         state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
         present = jnp.arange(width) < envs if self.static.masked else None
         if fragment is None:
-            state, fragment = self._roll(state, versions.fetch(state.ring, behaviour), width, present)
+            state, fragment = self._roll(hyper, state, versions.fetch(state.ring, behaviour), width, present)
         else:
-            state, fragment = self._receive(state, fragment, present)
+            state, fragment = self._receive(hyper, state, fragment, present)
         samples, normalizers, episodes = prepare(
             self.network,
-            self.config.algorithm,
+            hyper,
             self.config.env,
             fragment,
             state.normalizers,
@@ -107,13 +105,12 @@ class Engine:
         return state._replace(loader=loader, normalizers=normalizers), episodes
 
     def _roll(
-        self, state: EngineState, params: jax.Array, width: int, present: jax.Array | None
+        self, hyper: Hyper, state: EngineState, params: jax.Array, width: int, present: jax.Array | None
     ) -> tuple[EngineState, Fragment]:
         """Step this device's environments, its share of the first `width`, and gather what all devices saw.
 
         What is not `present` `[width]` stays as it was.
         """
-        config, algorithm = self.config, self.config.algorithm
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
         keys = jax.random.split(actor_key, self.static.envs)
         local = width // self.static.devices
@@ -133,9 +130,9 @@ class Engine:
             before,
             keys[:local],
             start_key,
-            algorithm.rollout_length,
-            algorithm.gamma,
-            config.env,
+            self.static.steps,
+            hyper.gamma,
+            self.config.env,
         )
         if self.axis is not None:
             gathered = trajectory._replace(last_obs=trajectory.last_obs[None])
@@ -148,7 +145,7 @@ class Engine:
         return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers)
 
     def _receive(
-        self, state: EngineState, fragment: Fragment, present: jax.Array | None
+        self, hyper: Hyper, state: EngineState, fragment: Fragment, present: jax.Array | None
     ) -> tuple[EngineState, Fragment]:
         """Account for the episodes of a fragment from the host."""
         trajectory = fragment.trajectory
@@ -158,7 +155,7 @@ class Engine:
             trajectory.valid.astype(jnp.float32),
             done,
             state.actor.totals,
-            self.config.algorithm.gamma,
+            hyper.gamma,
         )
         if present is not None:
             carried = jnp.where(rows(present, carried), carried, state.actor.totals)
@@ -167,6 +164,7 @@ class Engine:
 
     def wave(
         self,
+        hyper: Hyper,
         loader: DataLoader,
         kl_coefficient: jax.Array,
         step_scale: jax.Array,
@@ -175,15 +173,13 @@ class Engine:
     ) -> WaveCarry:
         """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
         ring = versions.publish(carry.ring, carry.version, carry.params)
-        one = partial(
-            learner.gradient, self.network, self.static.algorithm, self.config, ring, loader, kl_coefficient
-        )
+        one = partial(learner.gradient, self.network, self.static, hyper, ring, loader, kl_coefficient)
         if wave.weights.shape[0] > 1:
             gradients, metrics = jax.vmap(one)(wave.invocations)
         else:
             alone = one(jax.tree.map(lambda x: x[0], wave.invocations))
             gradients, metrics = jax.tree.map(lambda x: x[None], alone)
-        updates, aggregator = self.aggregator.update(
+        updates, aggregator = self.aggregator(hyper).update(
             gradients, carry.aggregator, carry.params, weights=wave.weights, size=wave.size, step_scale=step_scale
         )
 
@@ -200,16 +196,14 @@ class Engine:
         )
 
     def finish(
-        self, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
+        self, hyper: Hyper, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
         """The state after the round, and what it has come to."""
         state = carry.end(state)
         gradients = Sums.of(carry.sums).gradients
         means = Sums.of(carry.sums / jnp.maximum(gradients, 1.0))
-        coefficient = state.kl_coefficient
-        if self.config.algorithm.kl_coefficient > 0.0:
-            adapted = adapt_kl_coefficient(coefficient, means.loss.kl, self.config.algorithm.kl_target)
-            coefficient = jnp.where(gradients > 0, adapted, coefficient)
+        adapted = adapt_kl_coefficient(state.kl_coefficient, means.loss.kl, hyper.kl_target)
+        coefficient = jnp.where(gradients > 0, adapted, state.kl_coefficient)
         rejected = state.aggregator.rejected
         metrics = RoundMetrics(means.loss, means.norm, gradients, rejected, coefficient, episodes)
         return state._replace(kl_coefficient=coefficient, round=state.round + 1), metrics
@@ -217,12 +211,18 @@ class Engine:
     # A chunk -------------------------------------------------------------------------------------------------------
 
     def _chunk(
-        self, width: int, state: EngineState, plan: Plan, rounds: jax.Array, fragment: Fragment | None
+        self,
+        width: int,
+        state: EngineState,
+        hyper: Hyper,
+        plan: Plan,
+        rounds: jax.Array,
+        fragment: Fragment | None,
     ) -> tuple[EngineState, RoundMetrics]:
         seeds = self.shape.seeds
         collect = partial(self.collect, width)
         if seeds == 1:
-            state, fragment = jax.tree.map(lambda x: x[0], (state, fragment))
+            state, hyper, fragment = jax.tree.map(lambda x: x[0], (state, hyper, fragment))
             squeezed = {name: value for name, value in plan._asdict().items() if name not in SHARED}
             plan = plan._replace(**jax.tree.map(lambda x: x[:, 0], squeezed))
         lead = () if seeds == 1 else (seeds,)
@@ -230,19 +230,19 @@ class Engine:
         def round_body(r: jax.Array, so_far: tuple[EngineState, RoundMetrics]) -> tuple[EngineState, RoundMetrics]:
             state, history = so_far
             chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
-            state, episodes = self.over_seeds(collect)(state, *chosen, fragment)
+            state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
             step_scale = plan.learning_rate[r]
             loader, coefficient = state.loader, state.kl_coefficient
 
             def wave_body(w: jax.Array, carry: WaveCarry) -> WaveCarry:
                 wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
-                mapped = self.over_seeds(self.wave, in_axes=(0, 0, None, 0, 0))
-                after: WaveCarry = mapped(loader, coefficient, step_scale, carry, wave)
+                mapped = self.over_seeds(self.wave, in_axes=(0, 0, 0, None, 0, 0))
+                after: WaveCarry = mapped(hyper, loader, coefficient, step_scale, carry, wave)
                 return after
 
             first, end = plan.bounds[r]
             carry = jax.lax.fori_loop(first, end, wave_body, WaveCarry.start(state))
-            state, metrics = self.over_seeds(self.finish)(state, carry, episodes)
+            state, metrics = self.over_seeds(self.finish)(hyper, state, carry, episodes)
             return state, jax.tree.map(lambda all_, one: all_.at[r].set(one), history, metrics)
 
         history = RoundMetrics.zeros((self.shape.rounds, *lead))
@@ -263,24 +263,29 @@ class Engine:
         if width in self.widths:
             return 0.0
         begin = time.perf_counter()
+        self.widths[width] = compile_for_backend(self.lower(state, plan, fragment, width))
+        seconds = time.perf_counter() - begin
+        self.compile_seconds += seconds
+        return seconds
+
+    def lower(
+        self, state: EngineState, plan: Plan, fragment: Fragment | None = None, width: int | None = None
+    ) -> jax.stages.Lowered:
+        """The program for the shapes of `state`, `plan` and `fragment`, and `width` environments, not yet compiled."""
         specs = self.layout.specs(state)
         sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
         specs_of: dict[str, Any] = {name: sharded if name in PLACED else whole for name in plan._fields}
         plan_specs = plan._replace(**specs_of)
         mapped = jax.shard_map(
-            partial(self._chunk, width),
+            partial(self._chunk, width or self.static.envs),
             mesh=self.mesh,
-            in_specs=(specs, plan_specs, PartitionSpec(), PartitionSpec()),
-            out_specs=(specs, PartitionSpec()),
+            in_specs=(specs, whole, plan_specs, whole, whole),
+            out_specs=(specs, whole),
             check_vma=False,
         )
         self._plan_shardings = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), plan_specs)
         data = self._replicated((np.int32(0), fragment))
-        lowered = jax.jit(mapped, donate_argnums=0).lower(state, self.put(plan), *data)
-        self.widths[width] = compile_for_backend(lowered)
-        seconds = time.perf_counter() - begin
-        self.compile_seconds += seconds
-        return seconds
+        return jax.jit(mapped, donate_argnums=0).lower(state, self.hyper, self.put(plan), *data)
 
     def put(self, plan: Plan) -> Plan:
         return jax.device_put(plan, self._plan_shardings)
@@ -303,7 +308,7 @@ class Engine:
         """
         self.compile(state, plan, fragment, width)
         run = self.widths[width or self.static.envs]
-        return run(state, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
+        return run(state, self.hyper, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
 
 
 SHARED = ("bounds", "learning_rate")

@@ -86,7 +86,7 @@ def rollout(
     keys: jax.Array,
     start_key: jax.Array,
     length: int,
-    gamma: float,
+    gamma: jax.Array | float,
     config: EnvConfig,
 ) -> tuple[ActorState, Trajectory]:
     """Step N environments `length` times with the policy `params` `[P]`.
@@ -127,7 +127,7 @@ def rollout(
 
 
 def episode_totals(
-    reward: jax.Array, length: jax.Array, done: jax.Array, start: jax.Array, gamma: float
+    reward: jax.Array, length: jax.Array, done: jax.Array, start: jax.Array, gamma: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
     """Totals of the episodes under way after every step, `[T, N, 3]`, and what the next fragment starts from `[N, 3]`.
 

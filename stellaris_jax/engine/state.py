@@ -11,9 +11,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import DataLoader
@@ -51,23 +51,24 @@ class StateLayout:
     """Makes states for one engine.
 
     Args:
-      config, env, network, static: as of `stellaris_jax.engine.program.Engine`.
+      env, network, static: as of `stellaris_jax.engine.program.Engine`.
+      hyper: of every seed.
       aggregator: the parameter function.
       mesh: the devices.
     """
 
     def __init__(
         self,
-        config: Config,
         env: VecEnv | None,
         network: ActorCritic,
         static: Static,
+        hyper: Hyper,
         aggregator: optax.GradientTransformationExtraArgs,
         mesh: Mesh,
     ):
-        self.config, self.env, self.network = config, env, network
+        self.env, self.network = env, network
         self.static, self.shape = static, static.shape
-        self.aggregator, self.mesh = aggregator, mesh
+        self.hyper, self.aggregator, self.mesh = hyper, aggregator, mesh
 
     def init(self, seeds: list[int]) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh."""
@@ -107,7 +108,7 @@ class StateLayout:
             actor=actor,
             loader=DataLoader(fragments, order),
             normalizers=init_normalizers(observation),
-            kl_coefficient=jnp.float32(self.config.algorithm.kl_coefficient),
+            kl_coefficient=jnp.asarray(self.hyper.kl_coefficient),
             key=run_key,
             round=jnp.int32(0),
         )

@@ -29,7 +29,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     """Seconds of `repeats` runs of each part of the job `config`, by the names of `delays`."""
     trainer = Trainer(config)
     trainer.run(1)  # fragments to learn from
-    state = jax.tree.map(lambda x: x[0], trainer.state)
+    state, hyper = jax.tree.map(lambda x: x[0], (trainer.state, trainer.engine.hyper))
     first = jax.tree.map(lambda x: jnp.asarray(x[0, 0, 0]), empty_plan(trainer.shape).invocations)
     if first.peers is not None:
         first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.shape.peers)))  # all there can be
@@ -37,12 +37,13 @@ def calibrate(config: Config, repeats: int) -> Table:
     @jax.jit
     def gradient(invocation: Invocation) -> jax.Array:
         data = (state.ring, state.loader, state.kl_coefficient)
-        return learner.gradient(trainer.network, trainer.static.algorithm, config, *data, invocation)[0]
+        return learner.gradient(trainer.network, trainer.static, hyper, *data, invocation)[0]
 
     @jax.jit
     def update(gradients: jax.Array) -> Any:
         weights, size = jnp.ones(len(gradients)), jnp.int32(len(gradients))
-        return trainer.engine.aggregator.update(gradients, state.aggregator, state.params, weights=weights, size=size)
+        aggregator = trainer.engine.aggregator(hyper)
+        return aggregator.update(gradients, state.aggregator, state.params, weights=weights, size=size)
 
     gradients = gradient(first)[None]
     parts: dict[str, Callable[[], Any]] = {
@@ -52,7 +53,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     }
     if trainer.probe is not None:
         counts = jnp.full(len(trainer.seeds), config.algorithm.minibatches, jnp.int32)
-        parts["scaling"] = partial(trainer.probe, trainer.state, jnp.int32(0), counts)
+        parts["scaling"] = partial(trainer.probe, trainer.engine.hyper, trainer.state, jnp.int32(0), counts)
     for part in parts.values():
         _seconds(part)  # what happens once
     table = {name: [_seconds(part) for _ in range(repeats)] for name, part in parts.items()}

@@ -151,7 +151,7 @@ class Trainer:
         if first and self.probe is not None:
             begin = time.perf_counter()
             nothing = jnp.zeros(len(self.seeds), jnp.int32)
-            jax.block_until_ready(self.probe(self.state, jnp.int32(0), nothing))
+            jax.block_until_ready(self.probe(self.engine.hyper, self.state, jnp.int32(0), nothing))
             self.engine.compile_seconds += time.perf_counter() - begin
             seconds += time.perf_counter() - begin
         return seconds
@@ -202,7 +202,8 @@ class Trainer:
         begin = time.perf_counter()
         buffer = chunk.rounds[0][0].index % self.static.buffers
         counts = [self.static.cut.count(n) for n in chunk.envs]
-        values = jax.device_get(self.probe(self.state, jnp.int32(buffer), jnp.array(counts, jnp.int32)))
+        chosen = (jnp.int32(buffer), jnp.array(counts, jnp.int32))
+        values = jax.device_get(self.probe(self.engine.hyper, self.state, *chosen))
         self.counters.detection_seconds += time.perf_counter() - begin
         return np.asarray(values).tolist()
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks.distributions import Distribution
-from stellaris_jax.config.tree import AlgorithmConfig
 
 
 class Steps(NamedTuple):
@@ -48,19 +48,19 @@ class Samples(NamedTuple):
 class LossInputs(NamedTuple):
     """All that a loss is a function of; arrays are of one minibatch `[B]`.
 
-    batch: the minibatch. distribution: the action distribution. algorithm: clip ranges and coefficients.
-    kl_coefficient: weight of the KL penalty, a scalar. peer_log_ratio, truncation, rho: of Eq. 2, see
+    batch: the minibatch. distribution: the action distribution. hyper: clip ranges and coefficients. kl_coefficient:
+    weight of the KL penalty, a scalar. steps: T of a minibatch of sequences. peer_log_ratio, truncation: of Eq. 2, see
     `truncated_ratio`. parameters: of `distribution`, under the learner's policy, `[B, D]`; value: the learner's critic
     on the minibatch: `None` until the network has been evaluated at the parameters that are differentiated.
     """
 
     batch: Samples
     distribution: Distribution
-    algorithm: AlgorithmConfig
+    hyper: Hyper
     kl_coefficient: jax.Array
+    steps: int
     peer_log_ratio: jax.Array | None = None
     truncation: str = "none"
-    rho: float = 1.0
     parameters: Any = None
     value: Any = None
 
@@ -90,7 +90,7 @@ def importance_ratio(log_ratio: jax.Array) -> jax.Array:
     return jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_RATIO))
 
 
-def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip: float) -> jax.Array:
+def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
     """PPO's min(R A, clip(R, 1 - epsilon, 1 + epsilon) A), to be maximised (Schulman et al. 2017, Eq. 7)."""
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
 
@@ -110,12 +110,10 @@ def total(terms: LossMetrics, inputs: LossInputs) -> tuple[jax.Array, LossMetric
     Returns:
       (loss, means), scalars; the means without gradient.
     """
-    algorithm = inputs.algorithm
+    hyper = inputs.hyper
     means = LossMetrics(*(_mean(term, inputs.batch.valid) for term in terms))
-    loss = means.policy_loss + algorithm.value_coefficient * means.value_loss
-    loss -= algorithm.entropy_coefficient * means.entropy
-    if algorithm.kl_coefficient > 0.0:
-        loss += inputs.kl_coefficient * means.kl
+    loss = means.policy_loss + hyper.value_coefficient * means.value_loss
+    loss += inputs.kl_coefficient * means.kl - hyper.entropy_coefficient * means.entropy
     return loss, jax.tree.map(jax.lax.stop_gradient, means)
 
 
@@ -125,7 +123,7 @@ def _mean(x: jax.Array, valid: jax.Array | None) -> jax.Array:
     return jnp.sum(jnp.where(valid, x, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
 
 
-def adapt_kl_coefficient(coefficient: jax.Array, kl: jax.Array, target: float) -> jax.Array:
+def adapt_kl_coefficient(coefficient: jax.Array, kl: jax.Array, target: jax.Array | float) -> jax.Array:
     """RLlib's rule: x 1.5 if the round's KL exceeds twice the target, x 0.5 if it is below half of it."""
     factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
     return coefficient * factor

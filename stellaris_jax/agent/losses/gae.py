@@ -35,8 +35,8 @@ def gae(
     next_value: jax.Array,
     terminated: jax.Array,
     truncated: jax.Array,
-    gamma: float,
-    gae_lambda: float,
+    gamma: jax.Array | float,
+    gae_lambda: jax.Array | float,
 ) -> tuple[jax.Array, jax.Array]:
     """Advantages and value targets of a fragment.
 

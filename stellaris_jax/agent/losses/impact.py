@@ -26,22 +26,22 @@ def impact_loss(inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
 
     The minibatch is of whole sequences and has the target network's policy.
     """
-    batch, value, algorithm = inputs.batch, inputs.value, inputs.algorithm
+    batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
     assert batch.target_policy is not None, "the minibatch has no target network's policy"
     target_log_ratio = inputs.distribution.log_prob(batch.target_policy, batch.action) - batch.log_prob
-    target, advantage = minibatch_vtrace(target_log_ratio, value, batch, algorithm)
-    advantage *= jnp.minimum(importance_ratio(target_log_ratio), algorithm.rho_bar)
-    anchor = jnp.minimum(importance_ratio(-target_log_ratio), algorithm.impact_ratio)
+    target, advantage = minibatch_vtrace(target_log_ratio, inputs)
+    advantage *= jnp.minimum(importance_ratio(target_log_ratio), hyper.rho_bar)
+    anchor = jnp.minimum(importance_ratio(-target_log_ratio), hyper.impact_ratio)
 
     log_ratio = inputs.log_prob - batch.log_prob
-    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, inputs.rho, inputs.truncation)
+    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
     own = importance_ratio(log_ratio)
     terms = LossMetrics(
-        policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, algorithm.clip),
+        policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, hyper.clip),
         value_loss=0.5 * jnp.square(value - target),
         entropy=inputs.distribution.entropy(inputs.parameters),
         kl=inputs.distribution.kl(batch.target_policy, inputs.parameters),
-        clip_fraction=jnp.abs(anchor * own - 1.0) > algorithm.clip,
+        clip_fraction=jnp.abs(anchor * own - 1.0) > hyper.clip,
         truncated_fraction=is_truncated(weight * ratio, own),
     )
     return total(terms, inputs)

@@ -18,18 +18,18 @@ def impala_loss(inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
 
     The minibatch is of whole sequences.
     """
-    batch, value, algorithm = inputs.batch, inputs.value, inputs.algorithm
+    batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
     log_prob = inputs.log_prob
     log_ratio = jax.lax.stop_gradient(log_prob) - batch.log_prob
-    target, advantage = minibatch_vtrace(log_ratio, value, batch, algorithm)
-    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, inputs.rho, inputs.truncation)
+    target, advantage = minibatch_vtrace(log_ratio, inputs)
+    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
     own, used = importance_ratio(log_ratio), weight * ratio
     terms = LossMetrics(
-        policy_loss=-jnp.minimum(used, algorithm.rho_bar) * advantage * log_prob,
+        policy_loss=-jnp.minimum(used, hyper.rho_bar) * advantage * log_prob,
         value_loss=0.5 * jnp.square(value - target),
         entropy=inputs.distribution.entropy(inputs.parameters),
         kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-        clip_fraction=own > algorithm.rho_bar,
+        clip_fraction=own > hyper.rho_bar,
         truncated_fraction=is_truncated(used, own),
     )
     return total(terms, inputs)

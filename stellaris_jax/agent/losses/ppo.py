@@ -18,22 +18,21 @@ from stellaris_jax.agent.losses.truncation import truncated_ratio
 
 def ppo_loss(inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
     """Clipped surrogate + value loss - entropy bonus + KL penalty, as means over the minibatch."""
-    batch, value, algorithm = inputs.batch, inputs.value, inputs.algorithm
+    batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
     log_ratio = inputs.log_prob - batch.log_prob
-    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, inputs.rho, inputs.truncation)
+    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
 
-    error = jnp.square(value - batch.target)
-    if algorithm.value_clip > 0.0:
-        near = batch.value + jnp.clip(value - batch.value, -algorithm.value_clip, algorithm.value_clip)
-        error = jnp.maximum(error, jnp.square(near - batch.target))
+    near = batch.value + jnp.clip(value - batch.value, -hyper.value_clip, hyper.value_clip)
+    near = jnp.where(jnp.isinf(hyper.value_clip), value, near)  # to the bit
+    error = jnp.maximum(jnp.square(value - batch.target), jnp.square(near - batch.target))
 
     own = importance_ratio(log_ratio)
     terms = LossMetrics(
-        policy_loss=-weight * clipped_surrogate(ratio, batch.advantage, algorithm.clip),
+        policy_loss=-weight * clipped_surrogate(ratio, batch.advantage, hyper.clip),
         value_loss=0.5 * error,
         entropy=inputs.distribution.entropy(inputs.parameters),
         kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-        clip_fraction=jnp.abs(own - 1.0) > algorithm.clip,
+        clip_fraction=jnp.abs(own - 1.0) > hyper.clip,
         truncated_fraction=is_truncated(weight * ratio, own),
     )
     return total(terms, inputs)

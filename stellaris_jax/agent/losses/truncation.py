@@ -23,7 +23,7 @@ shapes, other devices) differ by rounding, and at rho = 1 every sample of a fres
 
 
 def truncated_ratio(
-    log_ratio: jax.Array, peer_log_ratio: jax.Array | None, rho: float, mode: str
+    log_ratio: jax.Array, peer_log_ratio: jax.Array | None, rho: jax.Array | float, mode: str
 ) -> tuple[jax.Array, jax.Array]:
     """The ratio R' that enters the surrogate, and a weight without gradient that multiplies it.
 

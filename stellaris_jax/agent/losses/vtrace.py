@@ -5,22 +5,18 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from stellaris_jax.agent.losses.common import Samples, importance_ratio
+from stellaris_jax.agent.losses.common import LossInputs, Steps, importance_ratio
 from stellaris_jax.agent.losses.gae import decayed, linear_recurrence
-from stellaris_jax.config.tree import AlgorithmConfig
 
 
 def vtrace(
     log_ratio: jax.Array,
-    reward: jax.Array,
     value: jax.Array,
-    next_value: jax.Array,
-    terminated: jax.Array,
-    truncated: jax.Array,
-    gamma: float,
-    trace_lambda: float,
-    rho_bar: float,
-    c_bar: float,
+    steps: Steps,
+    gamma: jax.Array | float,
+    trace_lambda: jax.Array | float,
+    rho_bar: jax.Array | float,
+    c_bar: jax.Array | float,
     valid: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Value targets vs and advantages q - V, all arrays `[T, n]` (Eq. 1 and Remark 2, with lambda on the traces).
@@ -29,13 +25,24 @@ def vtrace(
     q_t = r_t + gamma (lambda vs_{t+1} + (1 - lambda) V_{t+1}). The advantage carries no importance weight: the paper's
     policy gradient multiplies it by rho.
 
-    `log_ratio` is log R = log(pi / mu); `next_value` the value of the observation each step led to, before any reset.
     Termination cuts the bootstrap; truncation keeps it, and both cut the trace. A step that is not `valid` cuts it too;
     its target is its value, its advantage 0.
+
+    Args:
+      log_ratio: log R = log(pi / mu).
+      value: of the observations acted on.
+      steps: rewards and ends; `next_value` is that of the observation each step led to, before any reset.
+      gamma: discount of a step.
+      trace_lambda: weight of longer sums.
+      rho_bar, c_bar: the most that a ratio weights an error by, and carries on from later.
+      valid: of which steps there is something to learn; `None` of all.
+
+    Returns:
+      (value targets, advantages).
     """
     ratio = importance_ratio(log_ratio)
-    error = reward + jnp.where(terminated, 0.0, gamma * next_value) - value
-    ends = terminated | truncated
+    error = steps.reward + jnp.where(steps.terminated, 0.0, gamma * steps.next_value) - value
+    ends = steps.terminated | steps.truncated
     if valid is not None:
         error = jnp.where(valid, error, 0.0)
         ends |= ~valid
@@ -46,32 +53,22 @@ def vtrace(
     return value + excess, error + decayed(onwards, jnp.concatenate([excess[1:], beyond[None]]))
 
 
-def minibatch_vtrace(
-    log_ratio: jax.Array, value: jax.Array, batch: Samples, algorithm: AlgorithmConfig
-) -> tuple[jax.Array, jax.Array]:
+def minibatch_vtrace(log_ratio: jax.Array, inputs: LossInputs) -> tuple[jax.Array, jax.Array]:
     """`vtrace` of a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
 
-    `value` is the learner's critic. What it has not evaluated, the observation after the last step and the final ones
+    Values are the learner's critic's. What it has not evaluated, the observation after the last step and the final ones
     of truncated episodes, has the value the actor's critic gave it: one forward pass per fragment instead of one per
     minibatch, at values that are as old as the data.
     """
+    batch, hyper = inputs.batch, inputs.hyper
     assert batch.steps is not None, "the minibatch holds no sequences"
-    columns = (log_ratio, value, batch.steps, batch.valid)
-    columns = jax.tree.map(lambda x: jax.lax.stop_gradient(x).reshape(algorithm.rollout_length, -1), columns)
+    columns = (log_ratio, inputs.value, batch.steps, batch.valid)
+    columns = jax.tree.map(lambda x: jax.lax.stop_gradient(x).reshape(inputs.steps, -1), columns)
     log_ratio, value, steps, valid = columns
-    last = jnp.arange(algorithm.rollout_length)[:, None] == algorithm.rollout_length - 1
+    last = jnp.arange(inputs.steps)[:, None] == inputs.steps - 1
     next_value = jnp.where(steps.truncated | last, steps.next_value, jnp.roll(value, -1, axis=0))
+    of_learner = steps._replace(next_value=next_value)
     target, advantage = vtrace(
-        log_ratio,
-        steps.reward,
-        value,
-        next_value,
-        steps.terminated,
-        steps.truncated,
-        algorithm.gamma,
-        algorithm.gae_lambda,
-        algorithm.rho_bar,
-        algorithm.c_bar,
-        valid,
+        log_ratio, value, of_learner, hyper.gamma, hyper.gae_lambda, hyper.rho_bar, hyper.c_bar, valid
     )
     return target.reshape(-1), advantage.reshape(-1)

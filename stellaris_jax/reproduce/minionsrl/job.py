@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import DelayConfig
@@ -174,8 +175,8 @@ class JobEnv(AutoResetEnv):
 
     def _round(self, state: EngineState, round_: Array, envs: Array, order: Array, count: Array) -> tuple[Any, Any]:
         """One round of rule central: every gradient is fresh, and makes an update of its own."""
-        engine, cut = self.engine, self.cut
-        state, episodes = engine.collect(cut.envs, state, state.version % engine.shape.ring, envs, order, None)
+        engine, hyper, cut = self.engine, Hyper.of(self.config), self.cut
+        state, episodes = engine.collect(cut.envs, hyper, state, state.version % engine.shape.ring, envs, order, None)
         step_scale = 1.0 - round_ / self.scales.rounds if self.config.algorithm.anneal else jnp.float32(1.0)
 
         def wave(g: Array, carry: WaveCarry) -> WaveCarry:
@@ -183,10 +184,10 @@ class JobEnv(AutoResetEnv):
             newest = carry.version % engine.shape.ring
             one = Invocation(jnp.int32(0), index, newest, newest, peers=None)
             alone = Wave(jax.tree.map(lambda x: x[None], one), jnp.ones(1), jnp.int32(1))
-            return engine.wave(state.loader, state.kl_coefficient, step_scale, carry, alone)
+            return engine.wave(hyper, state.loader, state.kl_coefficient, step_scale, carry, alone)
 
         carry = jax.lax.fori_loop(0, cut.epochs * count, wave, WaveCarry.start(state))
-        return engine.finish(state, carry, episodes)
+        return engine.finish(hyper, state, carry, episodes)
 
     def _durations(self, key: Array, actors: Array, gradients: Array) -> tuple[Array, Array, Array, Array]:
         """Seconds of all learner invocations, of all actors, of the slowest actor, and of all aggregations."""

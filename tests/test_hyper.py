@@ -1,0 +1,87 @@
+"""Hyper-parameters are data: other numbers are no other program, and what is off changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.config.schema import Knob
+from stellaris_jax.config.tree import knobs
+
+SMALL = ("env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
+         "algorithm.minibatches=2", "network.hidden=[4]", "system.learners=2", "total_steps=64",
+         "evaluation.episodes=0", "engine.chunk_rounds=1")  # fmt: skip
+
+
+def small(*overrides: str) -> Config:
+    return load_config([*SMALL, *overrides])
+
+
+def another(entry: Knob, value: float) -> float:
+    """Another value that a number may have."""
+    return value / 2 if value else 0.25
+
+
+def keys() -> list[str]:
+    return ["system.rho" if name == "rho" else f"algorithm.{name}" for name in Hyper._fields]
+
+
+def lowered(config: Config) -> str:
+    trainer = Trainer(config)
+    chunk = trainer.planner.next
+    return trainer.engine.lower(trainer.state, chunk.plan, trainer.source.example(), chunk.width).as_text()
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "impact"])
+def test_other_numbers_are_the_same_program(algorithm: str) -> None:
+    """So the compiler's cache has it, and nothing is compiled again; nor where something is turned on or off."""
+    config = small(f"algorithm={algorithm}")
+    values = {"algorithm.learning_rate": 0.1}
+    for key in keys():
+        section, _, name = key.partition(".")
+        values[key] = another(knobs()[key], getattr(getattr(config, section), name))
+    first = lowered(config)
+    assert lowered(config.replace(values)) == first
+    off = {key: 0.0 for key in ("algorithm.max_grad_norm", "algorithm.value_clip", "algorithm.entropy_coefficient")}
+    assert lowered(config.replace({**off, "algorithm.anneal": True, "seed": 7})) == first
+    assert lowered(config.replace({"algorithm.epochs": 2})) != first
+
+
+def params(config: Config) -> Any:
+    trainer = Trainer(config)
+    trainer.run()
+    return np.asarray(trainer.state.params)
+
+
+@pytest.mark.parametrize("key", keys())
+def test_every_number_has_an_effect(key: str) -> None:
+    """On what is learned, where the algorithm has it."""
+    name = key.rpartition(".")[2]
+    settings = {
+        "rho": ["system.rho=0.3"], "rho_bar": ["algorithm=impala"], "c_bar": ["algorithm=impala"],
+        "impact_ratio": ["algorithm=impact", "algorithm.target_interval=1"],
+        "kl_target": ["algorithm.kl_coefficient=0.2"], "max_grad_norm": ["algorithm.max_grad_norm=0.01"],
+    }.get(name, [])  # fmt: skip
+    config = small("algorithm.learning_rate=0.05", "algorithm.epochs=4", *settings)
+    value = getattr(config.system if name == "rho" else config.algorithm, name)
+    smaller = {"clip": 0.01, "value_clip": 0.01, "impact_ratio": 0.5, "c_bar": 0.5, "rho_bar": 0.5, "rho": 1.0,
+               "kl_target": 1e-6, "kl_coefficient": 0.5}  # fmt: skip
+    changed = config.replace({key: smaller.get(name, value / 2)})
+    assert not np.array_equal(params(config), params(changed))
+
+
+def test_off_is_what_changes_nothing() -> None:
+    first = params(small("algorithm.max_grad_norm=0", "algorithm.value_clip=0"))
+    assert np.array_equal(first, params(small("algorithm.max_grad_norm=1e30", "algorithm.value_clip=0")))
+    assert np.allclose(first, params(small("algorithm.max_grad_norm=0", "algorithm.value_clip=1e30")), rtol=1e-4)
+
+
+def test_numbers_are_of_every_seed() -> None:
+    trainer = Trainer(small("num_seeds=3", "algorithm.gamma=0.5"))
+    assert jax.tree.map(np.shape, trainer.engine.hyper) == jax.tree.map(lambda _: (3,), trainer.engine.hyper)
+    np.testing.assert_array_equal(trainer.engine.hyper.gamma, np.float32([0.5] * 3))
