@@ -238,6 +238,7 @@ def test_every_key_refuses_another_type(key: str) -> None:
         (["platform.actors=129"], ["129 actors", "pays for 128"]),
         (["delays.actor.kind=measured"], ["delays.actor.options.table"]),
         (["delays.learner.seconds=0"], ["delays.learner.seconds", "lognormal", "greater than 0"]),
+        (["delays=pareto", "delays.learner.seconds=0"], ["delays.learner.seconds", "pareto", "greater than 0"]),
     ],
 )
 def test_impossible_combinations(overrides: list[str], parts: list[str]) -> None:
