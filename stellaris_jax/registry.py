@@ -53,24 +53,30 @@ class Kind:
         self.name, self.form = name, form
         self._homes = list(homes)
         self._entries: dict[str, Any] = {}
+        self._places: dict[str, str] = {}
 
     def __call__(self, name: str) -> Callable[[T], T]:
-        """A decorator that registers what it is put on under a name. Raises RegistrationError if that is taken."""
+        """A decorator that registers what it is put on under a name.
+
+        As with `def`, what a module registers replaces what it had registered under that name before: a cell of a
+        notebook runs again. Raises RegistrationError for a name that another module has taken.
+        """
+        place = sys._getframe(1).f_globals.get("__name__", "")
 
         def enter(thing: T) -> T:
             if self.form and name.count("/") != self.form.count("/"):
                 raise RegistrationError(f"the {self.name} {name} must be called {self.form}")
-            taken = self._entries.get(name)
-            if taken is not None and _origin(taken) != _origin(thing):
-                raise RegistrationError(f"the {self.name} {name} is there already, from {_origin(taken)[0]}")
-            self._entries[name] = thing
+            taken = self._places.get(name, place)
+            if taken != place:
+                raise RegistrationError(f"the {self.name} {name} is there already, from {taken}")
+            self._entries[name], self._places[name] = thing, place
             return thing
 
         return enter
 
     def replace(self, name: str, thing: Any) -> None:
         """Register something, in the place of what may have had the name before."""
-        self._entries[name] = thing
+        self._entries[name], self._places[name] = thing, getattr(thing, "__module__", "")
 
     def __getitem__(self, name: str) -> Any:
         """What is registered under a name. Raises KeyError."""
@@ -131,11 +137,6 @@ class Register:
 
 
 register = Register()
-
-
-def _origin(thing: Any) -> tuple[str, str]:
-    """Where something was written: imported again from there, it is the same."""
-    return getattr(thing, "__module__", ""), getattr(thing, "__qualname__", repr(thing))
 
 
 def load_plugins(plugins: Iterable[str]) -> list[str]:
