@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from settings import complaint, put, with_value
 
-from stellaris_jax.config.compose import choices, from_yaml, to_yaml
+from stellaris_jax.config.compose import choices, compose_config, from_yaml, to_yaml
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.training.loading import load_config, validate
@@ -60,6 +60,26 @@ def test_mistake_in_a_file_is_one_sentence(tmp_path: Path) -> None:
         assert str(caught.value) == expected
     with pytest.raises(ConfigError, match="nowhere does not exist"):
         load_config([], tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("chosen", [["system=mine"], ["system=outer"], ["sweep=mine"]])
+def test_aliases_in_own_files_are_refused(chosen: list[str], tmp_path: Path) -> None:
+    """A few more lines of them would stand for more than there is memory."""
+    bomb = "\n".join(["a0: &a0 [1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(10))])
+    for group in ("system", "sweep"):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(f"name: mine\n{bomb}\n")
+    (tmp_path / "system" / "outer.yaml").write_text("defaults: [mine]\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml cannot be read .* line 3 has an alias, \*a0\.$"):
+        compose_config(chosen, tmp_path)
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "mine.yaml").write_text("a: [")
+    (tmp_path / "system" / "another.yaml").write_text("- b")
+    with pytest.raises(ConfigError, match=r"system/mine\.yaml cannot be read as a configuration: "):
+        load_config(["system=mine"], tmp_path)
 
 
 # Environments by name

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_origin
 
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -127,7 +128,7 @@ def from_yaml(path: str | Path) -> Config:
     A file is read as it stands: what refers to something else, such as `${oc.env:HOME}` or an alias, is refused, not
     looked up.
     """
-    node = read_yaml(path, aliases=False)
+    node = read_yaml(path)
     if not node:
         raise ConfigError(f"{path} cannot be read as a configuration: there are no keys in it.")
     try:
@@ -143,11 +144,10 @@ def from_yaml(path: str | Path) -> Config:
     return config
 
 
-def read_yaml(path: str | Path, aliases: bool = True) -> dict[Any, Any]:
-    """The mapping in a YAML file, as it stands there; with or without YAML's aliases. Raises ConfigError."""
+def read_yaml(path: str | Path) -> dict[Any, Any]:
+    """The mapping in a YAML file, as it stands there, without aliases. Raises ConfigError."""
     try:
-        if not aliases:
-            refuse_aliases(Path(path).read_bytes())
+        refuse_aliases(Path(path).read_bytes())
         node = OmegaConf.to_container(OmegaConf.load(path))
     except UNREADABLE as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
@@ -220,6 +220,18 @@ class SuiteSource(ConfigSource):
         return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
 
 
+class OwnSource(FileConfigSource):
+    """Where Hydra finds the files of `--config-dir`, which are read as a run's stored configuration is."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "own"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        read_yaml(Path(self.path) / self._normalize_file_name(config_path))
+        return super().load_config(config_path)
+
+
 def _plain(task: str) -> str:
     """`CartPole-v1` -> `cartpole`: lower case, without version and punctuation."""
     return re.sub(r"[\W_]", "", re.sub(r"-v\d+$", "", task.lower()))
@@ -229,8 +241,7 @@ class _Composer:
     """Hydra, initialised on the config directories: parses and checks overrides, and composes."""
 
     def __init__(self, own: Path | None):
-        self.own = own
-        self.search = [f"hydra.searchpath=['file://{own.resolve()}','suites://']"] if own else []
+        self.search = [f"hydra.searchpath=['own://{own.resolve()}','suites://']"] if own else []
         self.loader = GlobalHydra.instance().config_loader()
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -294,15 +305,18 @@ class _Composer:
         """The composed tree; with `hydra`, Hydra's own settings are in it."""
         try:
             return compose(PRIMARY, self.search + [_line(o) for o in overrides], return_hydra_config=hydra)
+        except ConfigError:
+            raise
         except (HydraException, *UNREADABLE) as error:
-            raise _retold(error, self.own) from None
+            raise _retold(error) from None
 
 
 @contextmanager
 def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
     """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
     ConfigStore.instance().store(name="schema", node=Config)
-    Plugins.instance().register(SuiteSource)
+    for source in (SuiteSource, OwnSource):
+        Plugins.instance().register(source)
     own = Path(config_dir) if config_dir else None
     if own and not own.is_dir():
         raise ConfigError(f"The config directory {config_dir} does not exist.")
@@ -407,8 +421,8 @@ def _no_value(section: str) -> ConfigError:
     return ConfigError(f"{section} is a group of keys, not a value; set one of {members}.")
 
 
-def _retold(error: Exception, own: Path | None = None) -> ConfigError:
-    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, or else about a file below `own`."""
+def _retold(error: Exception) -> ConfigError:
+    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, where it says which."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__ or cause.__context__
@@ -417,11 +431,6 @@ def _retold(error: Exception, own: Path | None = None) -> ConfigError:
         return unknown_key(key)
     if isinstance(cause, ValidationError) and key in knobs():
         return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {shown(cause.value)}.")
-    try:
-        for file in sorted(own.rglob("*.yaml")) if own else []:
-            read_yaml(file)
-    except ConfigError as found:
-        return found
     where = re.search(r"full_key: ([\w.]+)", str(error))
     return ConfigError(f"{where[1]}: {_one_line(error)}" if where else _one_line(cause or error))
 
