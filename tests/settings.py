@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -45,14 +44,6 @@ def complaint(*overrides: str) -> str:
     return message
 
 
-def put(config: Config, key: str, value: object) -> None:
-    """Set `key` ("system.learners") unchecked."""
-    owner, _, leaf = key.rpartition(".")
-    setattr(attrgetter(owner)(config) if owner else config, leaf, value)
-
-
 def with_value(key: str, value: object) -> Config:
     """The default configuration with one other value, unchecked."""
-    config = Config()
-    put(config, key, value)
-    return config
+    return Config().replace({key: value})

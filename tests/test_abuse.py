@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from commands import REPOSITORY, SCRIPTS, call
 from host_env import Clockwork, ClockworkPool
+from settings import with_value
 from training import clockwork, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer
-from stellaris_jax.config.compose import from_yaml, to_yaml
 from stellaris_jax.config.schema import RunError
+from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostStep
 from stellaris_jax.envs.registry import register
@@ -70,8 +71,7 @@ def test_aliases_are_refused(tmp_path: Path) -> None:
 
 def test_directories_too_deep_are_one_sentence() -> None:
     """Python makes the directories around one by calling itself."""
-    chosen = Config()
-    chosen.run.dir = "/nowhere/" * 1500
+    chosen = with_value("run.dir", "/nowhere/" * 1500)
     with pytest.raises(ConfigError, match="cannot be made"), run_directory(chosen):
         pass
 

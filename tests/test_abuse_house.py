@@ -20,9 +20,9 @@ import gym_lab  # noqa: F401  (its environments are registered)
 from commands import REPOSITORY, SCRIPTS, wait_for_checkpoints
 
 from stellaris_jax import Admission, ConfigError, Delay, Rule, Scaling, check_env, knob, load_config, register, train
-from stellaris_jax.config.compose import to_yaml
 from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import RunError
+from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.envs.suites.gymnasium import make
 from stellaris_jax.report.sweep import report
 from stellaris_jax.timeline import Timeline

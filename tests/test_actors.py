@@ -102,7 +102,7 @@ def test_fragments_are_what_the_environments_did(overlap: str) -> None:
 def test_bootstrap_and_masks_against_numpy() -> None:
     """Every episode of a host trajectory alone, its last step bootstrapped from its own final observation."""
     env, settings = Clockwork(), clockwork("env.overlap=false", "env.normalize_observation=false")
-    settings.env.normalize_reward = False
+    settings = settings.replace({"env.normalize_reward": False})
     network = ActorCritic(env.observation_space, env.action_space, settings.network)
     actors = Actors(env, network, settings, [0], threading.Event())
     actors.open(0)

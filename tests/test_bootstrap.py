@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -55,8 +56,7 @@ def roll(env: AutoResetEnv, network: ActorCritic, params: jax.Array) -> tuple[Tr
 
 def roll_host(env: HostEnv, network: ActorCritic, params: jax.Array, config: EnvConfig) -> tuple[Trajectory, Any]:
     """The same through the actors: there the row after a step holds what it led to."""
-    config.num_envs = N
-    actors = Actors(env, network, Config(env=config, algorithm=ALGORITHM), [0], Event())
+    actors = Actors(env, network, Config(env=replace(config, num_envs=N), algorithm=ALGORITHM), [0], Event())
     normalizers = jax.tree.map(lambda x: np.asarray(x)[None], init_normalizers(env.observation_space))
     actors.open(0)
     actors.request(Behaviour([0], np.asarray(params)[None], normalizers))

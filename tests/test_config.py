@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from dataclasses import FrozenInstanceError
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from settings import complaint, put, with_value
+from settings import complaint, with_value
 
-from stellaris_jax.config.compose import choices, compose_config, from_yaml, to_yaml
+from stellaris_jax.config.compose import choices, compose_config
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.config.stored import from_yaml, to_yaml
+from stellaris_jax.config.tree import Config, EnvConfig, knobs
 from stellaris_jax.training.loading import load_config, validate
 
 # Precedence
@@ -29,10 +33,10 @@ def test_later_layers_override_earlier_ones() -> None:
 
 def test_chosen_network_overrides_that_of_the_environment() -> None:
     """`hidden` and `activation` are tuned for brax/hopper and MinAtar; keys on the command line still come last."""
-    assert load_config(["env=brax/hopper"]).network.hidden == [256, 256]
-    assert load_config(["network=mlp", "env=brax/hopper"]).network.hidden == [64, 64]
+    assert load_config(["env=brax/hopper"]).network.hidden == (256, 256)
+    assert load_config(["network=mlp", "env=brax/hopper"]).network.hidden == (64, 64)
     config = load_config(["network.hidden=[32]", "network=minatar_cnn", "env=gymnax/breakout_minatar"])
-    assert (config.network.torso, config.network.hidden, config.network.shared) == ("minatar_cnn", [32], True)
+    assert (config.network.torso, config.network.hidden, config.network.shared) == ("minatar_cnn", (32,), True)
     assert (config.algorithm.learning_rate, config.network.init) == (2.5e-3, "orthogonal")
 
 
@@ -211,8 +215,7 @@ def test_ranges(key: str, accepted: list[object], refused: list[object]) -> None
 def test_options_are_checked(section: str, name: str, option: str, accepted: list, refused: list) -> None:
     key = {"system": "system.rule", "scaling": "scaling.rule"}.get(section, f"{section}.kind")
     for value in (*accepted, *refused):
-        config = with_value(key, name)
-        put(config, f"{section}.options", {option: value})
+        config = with_value(key, name).replace({f"{section}.options": {option: value}})
         if value in accepted:
             validate(config)
         else:
@@ -239,7 +242,7 @@ def test_where_an_option_is_now(override: str, meant: str) -> None:
 @pytest.mark.parametrize("key", list(knobs()))
 def test_every_key_refuses_another_type(key: str) -> None:
     """From Python, where nothing but `validate` stands between a wrong type and the engine."""
-    for value in (object(), ("a",)) if knobs()[key].kind == float | None else (None, object(), ("a",)):
+    for value in (object(), ("a", 1)) if knobs()[key].kind == float | None else (None, object(), ("a", 1)):
         with pytest.raises(ConfigError, match=f"^{key} must be "):
             validate(with_value(key, value))
 
@@ -291,9 +294,31 @@ def test_values_as_people_write_them() -> None:
     assert "1.5" in complaint("total_steps=1.5")
 
 
-def test_instances_do_not_share_their_mappings() -> None:
-    Config().env.kwargs["x"] = 1
-    assert Config().env.kwargs == {} == load_config().env.kwargs
+def test_configurations_never_change() -> None:
+    config = Config(env=EnvConfig(kwargs={"deep": {"list": [1, {"x": 2}]}}))
+    with pytest.raises(FrozenInstanceError):
+        config.seed = 1
+    with pytest.raises(FrozenInstanceError):
+        config.env.num_envs = 1
+    for mapping in (config.env.kwargs, config.env.kwargs["deep"], config.env.kwargs["deep"]["list"][1]):
+        for change in ("update", "pop", "popitem", "clear", "setdefault", "__setitem__", "__delitem__", "__ior__"):
+            with pytest.raises(TypeError, match="never changed"):
+                getattr(mapping, change)("x", 1)
+    for other in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config), config.replace({})):
+        assert other == config and hash(other) == hash(config)
+    given = {"x": [1]}
+    made = Config().replace({"env.kwargs": given})
+    given["x"].append(2)
+    assert made.env.kwargs == {"x": (1,)} and Config().env.kwargs == {} == load_config().env.kwargs
+
+
+def test_replaced_values() -> None:
+    config = Config().replace({"seed": 3, "env.kwargs.a.b": 1, "env.kwargs.c": 2, "delays.learner.options.sigma": 0.5})
+    assert config.env.kwargs == {"a": {"b": 1}, "c": 2} and config.delays.learner.options == {"sigma": 0.5}
+    assert config.replace({"seed": 0, "env.kwargs": {}, "delays.learner.options": {}}) == Config()
+    for key, meant in (("algorithm.gama", "algorithm.gamma"), ("sed", "seed"), ("seed.x", "")):
+        with pytest.raises(ConfigError, match=rf"{key} is not a config key.*{meant}"):
+            Config().replace({key: 1})
 
 
 # Run directories
@@ -307,9 +332,9 @@ def values(kind: object) -> st.SearchStrategy[object]:
         float: numbers,
         bool: st.booleans(),
         str: text,
-        list[int]: st.lists(st.integers()),
-        list[float]: st.lists(numbers),
-        list[str]: st.lists(text),
+        tuple[int, ...]: st.lists(st.integers()),
+        tuple[float, ...]: st.lists(numbers),
+        tuple[str, ...]: st.lists(text),
         float | None: st.none() | numbers,
     }.get(kind, st.dictionaries(text.filter(str.isidentifier), st.one_of(st.integers(), numbers, text)))  # type: ignore[call-overload]
 
@@ -319,10 +344,9 @@ def values(kind: object) -> st.SearchStrategy[object]:
 def test_yaml_round_trip_is_exact(data: st.DataObject) -> None:
     import tempfile
 
-    config = Config()
     keys = [key for key in knobs() if key != "plugins"]  # which would be imported
-    for key in data.draw(st.lists(st.sampled_from(keys), unique=True, max_size=12)):
-        put(config, key, data.draw(values(knobs()[key].kind)))
+    chosen = data.draw(st.lists(st.sampled_from(keys), unique=True, max_size=12))
+    config = Config().replace({key: data.draw(values(knobs()[key].kind)) for key in chosen})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(to_yaml(config), encoding="utf-8")

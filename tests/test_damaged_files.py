@@ -11,7 +11,7 @@ from scenarios import scheduler
 from settings import complaint
 
 from stellaris_jax import ConfigError, load_config, load_policy
-from stellaris_jax.config.compose import from_yaml, to_yaml
+from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.scaling import Scheduler
 

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from settings import put
 
 from stellaris_jax import Config, ConfigError, Trainer
 from stellaris_jax.agent.networks import ActorCritic
@@ -61,9 +60,9 @@ def fitting(r: random.Random, entry: Knob) -> Any:
         float: r.choice([ordinary, *NUMBERS]),
         bool: r.random() < 0.5,
         str: r.choice(TEXTS),
-        list[int]: [int(10 ** r.uniform(0, 6)) for _ in range(r.randint(0, 4))],
-        list[float]: [10 ** r.uniform(-9, 30) for _ in range(r.randint(0, 4))],
-        list[str]: [r.choice(TEXTS) for _ in range(r.randint(0, 2))],
+        tuple[int, ...]: [int(10 ** r.uniform(0, 6)) for _ in range(r.randint(0, 4))],
+        tuple[float, ...]: [10 ** r.uniform(-9, 30) for _ in range(r.randint(0, 4))],
+        tuple[str, ...]: [r.choice(TEXTS) for _ in range(r.randint(0, 2))],
         float | None: r.choice([None, ordinary, *NUMBERS]),
         dict[str, Any]: {r.choice([*TEXTS, "start_pool"]): anything(r)},
     }[entry.kind]
@@ -140,9 +139,8 @@ def test_values_set_from_python() -> None:
     accepted = refused = 0
     for seed in range(200):
         r = random.Random(seed)
-        config = Config()
-        for key in r.sample(list(knobs()), r.choice([1, 1, 2, 3])):
-            put(config, key, fitting(r, knobs()[key]))
+        keys = r.sample(list(knobs()), r.choice([1, 1, 2, 3]))
+        config = Config().replace({key: fitting(r, knobs()[key]) for key in keys})
         with little_is_done() as compiled:
             try:
                 consider(config)
@@ -184,11 +182,8 @@ def test_what_is_accepted_is_trained() -> None:
     trained = 0
     for seed in range(1000):
         r = random.Random(seed)
-        config = Config()
-        for key in r.sample(list(knobs()), 3):
-            put(config, key, fitting(r, knobs()[key]))
-        for key, value in small.items():
-            put(config, key, value)
+        values = {key: fitting(r, knobs()[key]) for key in r.sample(list(knobs()), 3)}
+        config = Config().replace({**values, **small})
         try:
             consider(config)
         except ConfigError:

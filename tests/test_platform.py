@@ -84,8 +84,9 @@ def test_failures_strike_at_their_rate_and_are_retried() -> None:
 )
 def test_containers_start_warm_or_cold(prewarm: bool, keep_alive: float, cold: int) -> None:
     """3 rounds of two groups of 4 learners; actors work 10 s, learners 1, 2, 3 and 4 s, so they idle 3 s at most."""
-    platform = PlatformConfig(actors=1, prewarm=prewarm, keep_alive=keep_alive, cold_start=1.5, warm_start=0.25)
-    platform.actor_cold_start = 0.0
+    platform = PlatformConfig(
+        actors=1, prewarm=prewarm, keep_alive=keep_alive, cold_start=1.5, warm_start=0.25, actor_cold_start=0.0
+    )
     timeline = simulate(
         "allreduce",
         learners=4,

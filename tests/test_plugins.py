@@ -150,7 +150,7 @@ def test_plugins_are_stored_where_they_are(tmp_path: Path, monkeypatch: pytest.M
     """A run may be resumed from elsewhere."""
     (tmp_path / "nothing.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    assert load_config(["plugins=[nothing.py]"]).plugins == [str(tmp_path / "nothing.py")]
+    assert load_config(["plugins=[nothing.py]"]).plugins == (str(tmp_path / "nothing.py"),)
 
 
 def test_everything_registered_can_be_asked_for_its_options() -> None:

@@ -21,8 +21,8 @@ from stellaris_jax.training.policy import Policy
 
 def make(observation: Box, action: Space) -> Policy:
     """A policy of random parameters that has seen some observations."""
-    config = Config()
-    config.network.hidden, config.env.normalize_observation = [8], observation.dtype == "float32"
+    floats = observation.dtype == "float32"
+    config = Config().replace({"network.hidden": (8,), "env.normalize_observation": floats})
     network = ActorCritic(observation, action, config.network)
     params = network.init(jax.random.key(0))
     params += 0.3 * jax.random.normal(jax.random.key(1), params.shape)

@@ -20,7 +20,7 @@ from stellaris_jax.agent.losses.gae import gae, linear_recurrence
 from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.distributions import Categorical
-from stellaris_jax.config.tree import AlgorithmConfig, Config, EnvConfig, NetworkConfig, SystemConfig
+from stellaris_jax.config.tree import AlgorithmConfig, Config, EngineConfig, EnvConfig, NetworkConfig, SystemConfig
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
 from stellaris_jax.engine.rollout import Trajectory, rollout
 from stellaris_jax.engine.static import Static
@@ -223,8 +223,8 @@ CONFIG = Config(
         rollout_length=16, epochs=2, minibatches=4, learning_rate=3e-3, kl_coefficient=0.2, entropy_coefficient=0.01
     ),
     system=SystemConfig(truncation="none", versions=4),
+    engine=EngineConfig(chunk_rounds=ROUNDS),
 )
-CONFIG.engine.chunk_rounds = ROUNDS
 GRADIENTS = CONFIG.algorithm.epochs * CONFIG.algorithm.minibatches
 SAMPLES = CONFIG.env.num_envs * CONFIG.algorithm.rollout_length
 CUT = Cut(CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, CONFIG.algorithm.rollout_length, CONFIG.env.num_envs)

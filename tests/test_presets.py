@@ -110,8 +110,8 @@ def test_experiments_are_table_iii(choice: str) -> None:
 def test_rounds_of_minionsrl_take_what_the_paper_says() -> None:
     """About 5 s with one actor and 9 s with 32 on MuJoCo, 25 s and 45 s on Atari (AAAI'24, section 5)."""
     for env, one, many in (("hopper", 5.0, 9.0), ("qbert", 25.0, 45.0)):
-        config = load_config([f"experiment=minionsrl/{env}"])
-        config.delays.learner.kind = config.delays.actor.kind = "constant"
+        constant = {"delays.learner.kind": "constant", "delays.actor.kind": "constant"}
+        config = load_config([f"experiment=minionsrl/{env}"]).replace(constant)
         algorithm, timeline = config.algorithm, Timeline.of(config, 0)
         for actors, seconds in ((1, one), (32, many)):
             begin = timeline.usage.seconds

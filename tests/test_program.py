@@ -20,8 +20,8 @@ from benchmarks import throughput as benchmark
 from stellaris_jax import ConfigError, load_config
 from stellaris_jax.cli import program
 from stellaris_jax.cli import train as cli
-from stellaris_jax.config.compose import to_yaml
 from stellaris_jax.config.options import option_keys
+from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import knobs
 from stellaris_jax.report.telemetry.progress import LiveDisplay
 

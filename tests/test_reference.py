@@ -25,6 +25,7 @@ from stellaris_jax.config.tree import (
     DelaysConfig,
     EngineConfig,
     EnvConfig,
+    NetworkConfig,
     PlatformConfig,
     SystemConfig,
 )
@@ -199,16 +200,19 @@ class Bench:
         versions: int = 16,
         algorithm: str = "ppo",
     ):
-        self.config = Config(num_seeds=seeds, env=replace(env or EnvConfig(), num_envs=8))
-        self.config.network.hidden = [8]
-        self.config.algorithm = AlgorithmConfig(
-            algorithm, rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2,
-            target_interval=3, c_bar=1.05, impact_ratio=1.01,
+        self.config = Config(
+            num_seeds=seeds,
+            env=replace(env or EnvConfig(), num_envs=8),
+            network=NetworkConfig(hidden=(8,)),
+            algorithm=AlgorithmConfig(
+                algorithm, rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2,
+                target_interval=3, c_bar=1.05, impact_ratio=1.01,
+            ),
+            # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
+            system=system_of(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02),
+            engine=EngineConfig(lanes, devices),
         )  # fmt: skip
         self.orders = sequence_orders if register.algorithm[algorithm].sequences else minibatch_orders
-        # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
-        self.config.system = system_of(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02)
-        self.config.engine = EngineConfig(lanes, devices)
         # One program for all systems of a bench: they have 8 learners at most, and some are pipelined.
         static = replace(
             Static.of(self.config),

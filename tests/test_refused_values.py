@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import numpy as np
 import pytest
-from settings import complaint, put, with_value
+from settings import complaint, with_value
 
 from stellaris_jax import Config, ConfigError, Trainer, load_config
 from stellaris_jax.config.schema import shown
@@ -23,7 +23,7 @@ NUMBERS = [key for key, entry in knobs().items() if entry.kind in (float, list[f
 def test_numbers_are_finite(key: str) -> None:
     for value in (math.nan, math.inf, -math.inf, 1e39, 10**400):
         with pytest.raises(ConfigError, match=f"^{key} must "):
-            validate(with_value(key, [value] if isinstance(attrgetter(key)(Config()), list) else value))
+            validate(with_value(key, [value] if isinstance(attrgetter(key)(Config()), tuple) else value))
 
 
 @pytest.mark.parametrize("key", [key for key, entry in knobs().items() if entry.kind is int])
@@ -104,9 +104,7 @@ def test_time_that_never_ends(override: str) -> None:
     ],
 )
 def test_the_worst_delays_accepted_end(changes: dict) -> None:
-    config = Config()
-    for key, value in changes.items():
-        put(config, key, value)
+    config = Config().replace(changes)
     validate(config)
     usage = [Timeline.of(config, seed).next_round().usage for seed in range(20)]
     assert all(math.isfinite(seen.seconds) and seen.gradients == 16 for seen in usage)

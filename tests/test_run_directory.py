@@ -90,7 +90,7 @@ def four_processes(code: str, *arguments: str) -> list[str]:
 def test_directories_of_one_second_are_reserved(tmp_path: Path) -> None:
     names = four_processes(
         "from stellaris_jax.config.tree import Config; from stellaris_jax.training.rundir import run_directory\n"
-        "config = Config(); config.env.name = 'gymnax/CartPole-v1'; print('ready', flush=True); input()\n"
+        "config = Config(); print('ready', flush=True); input()\n"
         "with run_directory(config) as path: (path / 'mine').write_text(sys.argv[1])"
     )
     marks = {(tmp_path / "runs" / name / "mine").read_text() for name in names}
@@ -204,9 +204,7 @@ def test_commands_are_plain_where_names_are() -> None:
 def test_a_run_goes_on_by_the_command_it_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a directory with everything in its name that shells, Hydra or Orbax read more into."""
     name = 'it\'s "a" [1]*? $x `y` #;&|<>(),={}~!%@^é'
-    config = tiny(steps(2))
-    config.run.dir = name
-    train(config)
+    train(tiny(steps(2)).replace({"run.dir": name}))
     _, printed = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("go on")).split("  ", 1)
     words = shlex.split(printed)
     assert words[:2] == shlex.split(command("train"))

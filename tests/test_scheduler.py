@@ -188,8 +188,7 @@ register("test/phases", Phases)
 def test_a_trained_scheduler_finds_the_best_schedule() -> None:
     """Our own PPO, with the settings of `env=job/training`, on a job whose best schedule is known."""
     settings_ = load_config(["env=job/training", "env.name=test/phases", "system=central", "total_steps=30_720"])
-    settings_.env.kwargs = {}
-    trainer = Trainer(settings_)
+    trainer = Trainer(settings_.replace({"env.kwargs": {}}))
     trainer.run()
     normalizers = jax.tree.map(lambda x: x[0], trainer.state.normalizers)
     policy = Policy(trainer.network, trainer.state.params[0], normalizers, trainer.config)

@@ -12,7 +12,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stellaris_jax.cli import program
 from stellaris_jax.config.schema import RunError
@@ -45,9 +45,10 @@ def _main(argv: Sequence[str] | None) -> None:
 
     if arguments.video is not None:
         checked(arguments.video)
-    trainer = open_run(arguments.run_dir)
+    values: dict[str, Any] = {"evaluation.episodes": arguments.episodes} if arguments.video is None else {}
     if arguments.greedy or arguments.sample:
-        trainer.config.evaluation.greedy = arguments.greedy
+        values["evaluation.greedy"] = arguments.greedy
+    trainer = open_run(arguments.run_dir, values)
     (evaluate if arguments.video is None else film)(trainer, arguments)
 
 
@@ -55,10 +56,7 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Print what episodes of all trained seeds return."""
     from stellaris_jax.report.telemetry.format import basis, over_seeds, significant
     from stellaris_jax.report.telemetry.jsonl import plain
-    from stellaris_jax.training.footprint import check_run
 
-    trainer.config.evaluation.episodes = arguments.episodes
-    check_run(trainer.config, trainer.env, trainer.network)
     result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
     mean, ci95 = result.mean_ci95()
     if not math.isfinite(mean):

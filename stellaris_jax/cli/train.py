@@ -174,7 +174,7 @@ def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str 
     def run_point(_: DictConfig) -> Any:
         job = HydraConfig.get()
         config = load_config(job.overrides.task, config_dir)
-        config.run.dir = config.run.dir or str(Path(job.sweep.dir) / job.sweep.subdir)
+        config = config.replace({"run.dir": config.run.dir or str(Path(job.sweep.dir) / job.sweep.subdir)})
 
         def run_task() -> None:
             print(f"point {job.job.num + 1} of {len(sweep.points)}: {' '.join(job.overrides.task)}", flush=True)

@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, get_origin
+from typing import NamedTuple, get_origin
 
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
@@ -27,14 +26,14 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+from omegaconf.errors import OmegaConfBaseException
 
 from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.options import unknown_key
-from stellaris_jax.config.schema import DEEPEST, KINDS, ConfigError, Knob, check_text, shown
+from stellaris_jax.config.schema import ConfigError, Knob, shown
+from stellaris_jax.config.stored import UNREADABLE, from_yaml, no_value, read_yaml, retold, schema, typed
 from stellaris_jax.config.tree import Config, knobs, sections
-from stellaris_jax.registry import RegistrationError, load_plugins
 
 GROUPS = (
     "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
@@ -50,18 +49,11 @@ RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run
 
 PRIMARY = "train"
 
-LAST = "resume"
-"""The key that `to_yaml` writes last, so that a file without it has been cut off."""
-
 MOST_POINTS = 10_000
 """Points of a sweep."""
 
 LONGEST_LINE = 100_000
 """Characters of an override; Hydra reads a million in minutes."""
-
-UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
-"""What reading a file that is no YAML, or no configuration, raises."""
-
 
 def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
     """Compose a configuration whose keys and types are right; what they mean may not be (see `load_config`).
@@ -81,7 +73,7 @@ def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None 
                     f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
                 )
         resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
-        return _resumed(resumed[-1], parsed) if resumed else _typed(hydra.compose(parsed))
+        return _resumed(resumed[-1], parsed) if resumed else typed(hydra.compose(parsed))
 
 
 class Sweep(NamedTuple):
@@ -115,71 +107,6 @@ def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
     """The files of a config group such as `system`; those in folders as folder/name."""
     with _composer(config_dir) as hydra:
         return hydra.choices(group)
-
-
-def to_yaml(config: Config) -> str:
-    """The configuration as YAML, from which `from_yaml` makes an equal one."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
-
-
-def from_yaml(path: str | Path) -> Config:
-    """Read what `to_yaml` wrote. Keys that an earlier version lacked have their defaults. Raises ConfigError.
-
-    A file is read as it stands: what refers to something else, such as `${oc.env:HOME}` or an alias, is refused, not
-    looked up.
-    """
-    node = read_yaml(path)
-    if not node:
-        raise ConfigError(f"{path} cannot be read as a configuration: there are no keys in it.")
-    try:
-        for key, text in _texts(node):
-            check_text(key, text)
-        config = _typed(OmegaConf.create(node))
-    except ConfigError as error:
-        moved = isinstance(error.__cause__, RegistrationError) and str(error).endswith("there is no such file.")
-        advice = " Put it back, or write into this file where it is now." if moved else ""
-        raise ConfigError(f"{path}: {error}{advice}") from None
-    if LAST not in node:
-        raise ConfigError(f"{path} is cut off: it has no {LAST}, which it was written with as its last key.")
-    return config
-
-
-def read_yaml(path: str | Path) -> dict[Any, Any]:
-    """The mapping in a YAML file, as it stands there, without aliases. Raises ConfigError."""
-    try:
-        refuse_aliases(Path(path).read_bytes())
-        node = OmegaConf.to_container(OmegaConf.load(path))
-    except UNREADABLE as error:
-        raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
-    if not isinstance(node, dict):
-        raise ConfigError(f"{path} cannot be read as a configuration: it is a list.")
-    return node
-
-
-def refuse_aliases(text: str | bytes) -> None:
-    """Raise ValueError for YAML with aliases: a few lines of them can stand for more than any memory holds.
-
-    Raises RecursionError for YAML that is nested deeper than data of a configuration may be.
-    """
-    depth = 0
-    for event in yaml.parse(text):
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"line {event.start_mark.line + 1} has an alias, *{event.anchor}")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > 2 * DEEPEST:
-            raise RecursionError
-
-
-def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in a tree, with its dotted key."""
-    if isinstance(node, str):
-        yield key, node
-    elif isinstance(node, dict):
-        for name, value in node.items():
-            yield from _texts(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, list):
-        for value in node:
-            yield from _texts(value, key)
 
 
 def shipped_configs() -> Path:
@@ -279,7 +206,7 @@ class _Composer:
                 self._check_choice(key, choice.removeprefix(f"{key}="))
         elif key in sections():
             if not isinstance(override.value(), dict):
-                raise _no_value(key)
+                raise no_value(key)
         elif _knob_of(key) is None:
             raise unknown_key(key)
 
@@ -308,13 +235,13 @@ class _Composer:
         except ConfigError:
             raise
         except (HydraException, *UNREADABLE) as error:
-            raise _retold(error) from None
+            raise retold(error) from None
 
 
 @contextmanager
 def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
     """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
-    ConfigStore.instance().store(name="schema", node=Config)
+    ConfigStore.instance().store(name="schema", node=schema())
     for source in (SuiteSource, OwnSource):
         Plugins.instance().register(source)
     own = Path(config_dir) if config_dir else None
@@ -369,23 +296,6 @@ def _values(override: Override) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
 
 
-def _typed(node: DictConfig) -> Config:
-    """The dataclasses of a composed or loaded tree."""
-    for key in sections():
-        if not isinstance(OmegaConf.select(node, key, default=DictConfig({})), DictConfig):
-            raise _no_value(key)
-    try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), node))
-    except OmegaConfBaseException as error:
-        raise _retold(error) from None
-    assert isinstance(config, Config)
-    try:
-        config.plugins = load_plugins(config.plugins)
-    except RegistrationError as error:
-        raise ConfigError(f"{error}.") from error
-    return config
-
-
 def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     """The stored configuration of a run, with those overrides that may change."""
     if not directory:
@@ -394,7 +304,7 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     if not os.path.isfile(path):  # nor where the path is too long to be one
         raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
     stored = from_yaml(path)
-    node = OmegaConf.structured(stored)
+    node = schema(stored)
     for override in overrides:
         key = override.key_or_group
         if key == "resume":  # a name, whatever is in it
@@ -404,39 +314,11 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
         try:
             OmegaConf.update(node, key, override.value())
         except OmegaConfBaseException as error:
-            raise _retold(error) from None
-    config = _typed(node)
-    config.run.dir = config.resume = directory
+            raise retold(error) from None
+    config = typed(node).replace({"run.dir": directory, "resume": directory})
     if stored.algorithm.anneal and config.rounds != stored.rounds:
         raise ConfigError(
             f"total_steps={config.total_steps} is not possible: algorithm.anneal=true lowers the learning rate of "
             f"{directory} to zero at total_steps={stored.total_steps}, and that schedule is kept."
         )
     return config
-
-
-def _no_value(section: str) -> ConfigError:
-    """The error for a group of keys that has been given a value."""
-    members = ", ".join(name for name in knobs() if name.startswith(f"{section}."))
-    return ConfigError(f"{section} is a group of keys, not a value; set one of {members}.")
-
-
-def _retold(error: Exception) -> ConfigError:
-    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, where it says which."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OmegaConfBaseException):
-        cause = cause.__cause__ or cause.__context__
-    key = re.sub(r"\[.*", "", str(cause.full_key)) if cause else ""
-    if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and key:
-        return unknown_key(key)
-    if isinstance(cause, ValidationError) and key in knobs():
-        return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {shown(cause.value)}.")
-    where = re.search(r"full_key: ([\w.]+)", str(error))
-    return ConfigError(f"{where[1]}: {_one_line(error)}" if where else _one_line(cause or error))
-
-
-def _one_line(error: BaseException) -> str:
-    """The message without the details OmegaConf adds on lines of their own."""
-    if isinstance(error, RecursionError):
-        return "it holds itself, or is nested too deeply."
-    return " ".join(re.sub(r"\n\s+\w+: .*|\n\s*\w+=.*", "", str(error)).split()).rstrip(".") + "."

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, get_type_hints
 
 from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import KINDS, ConfigError, Knob, shown
+from stellaris_jax.config.schema import KINDS, ConfigError, Knob, frozen, shown
 from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.registry import Kind, RegistrationError, register
 
@@ -124,14 +124,18 @@ def options_of(thing: Any) -> dict[str, Option]:
 def completed(thing: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The values of all options of something registered: those given, else defaults. What it does not know is left out.
 
-    Numbers are of the kind that the option has: 1e3 is an integer where one is asked for, and 1 a float.
+    Numbers are of the kind that the option has: 1e3 is an integer where one is asked for, and 1 a float; lists are
+    tuples.
     """
-    return {name: _number(option, given.get(name, option.default)) for name, option in options_of(thing).items()}
+    values = {name: frozen(given.get(name, option.default)) for name, option in options_of(thing).items()}
+    return {name: _number(option, values[name]) for name, option in options_of(thing).items()}
 
 
 def _number(option: Option, value: Any) -> Any:
     if option.knob.kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if option.knob.kind == tuple[float, ...] and isinstance(value, tuple):
+        return tuple(float(number) if type(number) is int else number for number in value)
     if option.knob.kind is int and isinstance(value, float) and value.is_integer():
         return int(value)
     return value
@@ -167,17 +171,19 @@ PLACES = (
 )
 
 
-def complete(config: Config) -> None:
-    """Write out the options of everything that a configuration names. Raises ConfigError for one that nothing has.
+def complete(config: Config) -> Config:
+    """The configuration with the options of everything that it names written out.
 
-    An option of another rule than the one in force, which a preset may bring along, is left out.
+    An option of another rule than the one in force, which a preset may bring along, is left out. Raises ConfigError for
+    an option that nothing has, or whose value is not accepted.
     """
     check_options(config)
+    values = {}
     for places, things in _named(config):
-        given = places[0].options(config)
-        options = {name: value for thing in things for name, value in completed(thing, given).items()}
-        given.clear()
-        given.update(options)
+        key = f"{places[0].section}.options"
+        if isinstance(given := attrgetter(key)(config), dict):  # of anything else the check of its knob speaks
+            values[key] = {name: value for thing in things for name, value in completed(thing, given).items()}
+    return config.replace(values)
 
 
 def check_options(config: Config) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.registry import register
@@ -28,7 +28,7 @@ class RunError(RuntimeError):
 
 
 def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "", kind: str = "") -> Any:
-    """A config field with its help text. Mutable defaults (dict, list) are copied per instance.
+    """A config field with its help text.
 
     Args:
       choices: the words accepted, where they are few.
@@ -36,14 +36,60 @@ def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str 
       kind: the kind of registered things (see `stellaris_jax.registry`) whose names are accepted.
     """
     metadata = {"help": help, "choices": choices, "within": within, "registered": kind}
-    if isinstance(default, (dict, list)):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    if isinstance(default, dict):  # which a dataclass refuses for a default, and OmegaConf where it is frozen
+        return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
 def group(kind: type, help: str, **defaults: Any) -> Any:
     """A nested group of config fields; `defaults` are of some of its members."""
     return field(default_factory=lambda: kind(**defaults), metadata={"help": help})
+
+
+class Mapping(dict[str, Any]):
+    """A mapping of a configuration, which is never changed; what is in it is frozen, too (see `frozen`)."""
+
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        raise TypeError("a configuration is never changed; make another, by config.replace({key: value})")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type[Mapping], tuple[dict[str, Any]]]:
+        return Mapping, (dict(self),)
+
+
+def frozen(value: Any, depth: int = 0) -> Any:
+    """Data that cannot be changed: lists are tuples, and mappings `Mapping`s, as deep as data may be nested."""
+    if isinstance(value, list | tuple) and depth <= DEEPEST:
+        return tuple(frozen(element, depth + 1) for element in value)
+    if isinstance(value, dict) and depth <= DEEPEST:
+        return Mapping({name: frozen(element, depth + 1) for name, element in value.items()})
+    return value
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A copy of frozen data, or of a part of a configuration, in lists and dictionaries."""
+    if isinstance(value, Section):
+        return {entry.name: plain(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, list | tuple) and depth <= DEEPEST:
+        return [plain(element, depth + 1) for element in value]
+    if isinstance(value, dict) and depth <= DEEPEST:
+        return {name: plain(element, depth + 1) for name, element in value.items()}
+    return value
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a configuration: a dataclass of knobs, which is never changed, and can be hashed."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, list | tuple | dict):
+                object.__setattr__(self, entry.name, frozen(value))
 
 
 LAST_SEED = 2**32 - 1
@@ -57,9 +103,9 @@ KINDS = {
     float: "a number",
     bool: "true or false",
     str: "text",
-    list[int]: "a list of integers",
-    list[float]: "a list of numbers",
-    list[str]: "a list of texts",
+    tuple[int, ...]: "a list of integers",
+    tuple[float, ...]: "a list of numbers",
+    tuple[str, ...]: "a list of texts",
     dict[str, Any]: "a mapping",
     float | None: "a number, or null",
 }
@@ -84,16 +130,16 @@ class Knob:
     def check(self, value: Any) -> None:
         """Raise ConfigError unless `value` has the right type and is one of the values accepted."""
         if not _is_kind(value, self.kind):
-            raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {shown(value)}.")
+            raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {shown(plain(value))}.")
         check_data(self.key, value)
         if self.kind is float and isinstance(value, int) and abs(value) >= 2**31:
             # From Python; whatever is composed is a float. JAX computes with integers of 32 bits.
             raise ConfigError(f"{self.key} must be written as a float, {float(value):g}, not as the integer {value}.")
-        for word in (value if isinstance(value, list) else [value]) if self.choices or self.registered else []:
+        for word in (value if isinstance(value, tuple) else [value]) if self.choices or self.registered else []:
             if word not in self.names:
                 meant = did_you_mean(word, self.names)
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(word)}{meant}")
-        for number in (value if isinstance(value, list) else [value]) if self.within and value is not None else []:
+        for number in (value if isinstance(value, tuple) else [value]) if self.within and value is not None else []:
             if not _is_within(number, self.within):
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}.")
 
@@ -101,7 +147,7 @@ class Knob:
     def accepted(self) -> str:
         """The values accepted, in words; empty where any of the right type is."""
         if self.names:
-            return f"{'some' if self.kind == list[str] else 'one'} of {', '.join(self.names)}"
+            return f"{'some' if self.kind == tuple[str, ...] else 'one'} of {', '.join(self.names)}"
         low, _, high = self.within[1:-1].partition(", ")
         if high == "inf":
             return f"at least {low}" if self.within[0] == "[" else f"greater than {low}"
@@ -118,7 +164,7 @@ def check_data(key: str, value: Any, depth: int = 0) -> None:
             raise ConfigError(f"{key} must fit into 64 bits, unlike {shown(value)}.")
     elif isinstance(value, float):
         if not abs(value) <= FLOAT32_MAX:
-            raise ConfigError(f"{key} must be finite and at most {FLOAT32_MAX:.1e}, not {shown(value)}.")
+            raise ConfigError(f"{key} must be finite and at most {FLOAT32_MAX:.1e}, not {shown(plain(value))}.")
     elif isinstance(value, str):
         check_text(key, value)
     elif isinstance(value, dict) and depth < DEEPEST:
@@ -134,7 +180,7 @@ def check_data(key: str, value: Any, depth: int = 0) -> None:
             check_data(key, element, depth + 1)
     elif value is not None:
         deep = f" nested up to {DEEPEST} deep" if depth >= DEEPEST else ""
-        raise ConfigError(f"{key} must be made of numbers, texts, lists and mappings{deep}, not {shown(value)}.")
+        raise ConfigError(f"{key} must be made of numbers, texts, lists and mappings{deep}, not {shown(plain(value))}.")
 
 
 def check_text(key: str, text: str) -> None:
@@ -159,8 +205,8 @@ def _is_kind(value: Any, kind: Any) -> bool:
         return value is None or _is_kind(value, float)
     if kind in (int, float):
         return isinstance(value, (int, kind)) and not isinstance(value, bool)
-    if get_origin(kind) is list:
-        return isinstance(value, list) and all(_is_kind(element, get_args(kind)[0]) for element in value)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is_kind(element, get_args(kind)[0]) for element in value)
     return isinstance(value, get_origin(kind) or kind)
 
 

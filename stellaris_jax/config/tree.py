@@ -1,22 +1,25 @@
 """The typed configuration tree: the schema of `configs/` and its documentation.
 
-Every field carries a help text with its unit and, where it has one, the symbol and equation of the paper
-("Stellaris", SC'24), and the values it accepts. `python scripts/train.py --help` prints them.
+A configuration is never changed: `Config.replace` makes another. Every field carries a help text with its unit and,
+where it has one, the symbol and equation of the paper ("Stellaris", SC'24), and the values it accepts.
+`python scripts/train.py --help` prints them.
 """
 
 # ruff: noqa: RUF009  (`knob` and `group` make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from stellaris_jax.config.schema import Knob, group, knob, walk
+from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.schema import ConfigError, Knob, Section, group, knob, walk
 
 
-@dataclass
-class EnvConfig:
+@dataclass(frozen=True)
+class EnvConfig(Section):
     name: str = knob("gymnax/CartPole-v1", "environment as suite/name, e.g. gymnax/acrobot, brax/reacher")
     num_envs: int = knob(
         16, "environments stepped side by side per seed (N), shared out over the actors", within="[1, inf)"
@@ -38,15 +41,15 @@ class EnvConfig:
     normalize_reward: bool = knob(False, "divide rewards by the running deviation of the discounted return")
 
 
-@dataclass
-class NetworkConfig:
+@dataclass(frozen=True)
+class NetworkConfig(Section):
     torso: str = knob(
         "mlp",
         "layers before the hidden ones: convolutions with ReLUs on images [height, width, channels]; mlp has none",
         kind="torso",
     )
-    hidden: list[int] = knob(
-        [64, 64], "widths of the dense hidden layers after the torso, in units; [] has none", within="[1, inf)"
+    hidden: tuple[int, ...] = knob(
+        (64, 64), "widths of the dense hidden layers after the torso, in units; [] has none", within="[1, inf)"
     )
     activation: str = knob("tanh", "activation of the hidden layers", choices=("tanh", "relu"))
     shared: bool = knob(False, "policy and critic share torso and hidden layers; false gives each its own")
@@ -63,8 +66,8 @@ class NetworkConfig:
     )
 
 
-@dataclass
-class AlgorithmConfig:
+@dataclass(frozen=True)
+class AlgorithmConfig(Section):
     name: str = knob("ppo", "the loss", kind="algorithm")
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
@@ -95,8 +98,8 @@ class AlgorithmConfig:
     impact_ratio: float = knob(2.0, "IMPACT: the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
 
 
-@dataclass
-class SystemConfig:
+@dataclass(frozen=True)
+class SystemConfig(Section):
     name: str = knob("stellaris", "name of the system, for reports")
     rule: str = knob(
         "stellaris",
@@ -142,8 +145,8 @@ class SystemConfig:
     )
 
 
-@dataclass
-class ScalingConfig:
+@dataclass(frozen=True)
+class ScalingConfig(Section):
     name: str = knob("fixed", "name of the rule, for reports")
     rule: str = knob(
         "fixed",
@@ -173,8 +176,8 @@ class ScalingConfig:
     ends: bool = knob(True, "training ends at the target and when the budget is spent; false: rules only know of them")
 
 
-@dataclass
-class PlatformConfig:
+@dataclass(frozen=True)
+class PlatformConfig(Section):
     name: str = knob("regular", "name of the platform, for reports")
     gpus: int = knob(2, "GPUs that host learner functions", within="[1, inf)")
     slots_per_gpu: int = knob(4, "learner functions one GPU holds at a time", within="[1, inf)")
@@ -195,8 +198,8 @@ class PlatformConfig:
     )
 
 
-@dataclass
-class DelayConfig:
+@dataclass(frozen=True)
+class DelayConfig(Section):
     kind: str = knob("constant", "distribution of durations", kind="delay")
     seconds: float = knob(
         1.0, "the constant; the median of lognormal; the minimum of pareto, in seconds", within="[0, inf)"
@@ -204,8 +207,8 @@ class DelayConfig:
     options: dict[str, Any] = knob({}, "options of the distribution, those that have one of a name in brackets")
 
 
-@dataclass
-class DelaysConfig:
+@dataclass(frozen=True)
+class DelaysConfig(Section):
     name: str = knob("lognormal", "name of the delay model, for reports")
     learner: DelayConfig = group(DelayConfig, "one learner invocation: one minibatch gradient")
     actor: DelayConfig = group(DelayConfig, "one actor rolling out its share of a fragment")
@@ -218,8 +221,8 @@ class DelaysConfig:
     )
 
 
-@dataclass
-class PricesConfig:
+@dataclass(frozen=True)
+class PricesConfig(Section):
     name: str = knob("us_east_2", "name of the price book, for reports")
     learner_vm: float = knob(3.06, "dollars per hour of one learner VM", within="[0, inf)")
     learner_vms: int = knob(2, "learner VMs in the cluster", within="[1, inf)")
@@ -240,8 +243,8 @@ class PricesConfig:
     )
 
 
-@dataclass
-class EngineConfig:
+@dataclass(frozen=True)
+class EngineConfig(Section):
     lanes: int = knob(1, "gradients computed side by side on each device", within="[1, inf)")
     devices: int = knob(1, "devices learners and environments are spread over", within="[1, inf)")
     chunk_rounds: int = knob(
@@ -250,15 +253,15 @@ class EngineConfig:
     compile_cache: bool = knob(True, "keep compiled programs on disk for the next run")
 
 
-@dataclass
-class EvaluationConfig:
+@dataclass(frozen=True)
+class EvaluationConfig(Section):
     episodes: int = knob(128, "episodes per evaluation and seed; 0 turns evaluation off", within="[0, inf)")
     points: int = knob(10, "evaluations spread evenly over the run, the last at its end", within="[0, 1e6]")
     greedy: bool = knob(True, "act by the mode of the policy instead of sampling")
 
 
-@dataclass
-class CheckpointConfig:
+@dataclass(frozen=True)
+class CheckpointConfig(Section):
     interval: int = knob(
         0, "rounds between checkpoints, beside those before every evaluation; 0: only those", within="[0, inf)"
     )
@@ -271,20 +274,22 @@ class CheckpointConfig:
     )
 
 
-@dataclass
-class RunConfig:
+@dataclass(frozen=True)
+class RunConfig(Section):
     dir: str = knob("", "run directory; empty means runs/<time>-<name>; one that holds a run is refused")
     name: str = knob("", "label in the default directory's name; empty means <system>-<env>")
-    loggers: list[str] = knob(["tensorboard"], "where metrics go, beside metrics.jsonl and the display", kind="logger")
-    callbacks: list[str] = knob(
-        [], "functions of (round, record, trainer) called after every round; one that returns true ends the run",
+    loggers: tuple[str, ...] = knob(
+        ("tensorboard",), "where metrics go, beside metrics.jsonl and the display", kind="logger"
+    )
+    callbacks: tuple[str, ...] = knob(
+        (), "functions of (round, record, trainer) called after every round; one that returns true ends the run",
         kind="callback",
     )
     progress: bool = knob(True, "live progress display; false prints one line per evaluation")
 
 
-@dataclass
-class Config:
+@dataclass(frozen=True)
+class Config(Section):
     env: EnvConfig = group(EnvConfig, "what is learned")
     network: NetworkConfig = group(NetworkConfig, "actor-critic network")
     algorithm: AlgorithmConfig = group(AlgorithmConfig, "how it is learned")
@@ -300,10 +305,26 @@ class Config:
     seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained", within="[0, inf)")
     num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, inf)")
     total_steps: int = knob(500_000, "env steps per seed at full width, rounded up to whole rounds", within="[1, inf)")
-    plugins: list[str] = knob([], "modules and .py files that register rules, environments and more, imported first")
+    plugins: tuple[str, ...] = knob(
+        (), "modules and .py files that register rules, environments and more, imported first"
+    )
     resume: str = knob(
         "", "run directory to continue; only total_steps, engine, evaluation, checkpoint and run.progress may change"
     )
+
+    def replace(self, values: Mapping[str, Any]) -> Config:
+        """The configuration with other values, by their dotted keys; itself stays as it is.
+
+        >>> config = Config().replace({"algorithm.gamma": 0.9, "env.kwargs.backend": "spring"})
+        >>> config.algorithm.gamma, config.env.kwargs, config.algorithm.clip
+        (0.9, {'backend': 'spring'}, 0.2)
+
+        Raises ConfigError for a key that the schema does not have; values are checked when they are used.
+        """
+        tree: Any = self
+        for key, value in values.items():
+            tree = _replaced(tree, key.split("."), value, key)
+        return tree
 
     @property
     def rounds(self) -> int:
@@ -314,6 +335,17 @@ class Config:
     def chunk_rounds(self) -> int:
         """Rounds of a chunk: `engine.chunk_rounds`, or all of a run that is shorter."""
         return min(self.engine.chunk_rounds, self.rounds)
+
+
+def _replaced(node: Any, path: list[str], value: Any, key: str) -> Any:
+    """A section or mapping, `node`, with another value at `path` in it."""
+    name, *rest = path
+    if isinstance(node, dict):
+        return {**node, name: _replaced(node.get(name, {}), rest, value, key) if rest else value}
+    if not is_dataclass(node) or name not in {entry.name for entry in fields(node)}:
+        raise ConfigError(f"{key} is not a config key{did_you_mean(key, knobs())}")
+    changed = _replaced(getattr(node, name), rest, value, key) if rest else value
+    return replace(node, **{name: changed})  # type: ignore[type-var]
 
 
 @cache

@@ -14,7 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.config.schema import ConfigError, plain, shown
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.names import match, retold, suggest
@@ -92,13 +92,13 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
     own = kinds.environment.get(canonical)
     factory = own or partial(_load(suite, name).make, env)
     try:
-        made = factory(**kwargs)
+        made = factory(**plain(kwargs))
     except ConfigError:
         raise
     except Exception as error:  # whatever a suite makes of arguments that it cannot take
         if not kwargs:
             raise
-        given = shown(dict(kwargs))
+        given = shown(kwargs)
         raise ConfigError(f"env.kwargs={given} cannot be used with {canonical} ({retold(error)}).") from error
     check_declared(made)
     if own is not None and not isinstance(made, HostEnv):

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from stellaris_jax.config.compose import refuse_aliases
+from stellaris_jax.config.stored import refuse_aliases
 from stellaris_jax.report.statistics import Curve
 from stellaris_jax.report.telemetry.jsonl import complain, read_records
 

@@ -126,7 +126,7 @@ class Measured(Delay):
     """Durations of a table, in order and over again; drawn from it at random where a distribution is asked for."""
 
     noise = "uniform"
-    table: list[float] = knob([], "measured durations in seconds", within="(0, inf)")
+    table: tuple[float, ...] = knob((), "measured durations in seconds", within="(0, inf)")
 
     def durations(self, noise: Any, xp: ModuleType = np) -> Any:
         return xp.asarray(self.table)[(noise * len(self.table)).astype(int)]

@@ -12,6 +12,7 @@ import jax
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.memory import Part, check_fits
 from stellaris_jax.config.options import value_of
+from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
@@ -85,7 +86,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     def of(*keys: str) -> tuple[str, ...]:
         """The settings of these keys and of num_seeds, without those that add nothing."""
         settings = {key: value_of(config, key) for key in (*keys, "num_seeds")}
-        return tuple(f"{key}={value}" for key, value in settings.items() if value not in (0, 1, []))
+        return tuple(f"{key}={plain(value)}" for key, value in settings.items() if value not in (0, 1, (), {}))
 
     numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
     samples = static.buffers * envs * static.steps * (sizes.observation + WORD * numbers)

@@ -26,13 +26,12 @@ def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = N
 
 def checked(config: Config) -> Config:
     """The configuration, if it can run, with the full name of its environment. Raises ConfigError."""
-    complete(config)
+    config = complete(config)
     validate(config)
     # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
     from stellaris_jax.envs.registry import resolve
 
-    config.env.name = resolve(config.env.name)
-    return config
+    return config.replace({"env.name": resolve(config.env.name)})
 
 
 def validate(config: Config) -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -20,8 +20,8 @@ from rich.console import Console
 
 from stellaris_jax import __version__
 from stellaris_jax.config.commands import command
-from stellaris_jax.config.compose import from_yaml, to_yaml
 from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry import Telemetry
@@ -323,13 +323,20 @@ def _refuse_lost_checkpoints(run_dir: Path) -> None:
     )
 
 
-def open_run(run_dir: str | Path) -> Trainer:
-    """The trainer of a run directory, at its newest intact checkpoint. Nothing in the directory is touched."""
+def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None) -> Trainer:
+    """The trainer of a run directory, at its newest intact checkpoint. Nothing in the directory is touched.
+
+    Args:
+      run_dir: the directory.
+      values: of keys of the configuration that shall differ, as {"evaluation.greedy": False}.
+
+    Raises:
+      ConfigError: the directory holds no run, or none that can be read.
+    """
     path = Path(run_dir) / "config.yaml"
     if not os.path.isfile(path):
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
-    config = from_yaml(path)
-    config.engine.devices = 1
+    config = from_yaml(path).replace({"engine.devices": 1, **(values or {})})
     trainer = Trainer(config)
     with closing(Checkpoints(Path(run_dir) / "checkpoints", config.checkpoint.keep, read_only=True)) as checkpoints:
         trainer.restore(checkpoints, complain, train=False)

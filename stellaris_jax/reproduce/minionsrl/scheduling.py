@@ -50,8 +50,7 @@ def train_scheduler(
     """
     endless = "total_steps=1_000_000_000"  # until enough jobs have ended
     config = load_config(["env=job/training", "system=central", "engine.chunk_rounds=1", endless, f"seed={seed}"])
-    config.env.kwargs = {"job": list(job)}
-    trainer = Trainer(config)
+    trainer = Trainer(config.replace({"env.kwargs": {"job": list(job)}}))
     env = trainer.env
     assert isinstance(env, JobEnv)
     if start is not None:

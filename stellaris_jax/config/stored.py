@@ -1,0 +1,140 @@
+"""Configurations as files and as Hydra's trees: written, read, and given their types, with every mistake told in one
+sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+
+from stellaris_jax.config.options import unknown_key
+from stellaris_jax.config.schema import DEEPEST, KINDS, ConfigError, check_text, plain, shown
+from stellaris_jax.config.tree import Config, knobs, sections
+from stellaris_jax.registry import RegistrationError, load_plugins
+
+LAST = "resume"
+"""The key that `to_yaml` writes last, so that a file without it has been cut off."""
+
+UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
+"""What reading a file that is no YAML, or no configuration, raises."""
+
+
+def to_yaml(config: Config) -> str:
+    """The configuration as YAML, from which `from_yaml` makes an equal one."""
+    return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
+
+
+def from_yaml(path: str | Path) -> Config:
+    """Read what `to_yaml` wrote. Keys that an earlier version lacked have their defaults. Raises ConfigError.
+
+    A file is read as it stands: what refers to something else, such as `${oc.env:HOME}` or an alias, is refused, not
+    looked up.
+    """
+    node = read_yaml(path)
+    if not node:
+        raise ConfigError(f"{path} cannot be read as a configuration: there are no keys in it.")
+    try:
+        for key, text in _texts(node):
+            check_text(key, text)
+        config = typed(OmegaConf.create(node))
+    except ConfigError as error:
+        moved = isinstance(error.__cause__, RegistrationError) and str(error).endswith("there is no such file.")
+        advice = " Put it back, or write into this file where it is now." if moved else ""
+        raise ConfigError(f"{path}: {error}{advice}") from None
+    if LAST not in node:
+        raise ConfigError(f"{path} is cut off: it has no {LAST}, which it was written with as its last key.")
+    return config
+
+
+def read_yaml(path: str | Path) -> dict[Any, Any]:
+    """The mapping in a YAML file, as it stands there, without aliases. Raises ConfigError."""
+    try:
+        refuse_aliases(Path(path).read_bytes())
+        node = OmegaConf.to_container(OmegaConf.load(path))
+    except UNREADABLE as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
+    if not isinstance(node, dict):
+        raise ConfigError(f"{path} cannot be read as a configuration: it is a list.")
+    return node
+
+
+def refuse_aliases(text: str | bytes) -> None:
+    """Raise ValueError for YAML with aliases: a few lines of them can stand for more than any memory holds.
+
+    Raises RecursionError for YAML that is nested deeper than data of a configuration may be.
+    """
+    depth = 0
+    for event in yaml.parse(text):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"line {event.start_mark.line + 1} has an alias, *{event.anchor}")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > 2 * DEEPEST:
+            raise RecursionError
+
+
+def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a tree, with its dotted key."""
+    if isinstance(node, str):
+        yield key, node
+    elif isinstance(node, dict):
+        for name, value in node.items():
+            yield from _texts(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _texts(value, key)
+
+
+def schema(config: Config | None = None) -> DictConfig:
+    """The keys, types and values of a configuration (the defaults, if none is given) as a tree that can be changed."""
+    node: DictConfig = OmegaConf.structured(config or Config)
+    for section in ("", *sections()):
+        OmegaConf.set_readonly(OmegaConf.select(node, section) if section else node, None)
+    return node
+
+
+def typed(node: DictConfig) -> Config:
+    """The dataclasses of a composed or loaded tree."""
+    for key in sections():
+        if not isinstance(OmegaConf.select(node, key, default=DictConfig({})), DictConfig):
+            raise no_value(key)
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(schema(), node))
+    except OmegaConfBaseException as error:
+        raise retold(error) from None
+    assert isinstance(config, Config)
+    try:
+        return config.replace({"plugins": load_plugins(config.plugins)})
+    except RegistrationError as error:
+        raise ConfigError(f"{error}.") from error
+
+
+def no_value(section: str) -> ConfigError:
+    """The error for a group of keys that has been given a value."""
+    members = ", ".join(name for name in knobs() if name.startswith(f"{section}."))
+    return ConfigError(f"{section} is a group of keys, not a value; set one of {members}.")
+
+
+def retold(error: Exception) -> ConfigError:
+    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, where it says which."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__ or cause.__context__
+    key = re.sub(r"\[.*", "", str(cause.full_key)) if cause else ""
+    if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and key:
+        return unknown_key(key)
+    if isinstance(cause, ValidationError) and key in knobs():
+        return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {shown(cause.value)}.")
+    where = re.search(r"full_key: ([\w.]+)", str(error))
+    return ConfigError(f"{where[1]}: {_one_line(error)}" if where else _one_line(cause or error))
+
+
+def _one_line(error: BaseException) -> str:
+    """The message without the details OmegaConf adds on lines of their own."""
+    if isinstance(error, RecursionError):
+        return "it holds itself, or is nested too deeply."
+    return " ".join(re.sub(r"\n\s+\w+: .*|\n\s*\w+=.*", "", str(error)).split()).rstrip(".") + "."
