@@ -187,7 +187,7 @@ def test_a_plugin_that_has_been_moved(tmp_path: Path) -> None:
 
 
 def test_a_point_of_a_sweep_that_repeats_another_is_no_seed(tmp_path: Path) -> None:
-    """As under `system.rule=async system.options.c=2,4`."""
+    """As under `system.learners=4,4`."""
     for place, seed, value in (("0", 0, 1.0), ("1", 0, 1.0), ("2", 1, 3.0)):
         run = tmp_path / place
         run.mkdir()

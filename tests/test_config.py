@@ -272,7 +272,7 @@ def test_impossible_combinations(overrides: list[str], parts: list[str]) -> None
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["system=central", "system.options.c=4"],  # c belongs to softsync alone
+        ["system=softsync", "system.rule=async"],  # c belongs to softsync alone
         ["system.actors=pipelined", "algorithm.epochs=1", "algorithm.minibatches=4"],  # two fragments at a time
         ["delays=constant", "delays.aggregate.seconds=0"],
         ["platform.actors=128", "env.num_envs=8"],

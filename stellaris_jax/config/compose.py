@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, get_origin
 
@@ -30,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.options import unknown_key
+from stellaris_jax.config.options import check_given, unknown_key
 from stellaris_jax.config.schema import ConfigError, Knob, shown
 from stellaris_jax.config.stored import UNREADABLE, from_yaml, no_value, read_yaml, retold, schema, typed
 from stellaris_jax.config.tree import Config, knobs, sections
@@ -73,7 +74,18 @@ def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None 
                     f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
                 )
         resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
-        return _resumed(resumed[-1], parsed) if resumed else typed(hydra.compose(parsed))
+        if resumed:
+            return _resumed(resumed[-1], parsed)
+        config = typed(hydra.compose(parsed))
+        keys = {key for override in parsed for key in _leaves(override.key_or_group, override.value())}
+        check_given(config, keys)
+        for section in ("system", "scaling"):
+            rule, name = f"{section}.rule", f"{section}.name"
+            if rule in keys and name not in keys:  # then it need not be what its preset is called
+                preset = hydra.compose([o for o in parsed if o.key_or_group != rule])
+                if preset[section].rule != (own := attrgetter(rule)(config)):
+                    config = config.replace({name: f"rule {own}"})
+        return config
 
 
 class Sweep(NamedTuple):
@@ -255,6 +267,15 @@ def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
     finally:
         if outer is not None:
             GlobalHydra.instance().initialize(outer)
+
+
+def _leaves(key: str, value: object) -> Iterator[str]:
+    """The dotted keys that an override of `key` sets: those of a mapping one by one."""
+    if not isinstance(value, dict):
+        yield key
+        return
+    for name, element in value.items():
+        yield from _leaves(f"{key}.{name}", element)
 
 
 def _knob_of(key: str) -> Knob | None:
