@@ -23,6 +23,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, TypeVar
 
 ENTRY_POINTS = "stellaris_jax.plugins"
@@ -139,6 +141,10 @@ class Register:
 register = Register()
 
 
+_plugins: dict[str, str] = {}
+"""Plug-ins that have been imported, as `plugins` names them, by the packages or files that they are modules of."""
+
+
 def load_plugins(plugins: Iterable[str]) -> list[str]:
     """Import plug-ins, those of installed packages first; what has been imported is left alone.
 
@@ -153,17 +159,20 @@ def load_plugins(plugins: Iterable[str]) -> list[str]:
     """
     for point in entry_points(group=ENTRY_POINTS):
         _told(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
+        _plugins[_package(point.module)] = point.value
     return [_load_plugin(name) for name in plugins]
 
 
 def _load_plugin(name: str) -> str:
     if not name.endswith(".py"):
         _told(f"plugins={name}", lambda: import_module(name))
+        _plugins[_package(name)] = name
         return name
     path = Path(name).resolve()
     module = f"stellaris_jax_plugin_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     if module not in sys.modules:
         _told(f"plugins={name}", lambda: _import_file(module, path))
+        _plugins[module] = str(path)
     return str(path)
 
 
@@ -187,3 +196,35 @@ def _told(what: str, load: Callable[[], Any]) -> None:
         reason = str(error) if isinstance(error, RegistrationError | FileNotFoundError) else ""
         reason = reason or f"{type(error).__name__}: {error}"
         raise RegistrationError(f"{what} cannot be used: {' '.join(reason.split())}") from error
+
+
+def author(error: BaseException) -> str | None:
+    """Whose code an error has come out of, as `the rule quorum (plugins=[rules.py])`; None where it is no plug-in's."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__) if _package(_module(frame)) in _plugins]
+    if not frames:
+        return None
+    # From the innermost outwards: what was registered may have called a function beside it.
+    named = (_registered(frame) for frame in reversed(frames))
+    who = next((name for name in named if name), frames[-1].f_code.co_qualname)
+    return f"{who} (plugins=[{_plugins[_package(_module(frames[-1]))]}])"
+
+
+def _registered(frame: FrameType) -> str | None:
+    """What is registered and holds the code of a frame: a function, a class, or a tuple of such, as `Algorithm`."""
+    place = (_module(frame), frame.f_code.co_qualname)
+    for kind in register.kinds().values():
+        for name, thing in kind.items():
+            for part in thing if isinstance(thing, tuple) else (thing,):
+                module, code = getattr(part, "__module__", ""), getattr(part, "__qualname__", None)
+                if module == place[0] and code and f"{place[1]}.".startswith(f"{code}."):
+                    return f"the {kind.name} {name}"
+    return None
+
+
+def _module(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
