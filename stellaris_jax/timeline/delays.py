@@ -163,6 +163,14 @@ class Chance(Delay):
 class Stream:
     """Durations of one kind of work, drawn a block at a time.
 
+    >>> stream = Stream(Pareto(2.0, {"alpha": 1.5}), seed=7, entity="learner")
+    >>> drawn = stream.take(100)
+    >>> min(drawn) >= 2.0, max(drawn) > 10.0  # at least `seconds`, and stragglers
+    (True, True)
+    >>> stream.restore(42)
+    >>> next(stream) == drawn[42]
+    True
+
     Args:
       model: the delay model.
       seed: seed of the run this timeline belongs to.
