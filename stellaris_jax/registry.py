@@ -123,6 +123,7 @@ class Register:
         self.algorithm = Kind("algorithm", [f"{home}.agent.losses"])
         self.environment = Kind("environment", form="suite/name")
         self.suite = Kind("suite", [f"{home}.envs.registry"])
+        self.wrapper = Kind("wrapper")
         self.probe = Kind("probe", [f"{home}.engine.probes"])
         self.logger = Kind("logger", [f"{home}.report.telemetry.tensorboard"])
         self.callback = Kind("callback")

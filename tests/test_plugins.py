@@ -29,6 +29,7 @@ CASES = {
     "jax_environments": ["env=mine/corridor", "env.kwargs.length=3"],
     "jax_environments-2": ["env=mine/point"],
     "host_environment": ["env=mine/pole"],
+    "wrapper": ["env=gymnax/acrobot", "env.wrappers=[action_repeat,clip_observation]"],
     "torso": ["network.torso=fourier"],
     "loss": ["algorithm.name=a2c", "system.truncation=none"],
     "scaling": ["scaling.rule=halving", "scaling.options.every=1"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,8 @@ from stellaris_jax.engine.rollout import Fragment, Trajectory, episode_totals, i
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, Preprocessing
 from stellaris_jax.envs.registry import from_config, make
-from stellaris_jax.envs.wrappers import StickyActions, preprocess
+from stellaris_jax.envs.wrappers import StickyActions, Wrapper, preprocess
+from stellaris_jax.registry import register
 from stellaris_jax.training.loading import load_config
 
 T, N = 40, 5
@@ -164,3 +166,56 @@ def test_presets_replace_what_an_environment_is_tuned_with() -> None:
 def test_one_scale_of_rewards() -> None:
     with pytest.raises(ConfigError, match=r"env.clip_reward and env.normalize_reward both"):
         load_config(["env=envpool/qbert", "env.normalize_reward=true"])
+
+
+# A user's wrappers
+
+
+class Twice(Wrapper):
+    """Every action counts twice."""
+
+    def step_one(self, key: Any, state: Any, action: Any) -> Any:
+        return self.env.step_one(key, state, 2 * action)
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Registers, for one test."""
+
+    def enter(kind: str, **things: Any) -> None:
+        for name, thing in things.items():
+            monkeypatch.setitem(vars(register[kind])["_entries"], name.replace("__", "/"), thing)
+
+    return enter
+
+
+class Bounded(Wrapper):
+    """Only actions up to 5."""
+
+    def step_one(self, key: Any, state: Any, action: Any) -> Any:
+        return self.env.step_one(key, state, jnp.minimum(action, 5))
+
+
+def test_wrappers_go_around_in_order(registered: Any) -> None:
+    registered("environment", test__echo=Echo)
+    registered("wrapper", twice=Twice, bounded=Bounded)
+    done = {}
+    for wrappers in ((), ("twice",), ("bounded", "twice"), ("twice", "bounded")):
+        env = from_config(EnvConfig(name="test/echo", frame_stack=2, wrappers=wrappers))
+        _, steps = run(env, np.full((2, N), 4))
+        assert steps.obs.shape == (2, N, 4)
+        done[wrappers] = steps.obs[0, 0, 3]
+    assert done == {(): 4.0, ("twice",): 8.0, ("bounded", "twice"): 5.0, ("twice", "bounded"): 8.0}
+
+
+def test_wrappers_that_do_not_fit(registered: Any) -> None:
+    registered("environment", test__clockwork=Clockwork, test__echo=Echo)
+    registered("wrapper", twice=Twice, nothing=lambda env: None)
+    for name, wrapper, words in (
+        ("test/clockwork", "twice", "env.wrappers=twice cannot be put around"),
+        ("test/echo", "nothing", "env.wrappers has nothing, behind which"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            from_config(EnvConfig(name=name, wrappers=(wrapper,)))
+    with pytest.raises(ConfigError, match=r"env\.wrappers must be some of twice, nothing, not"):
+        load_config(["env.wrappers=[thrice]"])

@@ -37,6 +37,9 @@ class EnvConfig(Section):
     sticky_actions: float = knob(0.0, "probability that the last action is done again instead", within="[0, 1)")
     life_loss: bool = knob(False, "a lost life ends an episode in training; evaluations play whole games (Atari)")
     clip_reward: bool = knob(False, "learn from the sign of rewards; returns are reported as the task gives them")
+    wrappers: tuple[str, ...] = knob(
+        (), "registered wrappers put around the environment and its preprocessing, the first innermost", kind="wrapper"
+    )
     normalize_observation: bool = knob(False, "subtract the running mean of observations, divide by their deviation")
     normalize_reward: bool = knob(False, "divide rewards by the running deviation of the discounted return")
 

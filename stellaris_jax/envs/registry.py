@@ -81,8 +81,10 @@ def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
     kinds.environment.replace(name, factory)
 
 
-def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS_GIVEN) -> VecEnv | HostEnv:
-    """The environment called `name`, built with `kwargs`, behind `preprocessing`.
+def make(
+    name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS_GIVEN, wrappers: Sequence[str] = ()
+) -> VecEnv | HostEnv:
+    """The environment called `name`, built with `kwargs`, behind `preprocessing` and registered `wrappers`.
 
     Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that
     is missing, and for an environment that cannot be trained on here, as far as that is seen without a step.
@@ -103,13 +105,30 @@ def make(name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS
     check_declared(made)
     if own is not None and not isinstance(made, HostEnv):
         check_traced(made)  # of our suites the tests see to that
-    return preprocess(made, preprocessing)
+    made = preprocess(made, preprocessing)
+    for wrapper in wrappers:
+        made = _wrapped(made, wrapper)
+    return made
+
+
+def _wrapped(env: VecEnv | HostEnv, wrapper: str) -> VecEnv | HostEnv:
+    """The environment behind a registered wrapper, checked as an environment of a user's own is."""
+    try:
+        made: VecEnv | HostEnv = kinds.wrapper[wrapper](env)
+        check_declared(made)
+        if not isinstance(made, HostEnv):
+            check_traced(made)
+    except ConfigError as error:
+        raise ConfigError(f"env.wrappers has {wrapper}, behind which {error}") from error
+    except Exception as error:  # whatever it makes of an environment that it is not for
+        raise ConfigError(f"env.wrappers={wrapper} cannot be put around {env.name} ({retold(error)}).") from error
+    return made
 
 
 def from_config(config: EnvConfig) -> VecEnv | HostEnv:
     """The environment of a configuration; see `make`."""
     options = {key: getattr(config, key) for key in Preprocessing._fields}
-    return make(config.name, config.kwargs, Preprocessing(**options))
+    return make(config.name, config.kwargs, Preprocessing(**options), config.wrappers)
 
 
 def resolve(name: str) -> str:

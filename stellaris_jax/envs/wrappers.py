@@ -1,4 +1,8 @@
-"""Preprocessing of JAX environments: frame stacks and sticky actions. Host suites have their own."""
+"""Preprocessing of JAX environments: frame stacks and sticky actions. Host suites have their own.
+
+A user's wrapper is registered, and put around these by `env.wrappers`: a function of the environment, which is a
+`Wrapper` where actors step it on the device, and for host environments whatever opens pools.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +42,39 @@ def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEn
 
 
 class Wrapper(AutoResetEnv):
-    """An environment around another; the state of the inner one comes first in its own."""
+    """An environment around another, which it leaves as it is.
+
+    One with a state of its own says by `inner` where that of the other is in it.
+    """
 
     def __init__(self, env: AutoResetEnv):
         self.env = env
         self.name, self.start_pool, self.max_episode_steps = env.name, env.start_pool, env.max_episode_steps
         self.observation_space, self.action_space = env.observation_space, env.action_space
 
+    def reset_one(self, key: Array) -> tuple[EnvState, Array]:
+        return self.env.reset_one(key)
+
+    def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
+        return self.env.step_one(key, state, action)
+
+    def inner(self, state: EnvState) -> EnvState:
+        """The state of the environment within."""
+        return state
+
     def renderer(self) -> Renderer:
         draw, pace = self.env.renderer()
-        return Renderer(lambda state: draw(state[0]), pace)
+        return Renderer(lambda state: draw(self.inner(state)), pace)
 
 
-class StickyActions(Wrapper):
+class Remembering(Wrapper):
+    """A wrapper whose state is the inner one's, and what it remembers."""
+
+    def inner(self, state: EnvState) -> EnvState:
+        return state[0]
+
+
+class StickyActions(Remembering):
     """With a probability the last action is done again instead of the one asked for (Machado et al. 2018).
 
     The first action of an episode may give way to action 0, or to zeros.
@@ -72,7 +96,7 @@ class StickyActions(Wrapper):
         return (inner, action), obs, reward, terminated, truncated
 
 
-class FrameStack(Wrapper):
+class FrameStack(Remembering):
     """Observations are the last `size` ones, joined along their last axis, oldest first; at first all are the same."""
 
     def __init__(self, env: AutoResetEnv, size: int):
