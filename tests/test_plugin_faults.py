@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 from commands import call
 
+from stellaris_jax import register
 from stellaris_jax.training.run import open_run
 
 SMALL = ["total_steps=256", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "evaluation.episodes=2",
          "evaluation.points=4", "engine.chunk_rounds=1", "run.progress=false", "run.dir=run"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    for kind in register.kinds().values():
+        list(kind)  # ours are there
+        for names in ("_entries", "_places"):
+            monkeypatch.setattr(kind, names, dict(vars(kind)[names]))
+
 
 FAULTS = {
     "the rule {}": (
