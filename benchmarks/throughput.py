@@ -175,7 +175,10 @@ def engine_cost(rounds: int, repeats: int, overrides: list[str]) -> Figures:
     """
     names = ("allreduce", "stellaris, no truncation", "stellaris")
     common = ["total_steps=1e12", "evaluation.points=0", f"engine.chunk_rounds={rounds}"]
-    trainers = {name: Trainer(load_config([*common, *overrides, *SYSTEMS[name]])) for name in names}
+    # all-reduce has no gate whose options could be set
+    general = [line for line in overrides if not line.startswith("system.options.")]
+    own = {name: general if name == "allreduce" else overrides for name in names}
+    trainers = {name: Trainer(load_config([*common, *own[name], *SYSTEMS[name]])) for name in names}
     compiled: list[str] = []
     for trainer in trainers.values():
         trainer.compile()

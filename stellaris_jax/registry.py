@@ -23,6 +23,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, TypeVar
 
 ENTRY_POINTS = "stellaris_jax.plugins"
@@ -53,24 +55,30 @@ class Kind:
         self.name, self.form = name, form
         self._homes = list(homes)
         self._entries: dict[str, Any] = {}
+        self._places: dict[str, str] = {}
 
     def __call__(self, name: str) -> Callable[[T], T]:
-        """A decorator that registers what it is put on under a name. Raises RegistrationError if that is taken."""
+        """A decorator that registers what it is put on under a name.
+
+        As with `def`, what a module registers replaces what it had registered under that name before: a cell of a
+        notebook runs again. Raises RegistrationError for a name that another module has taken.
+        """
+        place = sys._getframe(1).f_globals.get("__name__", "")
 
         def enter(thing: T) -> T:
             if self.form and name.count("/") != self.form.count("/"):
                 raise RegistrationError(f"the {self.name} {name} must be called {self.form}")
-            taken = self._entries.get(name)
-            if taken is not None and _origin(taken) != _origin(thing):
-                raise RegistrationError(f"the {self.name} {name} is there already, from {_origin(taken)[0]}")
-            self._entries[name] = thing
+            taken = self._places.get(name, place)
+            if taken != place:
+                raise RegistrationError(f"the {self.name} {name} is there already, from {taken}")
+            self._entries[name], self._places[name] = thing, place
             return thing
 
         return enter
 
     def replace(self, name: str, thing: Any) -> None:
         """Register something, in the place of what may have had the name before."""
-        self._entries[name] = thing
+        self._entries[name], self._places[name] = thing, getattr(thing, "__module__", "")
 
     def __getitem__(self, name: str) -> Any:
         """What is registered under a name. Raises KeyError."""
@@ -134,9 +142,8 @@ class Register:
 register = Register()
 
 
-def _origin(thing: Any) -> tuple[str, str]:
-    """Where something was written: imported again from there, it is the same."""
-    return getattr(thing, "__module__", ""), getattr(thing, "__qualname__", repr(thing))
+_plugins: dict[str, str] = {}
+"""Plug-ins that have been imported, as `plugins` names them, by the packages or files that they are modules of."""
 
 
 def load_plugins(plugins: Iterable[str]) -> list[str]:
@@ -153,17 +160,20 @@ def load_plugins(plugins: Iterable[str]) -> list[str]:
     """
     for point in entry_points(group=ENTRY_POINTS):
         _told(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
+        _plugins[_package(point.module)] = point.value
     return [_load_plugin(name) for name in plugins]
 
 
 def _load_plugin(name: str) -> str:
     if not name.endswith(".py"):
         _told(f"plugins={name}", lambda: import_module(name))
+        _plugins[_package(name)] = name
         return name
     path = Path(name).resolve()
     module = f"stellaris_jax_plugin_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     if module not in sys.modules:
         _told(f"plugins={name}", lambda: _import_file(module, path))
+        _plugins[module] = str(path)
     return str(path)
 
 
@@ -187,3 +197,35 @@ def _told(what: str, load: Callable[[], Any]) -> None:
         reason = str(error) if isinstance(error, RegistrationError | FileNotFoundError) else ""
         reason = reason or f"{type(error).__name__}: {error}"
         raise RegistrationError(f"{what} cannot be used: {' '.join(reason.split())}") from error
+
+
+def author(error: BaseException) -> str | None:
+    """Whose code an error has come out of, as `the rule quorum (plugins=[rules.py])`; None where it is no plug-in's."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__) if _package(_module(frame)) in _plugins]
+    if not frames:
+        return None
+    # From the innermost outwards: what was registered may have called a function beside it.
+    named = (_registered(frame) for frame in reversed(frames))
+    who = next((name for name in named if name), frames[-1].f_code.co_qualname)
+    return f"{who} (plugins=[{_plugins[_package(_module(frames[-1]))]}])"
+
+
+def _registered(frame: FrameType) -> str | None:
+    """What is registered and holds the code of a frame: a function, a class, or a tuple of such, as `Algorithm`."""
+    place = (_module(frame), frame.f_code.co_qualname)
+    for kind in register.kinds().values():
+        for name, thing in kind.items():
+            for part in thing if isinstance(thing, tuple) else (thing,):
+                module, code = getattr(part, "__module__", ""), getattr(part, "__qualname__", None)
+                if module == place[0] and code and f"{place[1]}.".startswith(f"{code}."):
+                    return f"the {kind.name} {name}"
+    return None
+
+
+def _module(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

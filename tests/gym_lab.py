@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import Any, ClassVar
 
 import gymnasium
@@ -123,8 +122,6 @@ class Faulty(gymnasium.Env):
         bad = self.steps > 2
         if bad and self.fault == "dies":
             os._exit(3)
-        if bad and self.fault == "interrupted":
-            os.kill(os.getpid(), signal.SIGINT)
         if bad and self.fault == "raises":
             raise OSError("the cable is out")
         obs = np.nan if bad and self.fault == "observation" else float(self.steps)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 
 pytest.importorskip("gymnasium")
 import gym_lab  # noqa: F401  (its environments are registered)
+from commands import REPOSITORY, SCRIPTS, wait_for_checkpoints
 
 from stellaris_jax import Admission, ConfigError, Delay, Rule, Scaling, check_env, knob, load_config, register, train
 from stellaris_jax.config.options import Optioned
@@ -183,7 +187,7 @@ def test_a_plugin_that_has_been_moved(tmp_path: Path) -> None:
 
 
 def test_a_point_of_a_sweep_that_repeats_another_is_no_seed(tmp_path: Path) -> None:
-    """As under `system.rule=async system.options.c=2,4`."""
+    """As under `system.learners=4,4`."""
     for place, seed, value in (("0", 0, 1.0), ("1", 0, 1.0), ("2", 1, 3.0)):
         run = tmp_path / place
         run.mkdir()
@@ -218,12 +222,69 @@ def test_processes_of_environments_that_fail_are_ended(fault: str, error: type[E
     assert not any(process.is_alive() for process in pool._vector.processes)
 
 
-def test_processes_of_environments_leave_ctrl_c_to_the_run() -> None:
-    pool = make("gym_lab:Faulty-v0", fault="interrupted", vectorization_mode="async").open(1, 0)
-    pool.recv()
+GROUP = """
+import os, signal, sys
+import numpy as np
+import gym_lab
+from stellaris_jax.envs.suites.gymnasium import make
+for signum in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signum, lambda *_: None)
+pool = make("gym_lab:Faulty-v0", fault=sys.argv[1], vectorization_mode="async").open(2, 0)
+pool.recv()
+print(*[process.pid for process in pool._vector.processes])
+for signum in (signal.SIGINT, signal.SIGTERM):
+    os.killpg(0, signum)
+try:
     for _ in range(5):
-        pool.send(np.zeros(1, np.int32))
-        step = pool.recv()
-    pool.close()
-    assert step.terminated.all()
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # here it still is heard
+        pool.send(np.zeros(2, np.int32))
+        assert (pool.recv().reward == 1).all()
+    print("stepped")
+except OSError as error:
+    print(error)
+"""
+"""A process with a pool of processes, all of which a signal reaches; it ends without closing the pool."""
+
+
+@pytest.mark.parametrize(("fault", "told"), [("none", "stepped"), ("raises", "the cable is out")])
+def test_processes_of_environments_leave_signals_to_the_run(fault: str, told: str) -> None:
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", GROUP, fault],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+    )
+    processes, *lines = done.stdout.splitlines()
+    assert (done.returncode, lines) == (0, [told]), done.stderr
+    for number in processes.split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(number), 0)
+
+
+def test_environments_stepped_here_leave_signals_as_they_are() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    make("gym_lab:Drift-v0").open(1, 0).close()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.slow
+def test_a_run_whose_whole_group_is_signalled_is_saved(tmp_path: Path) -> None:
+    overrides = ["env=gymnasium/gym_lab:Drift-v0", "+env.kwargs.vectorization_mode=async", "checkpoint.interval=1"]
+    command = [sys.executable, str(SCRIPTS / "train.py"), *SMALL, *overrides, "total_steps=1e6", "run.dir=run"]
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for_checkpoints(process, tmp_path / "run", 2)
+    os.killpg(process.pid, signal.SIGTERM)
+    told, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, told
+    assert "is saved; continue with: python" in told and "Traceback" not in told, told

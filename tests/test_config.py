@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from settings import complaint, with_value
 
-from stellaris_jax.config.compose import choices
+from stellaris_jax.config.compose import choices, compose_config
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config, EnvConfig, knobs
@@ -64,6 +64,26 @@ def test_mistake_in_a_file_is_one_sentence(tmp_path: Path) -> None:
         assert str(caught.value) == expected
     with pytest.raises(ConfigError, match="nowhere does not exist"):
         load_config([], tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("chosen", [["system=mine"], ["system=outer"], ["sweep=mine"]])
+def test_aliases_in_own_files_are_refused(chosen: list[str], tmp_path: Path) -> None:
+    """A few more lines of them would stand for more than there is memory."""
+    bomb = "\n".join(["a0: &a0 [1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(10))])
+    for group in ("system", "sweep"):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(f"name: mine\n{bomb}\n")
+    (tmp_path / "system" / "outer.yaml").write_text("defaults: [mine]\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml cannot be read .* line 3 has an alias, \*a0\.$"):
+        compose_config(chosen, tmp_path)
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "mine.yaml").write_text("a: [")
+    (tmp_path / "system" / "another.yaml").write_text("- b")
+    with pytest.raises(ConfigError, match=r"system/mine\.yaml cannot be read as a configuration: "):
+        load_config(["system=mine"], tmp_path)
 
 
 # Environments by name
@@ -241,6 +261,7 @@ def test_every_key_refuses_another_type(key: str) -> None:
         (["platform.actors=129"], ["129 actors", "pays for 128"]),
         (["delays.actor.kind=measured"], ["delays.actor.options.table"]),
         (["delays.learner.seconds=0"], ["delays.learner.seconds", "lognormal", "greater than 0"]),
+        (["delays=pareto", "delays.learner.seconds=0"], ["delays.learner.seconds", "pareto", "greater than 0"]),
     ],
 )
 def test_impossible_combinations(overrides: list[str], parts: list[str]) -> None:
@@ -251,7 +272,7 @@ def test_impossible_combinations(overrides: list[str], parts: list[str]) -> None
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["system=central", "system.options.c=4"],  # c belongs to softsync alone
+        ["system=softsync", "system.rule=async"],  # c belongs to softsync alone
         ["system.actors=pipelined", "algorithm.epochs=1", "algorithm.minibatches=4"],  # two fragments at a time
         ["delays=constant", "delays.aggregate.seconds=0"],
         ["platform.actors=128", "env.num_envs=8"],

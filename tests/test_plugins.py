@@ -154,18 +154,34 @@ def test_plugins_are_stored_where_they_are(tmp_path: Path, monkeypatch: pytest.M
     assert load_config(["plugins=[nothing.py]"]).plugins == (str(tmp_path / "nothing.py"),)
 
 
-def test_a_name_is_taken_once() -> None:
-    kind = Kind("thing")
-    kind("a")(int)
-    kind("a")(int)  # the same once more, as after a reload
-    with pytest.raises(RegistrationError, match="the thing a is there already, from builtins"):
-        kind("a")(str)
-    assert list(kind) == ["a"] and "b" not in kind and kind.get("b") is None
-
-
 def test_everything_registered_can_be_asked_for_its_options() -> None:
     for kind in register.kinds().values():
         for name, thing in kind.items():
             for option in options_of(thing).values():
                 option.knob.check(option.default)
                 assert option.knob.help, (kind.name, name, option.knob.key)
+
+
+def registers(module: str, line: str, kind: Kind) -> None:
+    """Run a line of a module that registers something, such as a cell of a notebook."""
+    exec(line, {"kind": kind, "__name__": module})
+
+
+@pytest.mark.parametrize(
+    "line", ["kind('a')(dict(f=lambda: 1))", "kind('a')(type('New', (), {}))", "@kind('a')\ndef f(): ..."]
+)
+def test_a_cell_of_a_notebook_runs_once_more(line: str) -> None:
+    kind = Kind("thing")
+    registers("__main__", line, kind)
+    before = kind["a"]
+    registers("__main__", line, kind)
+    assert kind["a"] is not before and list(kind) == ["a"]
+
+
+def test_another_module_does_not_take_a_name() -> None:
+    kind = Kind("thing")
+    registers("first", "kind('a')(dict(f=1))", kind)
+    for module in ("second", "__main__"):
+        with pytest.raises(RegistrationError, match="the thing a is there already, from first"):
+            registers(module, "kind('a')(dict(f=1))", kind)
+    assert kind["a"] == {"f": 1} and "b" not in kind and kind.get("b") is None

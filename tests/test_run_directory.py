@@ -19,7 +19,7 @@ from training import TINY, assert_identical, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.cli import train as cli
-from stellaris_jax.config.commands import argument
+from stellaris_jax.config.commands import argument, command
 from stellaris_jax.config.compose import _composer
 from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
 from stellaris_jax.training.checkpoint import CheckpointError
@@ -195,18 +195,19 @@ def test_values_that_look_like_something_else(value: str) -> None:
 
 
 def test_commands_are_plain_where_names_are() -> None:
-    assert resume_command(Path("runs/2026-a_b"), "x=1") == "python scripts/train.py resume=runs/2026-a_b x=1"
-    assert evaluate_command(Path("runs/x")) == "python scripts/evaluate.py runs/x"
-    assert evaluate_command(Path("-x")) == "python scripts/evaluate.py ./-x"
+    train, evaluate = command("train"), command("evaluate")
+    assert resume_command(Path("runs/2026-a_b"), "x=1") == f"{train} resume=runs/2026-a_b x=1"
+    assert evaluate_command(Path("runs/x")) == f"{evaluate} runs/x"
+    assert evaluate_command(Path("-x")) == f"{evaluate} ./-x"
 
 
 def test_a_run_goes_on_by_the_command_it_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a directory with everything in its name that shells, Hydra or Orbax read more into."""
     name = 'it\'s "a" [1]*? $x `y` #;&|<>(),={}~!%@^é'
     train(tiny(steps(2)).replace({"run.dir": name}))
-    _, command = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("go on")).split("  ", 1)
-    words = shlex.split(command)
-    assert words[:2] == ["python", "scripts/train.py"]
+    _, printed = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("go on")).split("  ", 1)
+    words = shlex.split(printed)
+    assert words[:2] == shlex.split(command("train"))
     assert train(load_config(words[2:]))["rounds"] == 4
     assert open_run(name).round == 4
 

@@ -261,10 +261,17 @@ def test_seeds_that_are_finished_stay_as_they_are() -> None:
     assert trainer.step() == []
 
 
-@pytest.mark.parametrize("rule", ["nitro", "kungfu", "hydrozoa"])
-def test_resumed_runs_scale_alike(rule: str, tmp_path: Path) -> None:
-    small = ["scaling.minimum=4", "scaling.options.interval=2", "scaling.options.lanczos=4"]
-    settings_ = scalable(f"scaling={rule}", *small, "system.actors=pipelined", "checkpoint.interval=3")
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ["scaling=nitro", "scaling.options.lanczos=4"],
+        ["scaling=kungfu"],
+        ["scaling=hydrozoa", "scaling.options.interval=2"],
+    ],
+    ids=["nitro", "kungfu", "hydrozoa"],
+)
+def test_resumed_runs_scale_alike(rule: list[str], tmp_path: Path) -> None:
+    settings_ = scalable(*rule, "scaling.minimum=4", "system.actors=pipelined", "checkpoint.interval=3")
     whole = Trainer(settings_)
     whole.run()
     assert_resumes(whole, tmp_path)

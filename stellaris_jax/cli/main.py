@@ -8,18 +8,10 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from stellaris_jax.cli import program
+from stellaris_jax.config.commands import COMMANDS
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError
 
-COMMANDS = {
-    "train": "train an agent, or sweep over settings",
-    "evaluate": "evaluate the policy of a run, or film it",
-    "plot": "draw the curves of runs, or a timeline",
-    "reproduce": "redo a paper's evaluation",
-    "check-env": "see whether an environment keeps what it promises",
-    "schedule": "train a scheduler of actors",
-    "benchmark": "measure this machine (in a checkout of the repository)",
-}
 MODULES = {"benchmark": "benchmarks.main"}
 """Where a command is that is no module of this folder."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, NoReturn, TextIO
 
 from stellaris_jax.config.commands import command, localised
 from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError
+from stellaris_jax.registry import author
 from stellaris_jax.training.sources.watch import at_work
 
 SIGINT, SIGPIPE = 128 + 2, 128 + 13
@@ -59,7 +61,7 @@ def run(main: Callable[[], None]) -> None:
     """Run a command's `main`, and end as programs do.
 
     A ConfigError ends it with exit code 2 and one line on stderr, a RunError and an output that cannot be written with
-    1 and a line.
+    1 and a line. So does what a plug-in raises, whose author gets the traceback above that line.
     Where the reader of a pipe has gone (`| head`), or at Ctrl-C, it ends without a word, with the shell's exit codes.
     """
     before = at_work()
@@ -94,8 +96,9 @@ def ended(main: Callable[[], None]) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(SIGINT)
-    except (OSError, SystemExit):
-        if output.error is None:
+    except (Exception, SystemExit) as error:
+        if output.error is None or not isinstance(error, OSError | SystemExit):
+            _blame(error)
             raise
         # What is still to be written is forgotten, lest Python complains that it cannot be.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -103,6 +106,21 @@ def ended(main: Callable[[], None]) -> None:
             sys.exit(SIGPIPE)
         print(f"error: the output cannot be written ({output.error.strerror}).", file=sys.stderr)
         sys.exit(1)
+
+
+def _blame(error: Exception | SystemExit) -> None:
+    """End the program with a line about the plug-in that an error has come out of, if there is one."""
+    who = author(error)
+    if who is None:
+        return
+    traceback.print_exception(error)
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else repr(error.code)
+        what = f"called sys.exit({code}), by which no run may end: a callback that returns true ends it."
+    else:
+        what = f"failed: {type(error).__name__}: {error}"
+    print(f"error: {ConfigError(f'{who} {what}')}", file=sys.stderr)
+    sys.exit(1)
 
 
 @contextmanager

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
+COMMANDS = {
+    "train": "train an agent, or sweep over settings",
+    "evaluate": "evaluate the policy of a run, or film it",
+    "plot": "draw the curves of runs, or a timeline",
+    "reproduce": "redo a paper's evaluation",
+    "check-env": "see whether an environment keeps what it promises",
+    "schedule": "train a scheduler of actors",
+    "benchmark": "measure this machine (in a checkout of the repository)",
+}
+"""Every command of the package, and what it is for."""
 SCRIPTS = {"schedule": "train_scheduler", "check-env": "check_env"}
 """Scripts that are called otherwise than the command."""
 
@@ -19,15 +30,18 @@ def is_checkout() -> bool:
 
 
 def command(name: str) -> str:
-    """How a command is called: as a script in a checkout, else as the one that is installed."""
-    return f"python scripts/{SCRIPTS.get(name, name)}.py" if is_checkout() else f"stellaris-jax {name}"
+    """How a command is called from the working directory: as a script in a checkout, else as the one installed."""
+    if not is_checkout():
+        return f"stellaris-jax {name}"
+    script = PACKAGE.parent / "scripts" / f"{SCRIPTS.get(name, name)}.py"
+    with suppress(ValueError, OSError):  # the user is elsewhere, or the directory has been removed
+        script = script.relative_to(Path.cwd())
+    return f"python {shlex.quote(str(script))}"
 
 
 def localised(text: str) -> str:
     """A text that speaks of `stellaris-jax train` and other commands, as they are called here."""
-    return re.sub(
-        r"\bstellaris-jax (train|evaluate|plot|reproduce|benchmark|schedule|check-env)\b", lambda m: command(m[1]), text
-    )
+    return re.sub(rf"\bstellaris-jax ({'|'.join(COMMANDS)})\b", lambda m: command(m[1]), text)
 
 
 PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)(?:\.{0,2}/|[a-z_])[\w./-]*(?: [\w./-]+)*", re.ASCII | re.I)

@@ -12,10 +12,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, get_origin
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -29,9 +31,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.options import unknown_key
+from stellaris_jax.config.options import check_given, unknown_key
 from stellaris_jax.config.schema import ConfigError, Knob, shown
-from stellaris_jax.config.stored import UNREADABLE, from_yaml, no_value, retold, schema, typed
+from stellaris_jax.config.stored import UNREADABLE, from_yaml, no_value, read_yaml, retold, schema, typed
 from stellaris_jax.config.tree import Config, knobs, sections
 
 GROUPS = (
@@ -72,7 +74,18 @@ def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None 
                     f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
                 )
         resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
-        return _resumed(resumed[-1], parsed) if resumed else typed(hydra.compose(parsed))
+        if resumed:
+            return _resumed(resumed[-1], parsed)
+        config = typed(hydra.compose(parsed))
+        keys = {key for override in parsed for key in _leaves(override.key_or_group, override.value())}
+        check_given(config, keys)
+        for section in ("system", "scaling"):
+            rule, name = f"{section}.rule", f"{section}.name"
+            if rule in keys and name not in keys:  # then it need not be what its preset is called
+                preset = hydra.compose([o for o in parsed if o.key_or_group != rule])
+                if preset[section].rule != (own := attrgetter(rule)(config)):
+                    config = config.replace({name: f"rule {own}"})
+        return config
 
 
 class Sweep(NamedTuple):
@@ -146,6 +159,18 @@ class SuiteSource(ConfigSource):
         return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
 
 
+class OwnSource(FileConfigSource):
+    """Where Hydra finds the files of `--config-dir`, which are read as a run's stored configuration is."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "own"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        read_yaml(Path(self.path) / self._normalize_file_name(config_path))
+        return super().load_config(config_path)
+
+
 def _plain(task: str) -> str:
     """`CartPole-v1` -> `cartpole`: lower case, without version and punctuation."""
     return re.sub(r"[\W_]", "", re.sub(r"-v\d+$", "", task.lower()))
@@ -155,8 +180,7 @@ class _Composer:
     """Hydra, initialised on the config directories: parses and checks overrides, and composes."""
 
     def __init__(self, own: Path | None):
-        self.own = own
-        self.search = [f"hydra.searchpath=['file://{own.resolve()}','suites://']"] if own else []
+        self.search = [f"hydra.searchpath=['own://{own.resolve()}','suites://']"] if own else []
         self.loader = GlobalHydra.instance().config_loader()
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -220,15 +244,18 @@ class _Composer:
         """The composed tree; with `hydra`, Hydra's own settings are in it."""
         try:
             return compose(PRIMARY, self.search + [_line(o) for o in overrides], return_hydra_config=hydra)
+        except ConfigError:
+            raise
         except (HydraException, *UNREADABLE) as error:
-            raise retold(error, self.own) from None
+            raise retold(error) from None
 
 
 @contextmanager
 def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
     """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
     ConfigStore.instance().store(name="schema", node=schema())
-    Plugins.instance().register(SuiteSource)
+    for source in (SuiteSource, OwnSource):
+        Plugins.instance().register(source)
     own = Path(config_dir) if config_dir else None
     if own and not own.is_dir():
         raise ConfigError(f"The config directory {config_dir} does not exist.")
@@ -240,6 +267,15 @@ def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
     finally:
         if outer is not None:
             GlobalHydra.instance().initialize(outer)
+
+
+def _leaves(key: str, value: object) -> Iterator[str]:
+    """The dotted keys that an override of `key` sets: those of a mapping one by one."""
+    if not isinstance(value, dict):
+        yield key
+        return
+    for name, element in value.items():
+        yield from _leaves(f"{key}.{name}", element)
 
 
 def _knob_of(key: str) -> Knob | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -191,6 +191,22 @@ def check_options(config: Config) -> None:
     for places, things in _named(config):
         for option, value in places[0].options(config).items():
             _check(option, value, things, places, config)
+
+
+def check_given(config: Config, keys: Iterable[str]) -> None:
+    """Raise ConfigError for an option, such as `system.options.decay`, that belongs to nothing that is named.
+
+    This is for those that somebody asks for: of a preset's, `complete` leaves out what does not belong.
+    """
+    for places, things in _named(config):
+        prefix = f"{places[0].section}.options."
+        for key in sorted(key for key in keys if key.startswith(prefix) and len(things) == len(places)):
+            option = key.removeprefix(prefix)
+            named = [f"{place.key}={place.name(config)}" for place in places]
+            registered = [(f"{place.key}={name}", thing) for place in places for name, thing in place.kind.items()]
+            owners = [owner for owner, thing in registered if option in options_of(thing)]
+            if owners and not {*owners} & {*named}:
+                raise ConfigError(f"{key} belongs to {' and '.join(owners)}, not to {' and '.join(named)}.")
 
 
 def _named(config: Config) -> Iterator[tuple[list[Place], list[Any]]]:

@@ -35,7 +35,7 @@ def from_yaml(path: str | Path) -> Config:
     A file is read as it stands: what refers to something else, such as `${oc.env:HOME}` or an alias, is refused, not
     looked up.
     """
-    node = read_yaml(path, aliases=False)
+    node = read_yaml(path)
     if not node:
         raise ConfigError(f"{path} cannot be read as a configuration: there are no keys in it.")
     try:
@@ -51,11 +51,10 @@ def from_yaml(path: str | Path) -> Config:
     return config
 
 
-def read_yaml(path: str | Path, aliases: bool = True) -> dict[Any, Any]:
-    """The mapping in a YAML file, as it stands there; with or without YAML's aliases. Raises ConfigError."""
+def read_yaml(path: str | Path) -> dict[Any, Any]:
+    """The mapping in a YAML file, as it stands there, without aliases. Raises ConfigError."""
     try:
-        if not aliases:
-            refuse_aliases(Path(path).read_bytes())
+        refuse_aliases(Path(path).read_bytes())
         node = OmegaConf.to_container(OmegaConf.load(path))
     except UNREADABLE as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
@@ -120,8 +119,8 @@ def no_value(section: str) -> ConfigError:
     return ConfigError(f"{section} is a group of keys, not a value; set one of {members}.")
 
 
-def retold(error: Exception, own: Path | None = None) -> ConfigError:
-    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, or else about a file below `own`."""
+def retold(error: Exception) -> ConfigError:
+    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, where it says which."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__ or cause.__context__
@@ -130,11 +129,6 @@ def retold(error: Exception, own: Path | None = None) -> ConfigError:
         return unknown_key(key)
     if isinstance(cause, ValidationError) and key in knobs():
         return ConfigError(f"{key} must be {KINDS[knobs()[key].kind]}, not {shown(cause.value)}.")
-    try:
-        for file in sorted(own.rglob("*.yaml")) if own else []:
-            read_yaml(file)
-    except ConfigError as found:
-        return found
     where = re.search(r"full_key: ([\w.]+)", str(error))
     return ConfigError(f"{where[1]}: {_one_line(error)}" if where else _one_line(cause or error))
 

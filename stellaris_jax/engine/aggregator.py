@@ -62,6 +62,16 @@ def staleness_weighted(
     >>> updates.tolist()  # -(1 * 1 + 0.5 * 3) / 2
     [-1.25]
 
+    Adam does not see how large a gradient is. A stale one alone makes a smaller step all the same, but not where its
+    weight only scales what Adam is fed:
+
+    >>> for mode in ("factored", "gradient"):
+    ...     aggregator = staleness_weighted(optax.adam(1.0), mode)
+    ...     stale = {"weights": jnp.array([0.5]), "size": jnp.int32(1)}
+    ...     aggregator.update(jnp.ones((1, 1)), aggregator.init(params), params, **stale)[0].round(3).tolist()
+    [-0.5]
+    [-1.0]
+
     Args:
       inner: the optimizer, its base learning rate (alpha_0) included.
       mode: `factored` (see the module), `gradient` (weights scale the gradient alone: what Adam then ignores of

@@ -107,7 +107,13 @@ class Box:
         return np.dtype(self.dtype)
 
     def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
-        """Actions `[num, *shape]`, uniform between the bounds; one that is infinite counts as 2 from the other."""
+        """Actions `[num, *shape]`, uniform between the bounds; one that is infinite counts as 2 from the other.
+
+        >>> torques = Box((2,), low=(-1.0, 5.0), high=(1.0, math.inf))
+        >>> actions = torques.sample(np.random.default_rng(0), 1000)
+        >>> actions.min(axis=0).round(1).tolist(), actions.max(axis=0).round(1).tolist()
+        ([-1.0, 5.0], [1.0, 7.0])
+        """
         low, high = (np.reshape(np.asarray(bound, np.float64), self.shape) for bound in (self.low, self.high))
         low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2.0, -1.0))
         high = np.where(np.isfinite(high), high, low + 2.0)

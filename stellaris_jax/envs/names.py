@@ -21,6 +21,10 @@ def match(name: str, options: Collection[str]) -> str | None:
     Case and punctuation do not matter, and the version may be left out (the highest is then taken):
     `acrobot` means `Acrobot-v1`, `breakout_minatar` means `Breakout-MinAtar`. A version that is given
     must be the option's own, for versions are different tasks.
+
+    >>> options = ["Acrobot-v1", "CartPole-v0", "CartPole-v1", "Breakout-MinAtar"]
+    >>> [match(name, options) for name in ("cartpole", "cart_pole-v0", "breakout_minatar", "acrobot-v2")]
+    ['CartPole-v1', 'CartPole-v0', 'Breakout-MinAtar', None]
     """
     exact = [option for option in options if _plain(option) == _plain(name)]
     versions = [option for option in options if _plain(_VERSION.sub("", option)) == _plain(name)]
@@ -28,7 +32,11 @@ def match(name: str, options: Collection[str]) -> str | None:
 
 
 def suggest(name: str, options: Collection[str]) -> str:
-    """`did you mean a or b?` where options resemble `name`, otherwise all of them, if they are not too many."""
+    """`did you mean a or b?` where options resemble `name`, otherwise all of them, if they are not too many.
+
+    >>> suggest("acrobat", ["Acrobot-v1", "CartPole-v1"]), suggest("chess", ["Acrobot-v1", "CartPole-v1"])
+    ('did you mean Acrobot-v1?', 'choose from Acrobot-v1, CartPole-v1.')
+    """
     names = {_plain(option): option for option in options}
     near = [names[key] for key in difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.5)]
     if near:

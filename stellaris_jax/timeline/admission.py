@@ -26,7 +26,12 @@ class Admission(Optioned):
 
 @register.admission("bounded")
 class Bounded(Admission):
-    """Gradients staler than a bound are thrown away."""
+    """Gradients staler than a bound are thrown away.
+
+    >>> policy = Bounded({"bound": 2})
+    >>> [staleness for staleness in (0, 1, 2, 3, 9) if policy.keeps(staleness, view=None)]
+    [0, 1, 2]
+    """
 
     bound: int = knob(8, "the most versions a gradient may be behind", within="[0, inf)")
 

@@ -48,7 +48,17 @@ class Bill:
 
 
 def bill(system: SystemConfig, prices: PricesConfig, usage: Usage, actors: int) -> Bill:
-    """What a run has cost so far under the system's own billing rules; `actors` is the most of a round."""
+    """What a run has cost so far under the system's own billing rules; `actors` is the most of a round.
+
+    An hour in which learners compute for one hour in all, at $3.06 an hour for each of two VMs of four learners:
+
+    >>> usage = Usage(seconds=HOUR, learner_busy=HOUR)
+    >>> for rule in ("serverless", "serverful"):
+    ...     paid = bill(SystemConfig(learner_billing=rule), PricesConfig(), usage, actors=128)
+    ...     print(rule, round(paid.learner_busy, 3), round(paid.learner_idle, 3))
+    serverless 0.765 0.0
+    serverful 0.765 5.355
+    """
     slot = prices.learner_vm / prices.learner_vm_slots / HOUR
     learner_busy, startup, failed = (
         slot * seconds for seconds in (usage.learner_busy, usage.learner_startup, usage.learner_failed)

@@ -82,8 +82,20 @@ class Constant(Delay):
     """Always `seconds`."""
 
 
+class Multiplied(Delay):
+    """`seconds` times a random factor; `seconds` must be positive."""
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        delay: DelayConfig = attrgetter(section)(config)
+        yield (
+            delay.seconds > 0,
+            f"{section}.seconds must be greater than 0 if {section}.kind is {delay.kind}, not {delay.seconds}.",
+        )
+
+
 @register.delay("lognormal")
-class Lognormal(Delay):
+class Lognormal(Multiplied):
     """exp of a normal distribution, with median `seconds`."""
 
     noise = "normal"
@@ -92,13 +104,9 @@ class Lognormal(Delay):
     def durations(self, noise: Any, xp: ModuleType = np) -> Any:
         return self.seconds * xp.exp(self.sigma * noise)
 
-    @classmethod
-    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
-        yield _positive(config, section)
-
 
 @register.delay("pareto")
-class Pareto(Delay):
+class Pareto(Multiplied):
     """A heavy tail of stragglers, from `seconds` on."""
 
     noise = "exponential"
@@ -111,10 +119,6 @@ class Pareto(Delay):
         # As above but for the last bits, which timelines keep from release to release.
         seconds: list[float] = (self.seconds * (1.0 + generator.pareto(self.alpha, BLOCK))).tolist()
         return seconds
-
-    @classmethod
-    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
-        yield _positive(config, section)
 
 
 @register.delay("measured")
@@ -142,14 +146,6 @@ class Measured(Delay):
         )
 
 
-def _positive(config: Config, section: str) -> tuple[bool, str]:
-    delay: DelayConfig = attrgetter(section)(config)
-    return (
-        delay.seconds > 0,
-        f"{section}.seconds must be greater than 0 if {section}.kind is {delay.kind}, not {delay.seconds}.",
-    )
-
-
 def delay_of(config: DelayConfig) -> Any:
     """The delay model of a configuration."""
     return register.delay[config.kind](config.seconds, config.options)
@@ -166,6 +162,14 @@ class Chance(Delay):
 
 class Stream:
     """Durations of one kind of work, drawn a block at a time.
+
+    >>> stream = Stream(Pareto(2.0, {"alpha": 1.5}), seed=7, entity="learner")
+    >>> drawn = stream.take(100)
+    >>> min(drawn) >= 2.0, max(drawn) > 10.0  # at least `seconds`, and stragglers
+    (True, True)
+    >>> stream.restore(42)
+    >>> next(stream) == drawn[42]
+    True
 
     Args:
       model: the delay model.

@@ -52,7 +52,11 @@ class Rule(Optioned):
         return queued
 
     def weight(self, staleness: int) -> float:
-        """Eq. 4: staleness^(-1/v), 1 for a fresh gradient; 1 throughout where weighting is off."""
+        """Eq. 4: staleness^(-1/v), 1 for a fresh gradient; 1 throughout where weighting is off.
+
+        >>> [round(Rule().weight(staleness), 3) for staleness in (0, 1, 8, 27)]
+        [1.0, 1.0, 0.5, 0.333]
+        """
         if self.weighting and staleness > 0:
             return float(staleness ** (-1.0 / self.root))
         return 1.0
@@ -128,6 +132,12 @@ class Stellaris(Rule):
     """Mean staleness of the queue at most beta_k = delta_max * d^k (Eq. 3).
 
     Round k = 0 runs ungated, to observe delta_max, the maximum staleness.
+
+    >>> rule = Stellaris({"decay": 0.5})
+    >>> rule.aggregated([0, 3, 8])
+    >>> rule.round = 2
+    >>> rule.threshold(), rule.ready([0, 4], view=None), rule.ready([1, 4], view=None)
+    (2.0, True, False)
     """
 
     gated = True

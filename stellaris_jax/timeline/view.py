@@ -14,6 +14,16 @@ class View(Protocol):
     learners: how many may be in flight (n). clock: the newest version. queue: gradients that wait, oldest first.
     pointers: minibatches that wait for a learner. running: versions of the learners in flight, by learner. iterations:
     gradients that each learner has delivered. aggregating: an aggregation is under way.
+
+    A rule can be asked without a system, by what it looks at: here about the end of an epoch.
+
+    >>> from types import SimpleNamespace
+    >>> from stellaris_jax.timeline.rules import AllReduce
+    >>> for pointers, running in ([(0, 7)], {}), ([], {3: 12}), ([], {}):
+    ...     AllReduce().ready([0, 0], SimpleNamespace(learners=4, pointers=pointers, running=running))
+    False
+    False
+    True
     """
 
     @property

@@ -152,9 +152,12 @@ class Session:
         except EnvStalled:
             self._rescue()
             if not self.signals.caught:
+                self._leave()
                 raise
-        except (Exception, SystemExit):  # rich ends a program whose output nobody reads any more
+        except (Exception, SystemExit):
             self._rescue()
+            with suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads any more
+                self._leave()
             raise
         except Abandoned:
             self._leave()

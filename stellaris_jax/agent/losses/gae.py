@@ -16,6 +16,10 @@ def linear_recurrence(decay: jax.Array, x: jax.Array, initial: jax.Array, revers
 
     A decay of 0 cuts: what lies before it does not reach y_t, not even a NaN.
 
+    >>> decay, x = jnp.array([[0.5], [0.0], [0.5]]), jnp.array([[jnp.nan], [1.0], [1.0]])
+    >>> linear_recurrence(decay, x, jnp.zeros(1))[:, 0].tolist()
+    [nan, 1.0, 1.5]
+
     Args:
       decay, x: `[T, N]`.
       initial: `[N]`, the y before the first step (after the last if `reverse`).
@@ -47,6 +51,11 @@ def gae(
     >>> advantage, target = gae(reward, value, value, never, never, gamma=0.5, gae_lambda=1.0)
     >>> advantage[:, 0].tolist()
     [1.75, 1.5, 1.0]
+    >>> ends = jnp.array([[False], [True], [False]])
+    >>> gae(reward, value, value + 8, ends, never, gamma=0.5, gae_lambda=1.0)[0][:, 0].tolist()  # terminated
+    [5.5, 1.0, 5.0]
+    >>> gae(reward, value, value + 8, never, ends, gamma=0.5, gae_lambda=1.0)[0][:, 0].tolist()  # truncated
+    [7.5, 5.0, 5.0]
 
     Args:
       reward: `[T, N]`, as all arrays.

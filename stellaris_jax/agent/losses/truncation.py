@@ -32,6 +32,13 @@ def truncated_ratio(
     >>> (ratio * weight).round(3).tolist()
     [1.0, 0.5]
 
+    What a learner in flight has come to avoid (0.25), Eq. 2 learns less from; the released code does not:
+
+    >>> for mode in ("surrogate", "artifact"):
+    ...     truncated_ratio(own, jnp.log(jnp.array([0.25, 0.25])), rho=1.0, mode=mode)[0].round(3).tolist()
+    [0.25, 0.25]
+    [1.0, 0.5]
+
     Args:
       log_ratio: log(pi_j / mu) of the learner's own policy, `[B]`, with gradient.
       peer_log_ratio: min over the other learners' policies of log(pi_i / mu), `[B]`; `None` or +inf without any.

@@ -28,6 +28,18 @@ def vtrace(
     Termination cuts the bootstrap; truncation keeps it, and both cut the trace. A step that is not `valid` cuts it too;
     its target is its value, its advantage 0.
 
+    On policy (R = 1) the targets are returns. No more is learned from what the policy has come to prefer (R = 2), and
+    less from what it has come to avoid (R = 1/2):
+
+    >>> one, never = jnp.ones((3, 1)), jnp.zeros((3, 1), bool)
+    >>> steps = Steps(reward=one, next_value=0 * one, terminated=never, truncated=never)
+    >>> for ratio in (1.0, 2.0, 0.5):
+    ...     how = {"gamma": 0.5, "trace_lambda": 1.0, "rho_bar": 1.0, "c_bar": 1.0}
+    ...     vtrace(jnp.log(ratio * one), 0 * one, steps, **how)[0][:, 0].tolist()
+    [1.75, 1.5, 1.0]
+    [1.75, 1.5, 1.0]
+    [0.65625, 0.625, 0.5]
+
     Args:
       log_ratio: log R = log(pi / mu).
       value: of the observations acted on.

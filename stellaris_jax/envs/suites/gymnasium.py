@@ -162,6 +162,9 @@ class GymnasiumEnv:
         if mode == "async":
             # A fork would take the locks of JAX's threads with it.
             vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+            for process in vector.processes:
+                # Deaf to SIGTERM, as they are: gymnasium sends it to what it ends, and so does Python to what is left.
+                process._popen.terminate = process._popen.kill  # type: ignore[attr-defined]
         else:
             vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
         return GymnasiumPool(self, vector, seed)
@@ -192,8 +195,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def _make_pausable(make: Any, run: int) -> Pausable:
-    if os.getpid() != run:  # Ctrl-C reaches all of a terminal's processes, and the rounds under way are to be finished
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.getpid() != run:
+        # Ctrl-C reaches all of a terminal's processes, scancel all of a job's; the round under way is to be finished.
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
     return Pausable(make())
 
 

@@ -1,0 +1,45 @@
+"""Commands that are printed work where the user is."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+from commands import REPOSITORY
+
+from stellaris_jax.cli.main import main
+from stellaris_jax.config import commands
+from stellaris_jax.config.commands import command, localised
+
+
+def script(text: str) -> Path:
+    """The script that a printed command calls."""
+    python, path, *_ = shlex.split(text)
+    assert python == "python"
+    return Path(path)
+
+
+def test_scripts_are_named_from_where_the_user_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    assert command("train") == "python scripts/train.py"
+    for place in (tmp_path, REPOSITORY / "stellaris_jax", REPOSITORY.parent):
+        monkeypatch.chdir(place)
+        for name in commands.COMMANDS:
+            assert os.path.samefile(script(command(name)), REPOSITORY / "scripts" / script(command(name)).name)
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(commands, "PACKAGE", tmp_path / "a checkout" / "stellaris_jax")
+    assert "/" / script(command("train")) == tmp_path / "a checkout" / "scripts" / "train.py"
+
+
+def test_every_command_is_localised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in commands.COMMANDS:
+        assert localised(f"see `stellaris-jax {name} --help`") == f"see `{command(name)} --help`"
+
+
+def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert listed == list(commands.COMMANDS)

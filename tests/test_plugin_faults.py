@@ -1,0 +1,143 @@
+"""Plug-ins that fail while a run is under way: whose fault it is, and how to go on, for what was trained before."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from commands import call
+
+from stellaris_jax import register
+from stellaris_jax.training.run import open_run
+
+SMALL = ["total_steps=256", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
+         "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "evaluation.episodes=2",
+         "evaluation.points=4", "engine.chunk_rounds=1", "run.progress=false", "run.dir=run"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    for kind in register.kinds().values():
+        list(kind)  # ours are there
+        for names in ("_entries", "_places"):
+            monkeypatch.setattr(kind, names, dict(vars(kind)[names]))
+
+
+FAULTS = {
+    "the rule {}": (
+        "system.rule",
+        "@sj.register.rule('{}')\nclass Odd(sj.Rule):\n    def ready(self, staleness, view):\n        return 1 / 0",
+    ),
+    "the admission policy {}": (
+        "system.admission",
+        "@sj.register.admission('{}')\nclass Odd(sj.Admission):\n    def keeps(self, staleness, view):\n        1 / 0",
+    ),
+    "the delay model {}": (
+        "delays.learner.kind",
+        "@sj.register.delay('{}')\nclass Odd(sj.Delay):\n    def durations(self, noise, xp=None):\n        1 / 0",
+    ),
+    "the scaling rule {}": (
+        "scaling.rule",
+        "@sj.register.scaling('{}')\nclass Odd(sj.Scaling):\n    def choose(self, seen):\n        return one() / 0\n"
+        "def one():\n    return [1][1]",
+    ),
+    "the torso {}": (
+        "network.torso",
+        "import flax.linen as nn\n@sj.register.torso('{}')\nclass Odd(nn.Module):\n    kernel_init: object\n"
+        "    @nn.compact\n    def __call__(self, x):\n        return x / (1 // 0)",
+    ),
+    "the algorithm {}": (
+        "algorithm.name",
+        "def loss(inputs):\n    return inputs.value / (1 // 0)\nsj.register.algorithm('{}')(sj.Algorithm(loss))",
+    ),
+    "the logger {}": (
+        "run.loggers",
+        "@sj.register.logger('{}')\nclass Odd(sj.Logger):\n    def rounds(self, records):\n        1 / 0",
+    ),
+    "the callback {}": (
+        "run.callbacks",
+        "@sj.register.callback('{}')\ndef odd(round_, record, trainer):\n    round_ > 1 and 1 / 0",
+    ),
+    "Pool.send": (
+        "env",
+        "import numpy as np\nclass Pool:\n    def __init__(self, n): self.n = n\n    def recv(self):\n"
+        "        obs, none = np.zeros((self.n, 1), np.float32), np.zeros(self.n, bool)\n"
+        "        return sj.HostStep(obs, obs[:, 0], none, none)\n"
+        "    def send(self, action):\n        1 / 0\n    def close(self): ...\n"
+        "@sj.register.environment('mine/{}')\nclass Odd:\n    name, max_episode_steps = 'mine/{}', 5\n"
+        "    observation_space, action_space = sj.Box((1,), (-1.0,), (1.0,)), sj.Discrete(2)\n"
+        "    def open(self, num_envs, seed, evaluation=False):\n        return Pool(num_envs)",
+    ),
+}
+"""Who is at fault, the key that names it, and the plug-in; `{}` is its name."""
+
+
+@pytest.mark.parametrize("who", list(FAULTS))
+def test_a_plugin_that_fails_is_told_of(who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    key, text = FAULTS[who]
+    path, name = tmp_path / "my.py", f"odd_{list(FAULTS).index(who)}"
+    path.write_text("import stellaris_jax as sj\n" + text.replace("{}", name))
+    value = {"env": f"mine/{name}", "run.loggers": f"[{name}]", "run.callbacks": f"[{name}]"}.get(key, name)
+    ended = call("train.py", f"plugins=[{path}]", *SMALL, f"{key}={value}")
+    *trace, last = ended.stderr.splitlines()
+    reason = "IndexError: list index out of range" if "scaling" in who else "ZeroDivisionError: "
+    assert last.startswith(f"error: {who.format(name)} (plugins=[{path}]) failed: {reason}"), ended.stderr
+    assert ended.returncode == 1
+    assert f'  File "{path}", line ' in "\n".join(trace) and trace[0].startswith("Traceback")
+
+
+STOP = """
+import sys
+import stellaris_jax as sj
+from stellaris_jax.config.schema import RunError
+
+@sj.register.callback("NAME")
+def stop(round_, record, trainer):
+    if round_ == 3:
+        END
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("1 / 0", "failed: ZeroDivisionError: division by zero"),
+        ("sys.exit(0)", "called sys.exit(0), by which no run may end: a callback that returns true ends it"),
+        ("sys.exit()", "called sys.exit()"),
+        ("sys.exit('enough')", "called sys.exit('enough')"),
+        ("raise RunError('enough')", "enough"),
+    ],
+)
+def test_what_was_trained_before_is_kept(
+    end: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, name = tmp_path / "my.py", f"stop {end}"
+    path.write_text(STOP.replace("NAME", name).replace("END", end))
+    ended = call("train.py", f"plugins=[{path}]", *SMALL, f'run.callbacks=["{name}"]')
+    assert ended.returncode == 1 and told in ended.stderr.splitlines()[-1], ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("error: ")
+    assert re.search(r"^stopped; round 3 is saved; continue with: python .*train\.py resume=run$", ended.stdout, re.M)
+    assert open_run("run").round == 3
+
+
+def test_a_plugin_that_fails_ends_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "my.py"
+    path.write_text(STOP.replace("NAME", "swept").replace("END", "sys.exit(0)"))
+    overrides = [line for line in SMALL if not line.startswith("run.dir")]
+    ended = call("train.py", "-m", f"plugins=[{path}]", *overrides, "run.callbacks=[swept]", "hydra.sweep.dir=sweep")
+    assert ended.returncode == 1 and "called sys.exit(0)" in ended.stderr.splitlines()[-1], ended.stderr
+
+
+def test_faults_of_ours_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their traceback, and nothing is said of plug-ins."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").write_text("")
+    monkeypatch.setattr("stellaris_jax.training.run.Session._save", lambda session: json.loads("{"))
+    ended = call("train.py", f"plugins=[{tmp_path / 'my.py'}]", *SMALL)
+    assert ended.returncode == 1 and ended.stderr.splitlines()[-1].startswith("json.decoder.JSONDecodeError")
