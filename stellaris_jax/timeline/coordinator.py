@@ -7,9 +7,11 @@ cluster, tells it what has happened and when, and does what it answers.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,28 +24,16 @@ from stellaris_jax.timeline.records import Gradient, Group, Usage
 from stellaris_jax.timeline.rules import Rule
 
 
-class Start(NamedTuple):
-    """A learner is to compute the gradient of a minibatch on a version."""
-
-    learner: int
-    fragment: int
-    minibatch: int
-    version: int
-
-
-class Publish(NamedTuple):
-    """A group is to be aggregated; once that is done, `on_publish` is to be told."""
-
-    group: Group
-
-
 class Drop(NamedTuple):
     """Gradients are thrown away."""
 
     gradients: list[Gradient]
 
 
-Action = Publish | Drop
+Action = Group | Drop
+"""What a driver is told: of a group, that it is to be aggregated; once that is done, `on_publish` is to be told."""
+
+NUMBER = (float, int, np.number)
 
 
 class Coordinator:
@@ -65,78 +55,104 @@ class Coordinator:
         self.iterations = [0] * system.learners
         self.running: dict[int, int] = {}
         self.pointers: deque[tuple[int, int]] = deque()
-        self.queue: list[Gradient] = []
         self.remaining: Counter[int] = Counter()
+        # What the above implies, kept up with it: how many learners run on a version, oldest first, and who is free.
+        self.held: dict[int, int] = {}
+        self.free = list(range(system.learners))
+        self._wait([])
+        # Most rules and policies leave these as they are, which says yes to everything.
+        asked = ((self.rule, Rule.may_start), (self.admission, Admission.may_start))
+        self._lets_start = [part.may_start for part, always in asked if part.may_start.__func__ is not always]
+        self._keeps_all = not self.drops and self.admission.keeps.__func__ is Admission.keeps
 
     # What has happened ---------------------------------------------------------------------------------------------
 
     def on_data(self, fragment: int) -> None:
         """A fragment is complete, and cut into the minibatches it was said to have (`remaining`)."""
-        self.pointers.extend((fragment, minibatch) for minibatch in range(self.remaining[fragment]))
+        self.pointers.extend(zip(repeat(fragment), range(self.remaining[fragment])))
 
-    def on_failure(self, learner: int, fragment: int, minibatch: int) -> None:
+    def on_failure(self, gradient: Gradient) -> None:
         """A learner has died; its minibatch is the next one to be computed."""
-        del self.running[learner]
+        self._stop(gradient)
         self.usage.failures += 1
-        self.pointers.appendleft((fragment, minibatch))
+        self.pointers.appendleft((gradient.fragment, gradient.minibatch))
 
-    def on_delivery(self, start: Start, since: float, now: float) -> list[Action]:
-        """A learner has pushed the gradient that it started at second `since`."""
-        del self.running[start.learner]
-        self.iterations[start.learner] += 1
-        peers = sorted(set(self.running.values()) - {start.version})
-        gradient = Gradient(start.fragment, start.minibatch, start.learner, start.version, since, now, peers)
+    def on_delivery(self, gradient: Gradient, now: float) -> Sequence[Action]:
+        """A learner has pushed its gradient."""
+        self._stop(gradient)
+        self.iterations[gradient.learner] += 1
+        gradient.end = now
+        gradient.peers = [version for version in self.held if version != gradient.version]
         self.queue.append(gradient)
+        self.staleness.append(self.clock - gradient.version)
         self.rule.delivered(gradient)
-        return self._aggregate(now)
+        return () if self.aggregating else self._aggregate(now)
 
-    def on_publish(self, fragments: Sequence[int], now: float) -> list[Action]:
+    def on_publish(self, fragments: Iterable[int], now: float) -> Sequence[Action]:
         """A group is aggregated, gradients of these fragments; the next version is there."""
         self.aggregating = False
         self.clock += 1
         self.usage.updates += 1
         self._consume(fragments)
+        self._wait(self.queue)
         return self._aggregate(now)
 
-    def on_stall(self, now: float) -> list[Action]:
+    def on_stall(self, now: float) -> Sequence[Action]:
         """Nothing else can happen: what is queued is aggregated although the rule would wait."""
         return self._aggregate(now, stalled=True)
 
     # What is to be done --------------------------------------------------------------------------------------------
 
-    def starts(self) -> Iterator[Start]:
-        """Every learner that is free and allowed to start, lowest number first, while there are pointers."""
-        for learner in range(self.learners):
-            if not self.pointers:
-                return
-            if learner in self.running:
-                continue
-            if self.rule.may_start(learner, self) and self.admission.may_start(learner, self):
-                self.running[learner] = self.clock
+    def starts(self) -> Iterator[Gradient]:
+        """What is to be computed by whom: by every learner that is free and allowed to start, lowest number first,
+        while there are pointers."""
+        if not self.pointers:
+            return
+        for learner in [*self.free]:
+            if all(may_start(learner, self) for may_start in self._lets_start):
+                fragment, minibatch = self.pointers.popleft()
+                self.free.remove(learner)
+                self.running[learner] = version = self.clock
+                self.held[version] = self.held.get(version, 0) + 1
                 self.usage.invocations += 1
-                yield Start(learner, *self.pointers.popleft(), self.clock)
+                yield Gradient(fragment, minibatch, learner, version)
+                if not self.pointers:
+                    return
 
-    def _aggregate(self, now: float, stalled: bool = False) -> list[Action]:
+    def _stop(self, gradient: Gradient) -> None:
+        """The learner of a gradient is free again."""
+        del self.running[gradient.learner]
+        insort(self.free, gradient.learner)
+        self.held[gradient.version] -= 1
+        if not self.held[gradient.version]:
+            del self.held[gradient.version]
+
+    def _wait(self, gradients: list[Gradient]) -> None:
+        """These are the queue from now on, this stale."""
+        self.queue = gradients
+        self.staleness = [self.clock - gradient.version for gradient in gradients]
+
+    def _aggregate(self, now: float, stalled: bool = False) -> Sequence[Action]:
         """Evaluate the rule on the queue; if it passes, a group is formed."""
         if self.aggregating:
-            return []
+            return ()
         oldest = self.clock - (self.versions - 1)
-        dropped: list[Action] = self._drop(oldest)
+        dropped = () if self._keeps_all else self._drop(oldest)
         if not self.queue:
             return dropped
-        if not self.drops and any(version <= oldest for version in self.running.values()):
+        if not self.drops and next(iter(self.held), self.clock) <= oldest:
             # The next version would overwrite one that a learner in flight still needs.
             self.usage.waits += 1
             return dropped
         escaped = False
-        if not self.rule.ready([self.clock - g.version for g in self.queue], self):
+        if not self.rule.ready(self.staleness, self):
             crowded = self.rule.gated and len(self.queue) >= self.learners
             if not (crowded or stalled):
                 return dropped
             escaped = self.rule.gated
-        return [*dropped, Publish(self._group(self._take(oldest), escaped, oldest, now))]
+        return (*dropped, self._group(self._take(oldest), escaped, oldest, now))
 
-    def _drop(self, oldest: int) -> list[Action]:
+    def _drop(self, oldest: int) -> Sequence[Drop]:
         """Throw away what admission does not keep, and what the ring does not, unless it is waited for."""
         kept: list[Gradient] = []
         lost: list[Gradient] = []
@@ -145,11 +161,11 @@ class Coordinator:
             keeps = in_ring and self.admission.keeps(self.clock - gradient.version, self)
             (kept if keeps else lost).append(gradient)
         if not lost:
-            return []
-        self.queue = kept
+            return ()
+        self._wait(kept)
         self.usage.dropped += len(lost)
-        self._consume([g.fragment for g in lost])
-        return [Drop(lost)]
+        self._consume(g.fragment for g in lost)
+        return (Drop(lost),)
 
     def _take(self, oldest: int) -> list[Gradient]:
         """The gradients that the rule takes of the queue, and with them what could not be kept for another version."""
@@ -157,22 +173,23 @@ class Coordinator:
         if not (isinstance(taken, int | np.integer) and taken >= 1):
             name = type(self.rule).__name__
             raise RunError(f"{name}.take must be at least 1 of the queued gradients, not {shown(taken)}.")
-        group, self.queue = self.queue[:taken], self.queue[taken:]
-        if not self.drops:
-            group += [g for g in self.queue if g.version <= oldest]
-            self.queue = [g for g in self.queue if g.version > oldest]
+        group, left = self.queue[:taken], self.queue[taken:]
+        if left and not self.drops:
+            group += [g for g in left if g.version <= oldest]
+            left = [g for g in left if g.version > oldest]
+        self._wait(left)
         return group
 
     def _group(self, gradients: list[Gradient], escaped: bool, oldest: int, now: float) -> Group:
         """A group is aggregated from now on: staleness and weights are fixed."""
-        for gradient in gradients:
-            gradient.staleness = self.clock - gradient.version
-            gradient.peers = [v for v in gradient.peers if v >= oldest]
-        staleness = [g.staleness for g in gradients]
+        staleness = [self.clock - gradient.version for gradient in gradients]
+        for gradient, gradient.staleness in zip(gradients, staleness, strict=True):
+            if gradient.peers and gradient.peers[0] < oldest:
+                gradient.peers = gradient.peers[bisect_left(gradient.peers, oldest) :]
         threshold = self.rule.threshold()
         weights = [self.rule.weight(s) for s in staleness]
         for weight in weights:
-            if not (isinstance(weight, float | int | np.number) and 0.0 <= weight < math.inf):
+            if not (isinstance(weight, NUMBER) and 0.0 <= weight < math.inf):
                 name = type(self.rule).__name__
                 raise RunError(f"{name}.weight must be a finite number of at least 0, not {shown(weight)}.")
         self.rule.aggregated(staleness)
@@ -183,7 +200,7 @@ class Coordinator:
         self.aggregating = True
         return Group(gradients, weights, self.clock, now, escaped, threshold)
 
-    def _consume(self, fragments: Sequence[int]) -> None:
+    def _consume(self, fragments: Iterable[int]) -> None:
         for fragment in fragments:
             self.remaining[fragment] -= 1
 
@@ -208,8 +225,10 @@ class Coordinator:
         self.clock, self.aggregating = state["clock"], state["aggregating"]
         self.iterations = list(state["iterations"])
         self.running = {learner: version for learner, version in state["running"]}
+        self.held = dict(Counter(self.running.values()))
+        self.free = [learner for learner in range(self.learners) if learner not in self.running]
         self.pointers = deque((fragment, minibatch) for fragment, minibatch in state["pointers"])
-        self.queue = [Gradient(**g) for g in state["queue"]]
+        self._wait([Gradient(**g) for g in state["queue"]])
         self.remaining = Counter({fragment: count for fragment, count in state["remaining"]})
         self.rule.restore(state["rule"])
         self.admission.restore(state["admission"])

@@ -181,21 +181,21 @@ class Stream:
         self.model = model
         self.key = (seed, ENTITIES.index(entity))
         self.count = 0
-        self._block: list[float] = []
-        self._drawn = -1
+        self._block: list[float] = []  # the one of the next duration, once it is asked for
 
     def __next__(self) -> float:
-        block, offset = divmod(self.count, BLOCK)
-        if block != self._drawn:
-            generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, block])))
-            self._block, self._drawn = _checked(self.model, self.model.block(generator, block)), block
+        offset = self.count % BLOCK
+        if offset == 0 or not self._block:
+            number = self.count // BLOCK
+            generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, number])))
+            self._block = _checked(self.model, self.model.block(generator, number))
         self.count += 1
         return self._block[offset]
 
     def take(self, size: int) -> list[float]:
         """The next `size` durations."""
-        block, start = divmod(self.count, BLOCK)
-        if block == self._drawn and start + size <= BLOCK:
+        start = self.count % BLOCK
+        if self._block and 0 < start <= BLOCK - size:
             self.count += size
             return self._block[start : start + size]
         return [next(self) for _ in range(size)]
@@ -204,4 +204,4 @@ class Stream:
         return self.count
 
     def restore(self, state: Any) -> None:
-        self.count, self._drawn = state, -1
+        self.count, self._block = state, []

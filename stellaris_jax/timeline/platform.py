@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from stellaris_jax.config.tree import PlatformConfig
@@ -16,12 +17,24 @@ class Containers:
 
     def startup(self, slot: int, now: float) -> float:
         """Seconds until the function in `slot` begins to compute when it is invoked at `now`."""
-        last = self.last_used[slot]
+        return self._since(self.last_used[slot], now)
+
+    def startups(self, slots: int, now: float) -> list[float]:
+        """`startup` of each of the first slots, most of which were last used at one time."""
+        last_used = self.last_used[:slots]
+        seconds = {last: self._since(last, now) for last in set(last_used)}
+        return [seconds[last] for last in last_used]
+
+    def _since(self, last: float | None, now: float) -> float:
         warm = last is not None and now - last <= self.keep_alive
         return self.warm_start if warm else self.cold_start
 
     def release(self, slot: int, now: float) -> None:
         self.last_used[slot] = now
+
+    def release_all(self, slots: int, now: float) -> None:
+        """`release` of each of the first slots."""
+        self.last_used[:slots] = [now] * slots
 
     def state(self) -> Any:
         return list(self.last_used)
@@ -36,8 +49,9 @@ class Placement:
     Data passes through shared memory on the parameter function's VM, the first, and by RPC to the others (SC'24, §V-B).
     """
 
-    def __init__(self, platform: PlatformConfig):
+    def __init__(self, platform: PlatformConfig, slots: int):
         self.platform = platform
+        self.sharing = [frozenset(range(gpu, slots, platform.gpus)) for gpu in range(platform.gpus)]
 
     def gpu(self, learner: int) -> int:
         return learner % self.platform.gpus
@@ -47,8 +61,8 @@ class Placement:
         local = self.gpu(learner) < self.platform.gpus_per_vm
         return self.platform.shared_memory if local else self.platform.rpc
 
-    def slowdown(self, learner: int, running: Any) -> float:
-        """Factor on a computation that starts while the learners `running` compute (others than itself)."""
-        mine = self.gpu(learner)
-        sharing = sum(self.gpu(other) == mine for other in running)
-        return 1.0 + self.platform.contention * sharing
+    def slowdown(self, learner: int, running: Set[int]) -> float:
+        """Factor on a computation that starts now that the learners `running` compute, itself among them."""
+        if self.platform.contention == 0.0:
+            return 1.0
+        return 1.0 + self.platform.contention * (len(running & self.sharing[self.gpu(learner)]) - 1)

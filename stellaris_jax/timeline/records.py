@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 class Gradient:
     """One minibatch gradient, from its invocation to its aggregation.
 
-    `version` is the policy it was computed on; `peers` the other versions that learners in flight held when it was
-    delivered; `staleness` = clock at aggregation - version.
+    `version` is the policy it is computed on, from second `start` to `end`; `peers` the other versions that learners in
+    flight held when it was delivered, oldest first; `staleness` = clock at aggregation - version.
     """
 
     fragment: int
     minibatch: int
     learner: int
     version: int
-    start: float
-    end: float
-    peers: list[int]
+    start: float = 0.0
+    end: float = 0.0
+    peers: list[int] = field(default_factory=list)
     staleness: int = 0
 
 

@@ -41,7 +41,8 @@ class Rule(Optioned):
 
     def delivered(self, gradient: Gradient) -> None:
         """Told of every gradient that is pushed."""
-        self.round = max(self.round, gradient.fragment)
+        if gradient.fragment > self.round:
+            self.round = gradient.fragment
 
     def ready(self, staleness: Sequence[int], view: View) -> bool:
         """Whether to aggregate now, given the staleness of every queued gradient (never empty)."""

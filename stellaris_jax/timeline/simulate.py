@@ -16,20 +16,24 @@ never on gradient values. So the timeline is simulated first, on the host, and e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from heapq import heappop, heappush
+from operator import add
 from typing import Any
 
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config, DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.registry import register
-from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop, Start
+from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 from stellaris_jax.timeline.platform import Containers, Placement
-from stellaris_jax.timeline.records import Round, Usage
+from stellaris_jax.timeline.records import Gradient, Round, Usage
 from stellaris_jax.timeline.scaling.width import width_of
 
 DATA, DELIVERY, FAILURE, PUBLISH = range(4)
+"""Kinds of events, of a fragment and how many rolled it, of a gradient and how long its learner took to start up (two
+of them), and of the fragments of a group's gradients."""
 
 
 class Timeline:
@@ -71,7 +75,8 @@ class Timeline:
         self.gradients_per_round = gradients_per_round
         self.depth = 2 if system.actors == "pipelined" else 1
         self.actors, self.detects = actors or platform.actors, detects
-        self.placement = Placement(platform)
+        self.placement = Placement(platform, system.learners)
+        self.passing = [2 * self.placement.passing(learner) for learner in range(system.learners)]
         self.containers = Containers(platform, system.learners, platform.cold_start, platform.warm_start)
         self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
         self.actor_passing = 2 * platform.cache
@@ -88,7 +93,7 @@ class Timeline:
         self.now = 0.0
         self.fragment = 0
         self.collecting = False
-        self._events: list[tuple[float, int, int, list[Any]]] = []
+        self._events: list[tuple[float, int, int, tuple[Any, ...]]] = []
         self._order = 0
 
     def next_round(self, actors: int | None = None, gradients: int | None = None) -> Round:
@@ -108,7 +113,7 @@ class Timeline:
         detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0.0
         invoked = self.now + detection
         durations = [seconds + self.actor_passing for seconds in self.streams["actor"].take(actors)]
-        startups = [self.actor_containers.startup(actor, invoked) for actor in range(actors)]
+        startups = self.actor_containers.startups(actors, invoked)
         self.usage.scaling_busy += detection
         self.usage.actor_startup += sum(startups)
         self.usage.actor_busy += sum(durations)
@@ -116,7 +121,7 @@ class Timeline:
         record.actor_seconds = sum(durations) / actors
         coordinator.remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.collecting = True
-        self._schedule(detection + max(map(sum, zip(startups, durations, strict=True))), DATA, [self.fragment, actors])
+        self._schedule(detection + max(map(add, startups, durations)), DATA, (self.fragment, actors))
         self.fragment += 1
         while self.collecting or coordinator.remaining[self.fragment - self.depth] > 0:
             if self._events:
@@ -136,62 +141,60 @@ class Timeline:
         record.usage = replace(self.usage)
         return record
 
-    def _schedule(self, delay: float, kind: int, payload: list[Any]) -> None:
+    def _schedule(self, delay: float, kind: int, payload: tuple[Any, ...]) -> None:
         self._order += 1
         heappush(self._events, (self.now + delay, self._order, kind, payload))
 
-    def _handle(self, kind: int, payload: list[Any], record: Round) -> None:
+    def _handle(self, kind: int, payload: tuple[Any, ...], record: Round) -> None:
         """Tell the coordinator of an event, and do what it answers."""
         coordinator = self.coordinator
         if kind == DATA:
             self.collecting = False
             fragment, actors = payload
-            for actor in range(actors):
-                self.actor_containers.release(actor, self.now)
+            self.actor_containers.release_all(actors, self.now)
             record.arrived, record.complete = coordinator.clock, self.now
             coordinator.on_data(fragment)
         elif kind == PUBLISH:
             self._do(coordinator.on_publish(payload[0], self.now), record)
         else:
-            fragment, minibatch, learner, version, since, startup = payload
-            self.containers.release(learner, self.now)
+            gradient, startup = payload
+            self.containers.release(gradient.learner, self.now)
             self.usage.learner_startup += startup
             if kind == FAILURE:
-                self.usage.learner_failed += self.now - since
-                coordinator.on_failure(learner, fragment, minibatch)
+                self.usage.learner_failed += self.now - gradient.start
+                coordinator.on_failure(gradient)
             else:
-                self.usage.learner_busy += self.now - since
-                start = Start(learner, fragment, minibatch, version)
-                self._do(coordinator.on_delivery(start, since, self.now), record)
+                self.usage.learner_busy += self.now - gradient.start
+                self._do(coordinator.on_delivery(gradient, self.now), record)
 
-    def _do(self, actions: list[Action], record: Round) -> None:
+    def _do(self, actions: Sequence[Action], record: Round) -> None:
         """Write down what the coordinator has decided, and let aggregations take their time."""
         for action in actions:
             if isinstance(action, Drop):
                 record.dropped += action.gradients
                 continue
-            record.groups.append(action.group)
+            record.groups.append(action)
             duration = next(self.streams["aggregate"])
             self.usage.aggregate_busy += duration
-            fragments = [gradient.fragment for gradient in action.group.gradients]
+            fragments = [gradient.fragment for gradient in action.gradients]
             if duration > 0.0:
-                self._schedule(duration, PUBLISH, [fragments])
+                self._schedule(duration, PUBLISH, (fragments,))
             else:
                 self._do(self.coordinator.on_publish(fragments, self.now), record)
 
-    def _invoke(self, start: Start) -> None:
+    def _invoke(self, gradient: Gradient) -> None:
         """Draw how long a learner takes, from now on, to start up and to compute."""
-        startup = self.containers.startup(start.learner, self.now)
-        others = self.coordinator.running.keys() - {start.learner}
-        duration = next(self.streams["learner"]) * self.placement.slowdown(start.learner, others)
-        duration += 2 * self.placement.passing(start.learner)
+        learner = gradient.learner
+        startup = self.containers.startup(learner, self.now)
+        slowdown = self.placement.slowdown(learner, self.coordinator.running.keys())
+        duration = next(self.streams["learner"]) * slowdown + self.passing[learner]
         kind = DELIVERY
         if self.failure > 0.0:
             fails, fraction = next(self.streams["failure"]), next(self.streams["failure"])
             if fails < self.failure:
                 kind, duration = FAILURE, duration * fraction
-        payload = [start.fragment, start.minibatch, start.learner, start.version, self.now + startup, startup]
-        self._schedule(startup + duration, kind, payload)
+        gradient.start = self.now + startup
+        self._schedule(startup + duration, kind, (gradient, startup))
 
     _PLAIN = ("now", "fragment", "collecting", "_order")
 
@@ -200,7 +203,7 @@ class Timeline:
         return {
             **{name: getattr(self, name) for name in self._PLAIN},
             **self.coordinator.state(),
-            "events": [list(e) for e in self._events],
+            "events": [[time, order, kind, _saved(kind, payload)] for time, order, kind, payload in self._events],
             "usage": asdict(self.usage),
             "containers": self.containers.state(),
             "actor_containers": self.actor_containers.state(),
@@ -216,10 +219,25 @@ class Timeline:
         """Continue from what `state()` returned (it may have passed through JSON)."""
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self._events = [(time, order, kind, payload) for time, order, kind, payload in state["events"]]
+        self._events = [(time, order, kind, _restored(kind, data)) for time, order, kind, data in state["events"]]
         self.usage = self.coordinator.usage = Usage(**state["usage"])
         self.coordinator.restore(state)
         self.containers.restore(state["containers"])
         self.actor_containers.restore(state["actor_containers"])
         for name, stream in self.streams.items():
             stream.restore(state["streams"][name])
+
+
+def _saved(kind: int, payload: tuple[Any, ...]) -> list[Any]:
+    """An event's payload as JSON data."""
+    if kind in (DELIVERY, FAILURE):
+        gradient, startup = payload
+        return [gradient.fragment, gradient.minibatch, gradient.learner, gradient.version, gradient.start, startup]
+    return list(payload)
+
+
+def _restored(kind: int, data: list[Any]) -> tuple[Any, ...]:
+    if kind in (DELIVERY, FAILURE):
+        *gradient, startup = data
+        return Gradient(*gradient), startup
+    return tuple(data)
