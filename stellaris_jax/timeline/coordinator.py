@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -61,9 +61,9 @@ class Coordinator:
         self.free = list(range(system.learners))
         self._wait([])
         # Most rules and policies leave these as they are, which says yes to everything.
-        asked = ((self.rule, Rule.may_start), (self.admission, Admission.may_start))
-        self._lets_start = [part.may_start for part, always in asked if part.may_start.__func__ is not always]
-        self._keeps_all = not self.drops and self.admission.keeps.__func__ is Admission.keeps
+        asked = ((self.rule.may_start, Rule.may_start), (self.admission.may_start, Admission.may_start))
+        self._lets_start = [own for own, default in asked if not _is(own, default)]
+        self._keeps_all = not self.drops and _is(self.admission.keeps, Admission.keeps)
 
     # What has happened ---------------------------------------------------------------------------------------------
 
@@ -232,3 +232,8 @@ class Coordinator:
         self.remaining = Counter({fragment: count for fragment, count in state["remaining"]})
         self.rule.restore(state["rule"])
         self.admission.restore(state["admission"])
+
+
+def _is(own: Callable[..., bool], default: Callable[..., bool]) -> bool:
+    """Whether a method is what its base class has."""
+    return getattr(own, "__func__", None) is default

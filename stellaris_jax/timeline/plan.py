@@ -8,6 +8,8 @@ of a group applies the optimizer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,20 +135,21 @@ def minibatch_order(
         return np.empty((0, cut.batch), np.int32)
     generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
     sequences, places, count = cut.steps * envs // cut.length, cut.batch // cut.length, cut.count(envs)
-    order = np.tile(np.arange(sequences, dtype=np.int32), (cut.epochs, 1))
-    generator.permuted(order, axis=1, out=order)
+    # NumPy swaps words of 64 bits twice as fast as shorter ones.
+    order = np.tile(np.arange(sequences), (cut.epochs, 1))
+    order = generator.permuted(order, axis=1, out=order).astype(np.int32)
     if width != envs and cut.length == 1:
         order += (width - envs) * (order // envs)  # sample t * envs + e is row t * width + e
-    first = np.full((cut.epochs, count, places), -1, np.int32)
-    full, more = divmod(sequences, count)
-    begin = 0
-    for minibatch in range(count):
-        size = full + (minibatch < more)
-        first[:, minibatch, :size] = order[:, begin : begin + size]
-        begin += size
-    rows = first[:, :, None] + width * np.arange(cut.length, dtype=np.int32)[:, None]
-    rows = np.where(first[:, :, None] < 0, -1, rows)
-    return rows.reshape(cut.epochs * count, cut.batch)
+    if sequences == count * places:
+        first = order.reshape(cut.epochs, count, places)
+    else:
+        first = np.full((cut.epochs, count, places), -1, np.int32)
+        for minibatch, part in enumerate(np.array_split(order, count, axis=1)):
+            first[:, minibatch, : part.shape[1]] = part
+    if cut.length > 1:
+        rows = first[:, :, None] + width * np.arange(cut.length, dtype=np.int32)[:, None]
+        first = np.where(first[:, :, None] < 0, -1, rows)
+    return first.reshape(cut.epochs * count, cut.batch)
 
 
 def wave_count(record: Round, wave_size: int) -> int:
@@ -190,49 +193,52 @@ def build_plan(
       envs: `[r][s]`: how many environments take part.
     """
     plan = empty_plan(shape)
-    begin = 0
-    for r, row in enumerate(records):
-        end = begin
-        plan.learning_rate[r] = learning_rate[r]
-        for s, record in enumerate(row):
-            plan.behaviour[r, s] = record.behaviour_version % shape.ring
-            plan.order[r, s, : len(orders[r][s])] = orders[r][s]
-            if envs is not None:
-                plan.envs[r, s] = envs[r][s]
-            end = max(end, _lay_out(plan, shape, s, record, begin))
-        plan.bounds[r] = begin, end
-        begin = end
+    rounds = len(records)
+    plan.learning_rate[:rounds] = learning_rate
+    plan.behaviour[:rounds] = [[record.behaviour_version % shape.ring for record in row] for row in records]
+    if envs is not None:
+        plan.envs[:rounds] = envs
+    for order, row in zip(plan.order, orders, strict=False):
+        for minibatches, drawn in zip(order, row, strict=True):
+            minibatches[: len(drawn)] = drawn
+    _lay_out(plan, shape, records)
     return plan
 
 
-def _lay_out(plan: Plan, shape: PlanShape, seed: int, record: Round, wave: int) -> int:
-    """Write a round's groups into the plan, from a wave on; returns the wave after the last."""
-    wave_size, ring = shape.wave_size, shape.ring
-    places: list[int] = []
-    rows: list[tuple[int, ...]] = []
-    peers: list[list[int]] = []
-    weights: list[float] = []
-    for group in record.groups:
-        size = len(group.gradients)
-        places += range(wave * wave_size, wave * wave_size + size)
-        weights += group.weights
-        for gradient in group.gradients:
-            version = gradient.version
-            pointer = (gradient.fragment % shape.buffers, gradient.minibatch)
-            rows.append((*pointer, version % ring, shape.target(version) % ring))
-            if shape.peers:
-                held = [v % ring for v in gradient.peers]
-                peers.append([len(held), *held, *([0] * (shape.peers - len(held)))])
-        wave += -(-size // wave_size)
-        plan.sizes[wave - 1, seed] = size
-    if places:
-        waves, lanes = np.divmod(np.array(places), wave_size)
-        at = (waves, seed, lanes)
-        *columns, others = plan.invocations
-        for column, values in zip(columns, np.array(rows, np.int32).T, strict=True):
-            column[at] = values
-        if others is not None:
-            counted = np.array(peers, np.int32)
-            others.number[at], others.slots[at] = counted[:, 0], counted[:, 1:]
-        plan.weights[at] = weights
-    return wave
+def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -> None:
+    """Write the rounds' groups and their bounds into the plan."""
+    cells = [record for row in records for record in row]
+    groups = [group for record in cells for group in record.groups]
+    gradients = [gradient for group in groups for gradient in group.gradients]
+    sizes = np.array([len(group.gradients) for group in groups], np.int64)
+    waves = -(-sizes // shape.wave_size)
+    done = np.concatenate([[0], waves.cumsum()])  # waves up to each group, if rounds and seeds followed one another
+    counts = np.array([len(record.groups) for record in cells])
+    last = counts.cumsum()
+    begins, ends = done[last - counts], done[last]  # of each round and seed
+    bounds = np.concatenate([[0], (ends - begins).reshape(len(records), -1).max(axis=1).cumsum()])
+    plan.bounds[: len(records)] = np.stack([bounds[:-1], bounds[1:]], axis=1)
+    seeds = np.tile(np.arange(shape.seeds), len(records)).repeat(counts)
+    first = done[:-1] + (bounds[:-1].repeat(shape.seeds) - begins).repeat(counts)
+    plan.sizes[first + waves - 1, seeds] = sizes
+
+    index, lanes = np.divmod(_within(sizes), shape.wave_size)
+    at = (first.repeat(sizes) + index, seeds.repeat(sizes), lanes)
+    pointer = attrgetter("fragment", "minibatch", "version")
+    fragment, minibatch, version = np.array([*map(pointer, gradients)], np.int64).reshape(-1, 3).T
+    buffer, minibatches, slot, target_slot, peers = plan.invocations
+    buffer[at], minibatches[at] = fragment % shape.buffers, minibatch
+    slot[at], target_slot[at] = version % shape.ring, shape.target(version) % shape.ring
+    plan.weights[at] = [weight for group in groups for weight in group.weights]
+    if peers is not None:
+        held = [gradient.peers for gradient in gradients]
+        number = np.array([len(versions) for versions in held], np.int64)
+        peers.number[at] = number
+        of = tuple(place.repeat(number) for place in at)
+        peers.slots[(*of, _within(number))] = np.array([*chain.from_iterable(held)], np.int64) % shape.ring
+
+
+def _within(sizes: np.ndarray) -> np.ndarray:
+    """0, ..., n - 1 for each of these sizes n."""
+    numbers: np.ndarray = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
+    return numbers
