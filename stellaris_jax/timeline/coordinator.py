@@ -109,7 +109,7 @@ class Coordinator:
         if not self.pointers:
             return
         for learner in [*self.free]:
-            if all(may_start(learner, self) for may_start in self._lets_start):
+            if not self._lets_start or all(may_start(learner, self) for may_start in self._lets_start):
                 fragment, minibatch = self.pointers.popleft()
                 self.free.remove(learner)
                 self.running[learner] = version = self.clock

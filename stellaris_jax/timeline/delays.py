@@ -59,6 +59,8 @@ class Delay(Optioned):
 def _checked(model: Delay, seconds: Any) -> list[float]:
     """The durations that a model has drawn. Raises RunError for what are none."""
     lists = isinstance(seconds, list) and len(seconds) == BLOCK
+    if lists and {*map(type, seconds)} <= {float, int} and np.all(np.asarray(seconds) >= 0.0):
+        return list(seconds)
     wrong = [s for s in seconds if not (isinstance(s, float | int) and s >= 0.0)] if lists else [seconds]
     if wrong:
         raise RunError(
@@ -186,19 +188,25 @@ class Stream:
     def __next__(self) -> float:
         offset = self.count % BLOCK
         if offset == 0 or not self._block:
-            number = self.count // BLOCK
-            generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, number])))
-            self._block = _checked(self.model, self.model.block(generator, number))
+            self._draw()
         self.count += 1
         return self._block[offset]
 
     def take(self, size: int) -> list[float]:
         """The next `size` durations."""
-        start = self.count % BLOCK
-        if self._block and 0 < start <= BLOCK - size:
-            self.count += size
-            return self._block[start : start + size]
-        return [next(self) for _ in range(size)]
+        taken: list[float] = []
+        while len(taken) < size:
+            taken.append(next(self))
+            offset = self.count % BLOCK or BLOCK
+            more = self._block[offset : offset + size - len(taken)]
+            self.count += len(more)
+            taken += more
+        return taken
+
+    def _draw(self) -> None:
+        number = self.count // BLOCK
+        generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, number])))
+        self._block = _checked(self.model, self.model.block(generator, number))
 
     def state(self) -> Any:
         return self.count

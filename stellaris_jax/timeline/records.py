@@ -64,6 +64,9 @@ class Usage:
     staleness_total: int = 0
     staleness_max: int = 0
 
+    def copy(self) -> Usage:
+        return Usage(**vars(self))
+
 
 @dataclass
 class Round:

@@ -17,7 +17,7 @@ never on gradient values. So the timeline is simulated first, on the host, and e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from heapq import heappop, heappush
 from operator import add
 from typing import Any
@@ -107,7 +107,7 @@ class Timeline:
         actors = self.actors if actors is None else actors
         record = Round(self.fragment, coordinator.clock, self.now, actors)
         if actors == 0:
-            record.arrived, record.complete, record.usage = coordinator.clock, self.now, replace(self.usage)
+            record.arrived, record.complete, record.usage = coordinator.clock, self.now, self.usage.copy()
             self.fragment += 1
             return record
         detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0.0
@@ -138,7 +138,7 @@ class Timeline:
                 self._invoke(start)
         coordinator.remaining.pop(self.fragment - self.depth, None)
         self.usage.seconds = self.now
-        record.usage = replace(self.usage)
+        record.usage = self.usage.copy()
         return record
 
     def _schedule(self, delay: float, kind: int, payload: tuple[Any, ...]) -> None:
