@@ -33,7 +33,7 @@ class Drop(NamedTuple):
 Action = Group | Drop
 """What a driver is told: of a group, that it is to be aggregated; once that is done, `on_publish` is to be told."""
 
-NUMBER = (float, int, np.number)
+NUMBER, WHOLE = (float, int, np.number), (int, np.integer)
 
 
 class Coordinator:
@@ -109,7 +109,10 @@ class Coordinator:
         if not self.pointers:
             return
         for learner in [*self.free]:
-            if not self._lets_start or all(may_start(learner, self) for may_start in self._lets_start):
+            for may_start in self._lets_start:
+                if not may_start(learner, self):
+                    break
+            else:
                 fragment, minibatch = self.pointers.popleft()
                 self.free.remove(learner)
                 self.running[learner] = version = self.clock
@@ -121,11 +124,13 @@ class Coordinator:
 
     def _stop(self, gradient: Gradient) -> None:
         """The learner of a gradient is free again."""
-        del self.running[gradient.learner]
-        insort(self.free, gradient.learner)
-        self.held[gradient.version] -= 1
-        if not self.held[gradient.version]:
-            del self.held[gradient.version]
+        learner, version = gradient.learner, gradient.version
+        del self.running[learner]
+        insort(self.free, learner)
+        if self.held[version] > 1:
+            self.held[version] -= 1
+        else:
+            del self.held[version]
 
     def _wait(self, gradients: list[Gradient]) -> None:
         """These are the queue from now on, this stale."""
@@ -170,7 +175,7 @@ class Coordinator:
     def _take(self, oldest: int) -> list[Gradient]:
         """The gradients that the rule takes of the queue, and with them what could not be kept for another version."""
         taken = self.rule.take(len(self.queue))
-        if not (isinstance(taken, int | np.integer) and taken >= 1):
+        if not (isinstance(taken, WHOLE) and taken >= 1):
             name = type(self.rule).__name__
             raise RunError(f"{name}.take must be at least 1 of the queued gradients, not {shown(taken)}.")
         group, left = self.queue[:taken], self.queue[taken:]
@@ -193,10 +198,11 @@ class Coordinator:
                 name = type(self.rule).__name__
                 raise RunError(f"{name}.weight must be a finite number of at least 0, not {shown(weight)}.")
         self.rule.aggregated(staleness)
-        self.usage.gradients += len(gradients)
-        self.usage.escapes += escaped
-        self.usage.staleness_total += sum(staleness)
-        self.usage.staleness_max = max(self.usage.staleness_max, *staleness)
+        usage = self.usage
+        usage.gradients += len(gradients)
+        usage.escapes += escaped
+        usage.staleness_total += sum(staleness)
+        usage.staleness_max = max(usage.staleness_max, *staleness)
         self.aggregating = True
         return Group(gradients, weights, self.clock, now, escaped, threshold)
 

@@ -17,17 +17,15 @@ class Containers:
 
     def startup(self, slot: int, now: float) -> float:
         """Seconds until the function in `slot` begins to compute when it is invoked at `now`."""
-        return self._since(self.last_used[slot], now)
-
-    def startups(self, slots: int, now: float) -> list[float]:
-        """`startup` of each of the first slots, most of which were last used at one time."""
-        last_used = self.last_used[:slots]
-        seconds = {last: self._since(last, now) for last in set(last_used)}
-        return [seconds[last] for last in last_used]
-
-    def _since(self, last: float | None, now: float) -> float:
+        last = self.last_used[slot]
         warm = last is not None and now - last <= self.keep_alive
         return self.warm_start if warm else self.cold_start
+
+    def startups(self, slots: int, now: float) -> list[float]:
+        """`startup` of each of the first slots, most of which were last used at the same time."""
+        last_used = self.last_used[:slots]
+        seconds = {last: self.startup(last_used.index(last), now) for last in {*last_used}}
+        return [seconds[last] for last in last_used]
 
     def release(self, slot: int, now: float) -> None:
         self.last_used[slot] = now

@@ -158,14 +158,15 @@ class Timeline:
             self._do(coordinator.on_publish(payload[0], self.now), record)
         else:
             gradient, startup = payload
-            self.containers.release(gradient.learner, self.now)
-            self.usage.learner_startup += startup
+            usage, now = self.usage, self.now
+            self.containers.release(gradient.learner, now)
+            usage.learner_startup += startup
             if kind == FAILURE:
-                self.usage.learner_failed += self.now - gradient.start
+                usage.learner_failed += now - gradient.start
                 coordinator.on_failure(gradient)
             else:
-                self.usage.learner_busy += self.now - gradient.start
-                self._do(coordinator.on_delivery(gradient, self.now), record)
+                usage.learner_busy += now - gradient.start
+                self._do(coordinator.on_delivery(gradient, now), record)
 
     def _do(self, actions: Sequence[Action], record: Round) -> None:
         """Write down what the coordinator has decided, and let aggregations take their time."""
