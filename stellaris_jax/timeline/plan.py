@@ -8,8 +8,6 @@ of a group applies the optimizer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,8 +85,8 @@ class PlanShape(NamedTuple):
         """Versions to be kept: the oldest one in use may have a target network that is older still."""
         return self.versions + self.target_interval - 1
 
-    def target(self, version: int) -> int:
-        """The version that was the target network when `version` was the newest."""
+    def target(self, version: Any) -> Any:
+        """The version that was the target network when `version` was the newest; of an array, for each."""
         return version - version % self.target_interval
 
     @property
@@ -210,10 +208,10 @@ def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -
     cells = [record for row in records for record in row]
     groups = [group for record in cells for group in record.groups]
     gradients = [gradient for group in groups for gradient in group.gradients]
-    sizes = np.array([len(group.gradients) for group in groups], np.int64)
+    sizes = _numbers([len(group.gradients) for group in groups])
     waves = -(-sizes // shape.wave_size)
     done = np.concatenate([[0], waves.cumsum()])  # waves up to each group, if rounds and seeds followed one another
-    counts = np.array([len(record.groups) for record in cells])
+    counts = _numbers([len(record.groups) for record in cells])
     last = counts.cumsum()
     begins, ends = done[last - counts], done[last]  # of each round and seed
     bounds = np.concatenate([[0], (ends - begins).reshape(len(records), -1).max(axis=1).cumsum()])
@@ -223,19 +221,28 @@ def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -
     plan.sizes[first + waves - 1, seeds] = sizes
 
     index, lanes = np.divmod(_within(sizes), shape.wave_size)
-    at = (first.repeat(sizes) + index, seeds.repeat(sizes), lanes)
-    pointer = attrgetter("fragment", "minibatch", "version")
-    fragment, minibatch, version = np.array([*map(pointer, gradients)], np.int64).reshape(-1, 3).T
-    buffer, minibatches, slot, target_slot, peers = plan.invocations
-    buffer[at], minibatches[at] = fragment % shape.buffers, minibatch
-    slot[at], target_slot[at] = version % shape.ring, shape.target(version) % shape.ring
-    plan.weights[at] = [weight for group in groups for weight in group.weights]
+    places = ((first.repeat(sizes) + index) * shape.seeds + seeds.repeat(sizes)) * shape.wave_size + lanes
+    version = _numbers([gradient.version for gradient in gradients])
+    buffer, minibatch, slot, target_slot, peers = plan.invocations
+    _flat(buffer)[places] = _numbers([gradient.fragment for gradient in gradients]) % shape.buffers
+    _flat(minibatch)[places] = [gradient.minibatch for gradient in gradients]
+    _flat(slot)[places] = version % shape.ring
+    _flat(target_slot)[places] = shape.target(version) % shape.ring
+    _flat(plan.weights)[places] = [weight for group in groups for weight in group.weights]
     if peers is not None:
-        held = [gradient.peers for gradient in gradients]
-        number = np.array([len(versions) for versions in held], np.int64)
-        peers.number[at] = number
-        of = tuple(place.repeat(number) for place in at)
-        peers.slots[(*of, _within(number))] = np.array([*chain.from_iterable(held)], np.int64) % shape.ring
+        number = _numbers([len(gradient.peers) for gradient in gradients])
+        held = _numbers([version for gradient in gradients for version in gradient.peers])
+        _flat(peers.number)[places] = number
+        _flat(peers.slots)[places.repeat(number) * shape.peers + _within(number)] = held % shape.ring
+
+
+def _numbers(values: Sequence[int]) -> np.ndarray:
+    return np.fromiter(values, np.int64, len(values))
+
+
+def _flat(column: np.ndarray) -> np.ndarray:
+    """A view of all of it in one axis."""
+    return column.reshape(-1)
 
 
 def _within(sizes: np.ndarray) -> np.ndarray:
