@@ -86,7 +86,7 @@ class Coordinator:
         self.queue.append(gradient)
         self.staleness.append(self.clock - gradient.version)
         self.rule.delivered(gradient)
-        return () if self.aggregating else self._aggregate(now)
+        return self._aggregate(now)
 
     def on_publish(self, fragments: Iterable[int], now: float) -> Sequence[Action]:
         """A group is aggregated, gradients of these fragments; the next version is there."""
@@ -150,7 +150,7 @@ class Coordinator:
             self.usage.waits += 1
             return dropped
         escaped = False
-        if not self.rule.ready(self.staleness, self):
+        if not self.rule.ready(self.staleness[:], self):
             crowded = self.rule.gated and len(self.queue) >= self.learners
             if not (crowded or stalled):
                 return dropped
@@ -189,7 +189,7 @@ class Coordinator:
         """A group is aggregated from now on: staleness and weights are fixed."""
         staleness = [self.clock - gradient.version for gradient in gradients]
         for gradient, gradient.staleness in zip(gradients, staleness, strict=True):
-            if gradient.peers and gradient.peers[0] < oldest:
+            if gradient.peers and gradient.peers[0] < oldest:  # the oldest of them
                 gradient.peers = gradient.peers[bisect_left(gradient.peers, oldest) :]
         threshold = self.rule.threshold()
         weights = [self.rule.weight(s) for s in staleness]

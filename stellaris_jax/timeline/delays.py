@@ -183,33 +183,33 @@ class Stream:
         self.model = model
         self.key = (seed, ENTITIES.index(entity))
         self.count = 0
-        self._block: list[float] = []  # the one of the next duration, once it is asked for
+        self._left: list[float] = []  # of the block, the next one last
 
     def __next__(self) -> float:
-        offset = self.count % BLOCK
-        if offset == 0 or not self._block:
+        if not self._left:
             self._draw()
         self.count += 1
-        return self._block[offset]
+        return self._left.pop()
 
     def take(self, size: int) -> list[float]:
         """The next `size` durations."""
         taken: list[float] = []
         while len(taken) < size:
-            taken.append(next(self))
-            offset = self.count % BLOCK or BLOCK
-            more = self._block[offset : offset + size - len(taken)]
+            if not self._left:
+                self._draw()
+            more = self._left[: -(size - len(taken)) - 1 : -1]
+            del self._left[-len(more) :]
             self.count += len(more)
             taken += more
         return taken
 
     def _draw(self) -> None:
-        number = self.count // BLOCK
+        number, offset = divmod(self.count, BLOCK)
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, number])))
-        self._block = _checked(self.model, self.model.block(generator, number))
+        self._left = _checked(self.model, self.model.block(generator, number))[: offset - BLOCK - 1 : -1]
 
     def state(self) -> Any:
         return self.count
 
     def restore(self, state: Any) -> None:
-        self.count, self._block = state, []
+        self.count, self._left = state, []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class Group:
     threshold: float | None
 
 
-@dataclass
+@dataclass(slots=True)
 class Usage:
     """What has happened since the run began, in simulated seconds and counts; the bill is computed from it.
 
@@ -65,7 +66,10 @@ class Usage:
     staleness_max: int = 0
 
     def copy(self) -> Usage:
-        return Usage(**vars(self))
+        return Usage(*_VALUES(self))
+
+
+_VALUES = attrgetter(*(entry.name for entry in fields(Usage)))
 
 
 @dataclass

@@ -81,6 +81,7 @@ class Timeline:
         self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
         self.actor_passing = 2 * platform.cache
         self.failure = delays.failure
+        self.contended = platform.contention > 0
         self.streams = {
             "learner": Stream(delay_of(delays.learner), seed, "learner"),
             "actor": Stream(delay_of(delays.actor), seed, "actor"),
@@ -89,6 +90,7 @@ class Timeline:
             "scaling": Stream(delay_of(delays.scaling), seed, "scaling"),
         }
         self.usage = Usage()
+        self.draw = self.streams["learner"].__next__
         self.coordinator = Coordinator(system, self.usage)
         self.now = 0.0
         self.fragment = 0
@@ -166,7 +168,8 @@ class Timeline:
                 coordinator.on_failure(gradient)
             else:
                 usage.learner_busy += now - gradient.start
-                self._do(coordinator.on_delivery(gradient, now), record)
+                if actions := coordinator.on_delivery(gradient, now):
+                    self._do(actions, record)
 
     def _do(self, actions: Sequence[Action], record: Round) -> None:
         """Write down what the coordinator has decided, and let aggregations take their time."""
@@ -187,8 +190,8 @@ class Timeline:
         """Draw how long a learner takes, from now on, to start up and to compute."""
         learner = gradient.learner
         startup = self.containers.startup(learner, self.now)
-        slowdown = self.placement.slowdown(learner, self.coordinator.running.keys())
-        duration = next(self.streams["learner"]) * slowdown + self.passing[learner]
+        slowdown = self.placement.slowdown(learner, self.coordinator.running.keys()) if self.contended else 1.0
+        duration = self.draw() * slowdown + self.passing[learner]
         kind = DELIVERY
         if self.failure > 0.0:
             fails, fraction = next(self.streams["failure"]), next(self.streams["failure"])
