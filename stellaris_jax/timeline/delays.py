@@ -59,7 +59,7 @@ class Delay(Optioned):
 def _checked(model: Delay, seconds: Any) -> list[float]:
     """The durations that a model has drawn. Raises RunError for what are none."""
     lists = isinstance(seconds, list) and len(seconds) == BLOCK
-    if lists and {*map(type, seconds)} <= {float, int} and np.all(np.asarray(seconds) >= 0.0):
+    if lists and {*map(type, seconds)} == {float} and np.all(np.array(seconds, float) >= 0.0):
         return list(seconds)
     wrong = [s for s in seconds if not (isinstance(s, float | int) and s >= 0.0)] if lists else [seconds]
     if wrong:

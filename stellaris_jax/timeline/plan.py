@@ -7,7 +7,7 @@ of a group applies the optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -176,7 +176,7 @@ def empty_plan(shape: PlanShape) -> Plan:
 def build_plan(
     shape: PlanShape,
     records: Sequence[Sequence[Round]],
-    orders: Sequence[Sequence[np.ndarray]],
+    orders: Iterable[Iterable[np.ndarray]],
     learning_rate: Sequence[float],
     envs: Sequence[Sequence[int]] | None = None,
 ) -> Plan:
@@ -186,7 +186,7 @@ def build_plan(
       shape: of the plan.
       records: of R rounds or fewer, S seeds each. Rounds beyond them stay empty, so that the last, shorter chunk has
         the same shape.
-      orders: `[r][s]`: the minibatch order of fragment r of seed s.
+      orders: `[r][s]`: the minibatch order of fragment r of seed s, which may be drawn meanwhile.
       learning_rate: `[r]`: the schedule's factor.
       envs: `[r][s]`: how many environments take part.
     """

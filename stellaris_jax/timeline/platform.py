@@ -22,10 +22,10 @@ class Containers:
         return self.warm_start if warm else self.cold_start
 
     def startups(self, slots: int, now: float) -> list[float]:
-        """`startup` of each of the first slots, most of which were last used at the same time."""
-        last_used = self.last_used[:slots]
-        seconds = {last: self.startup(last_used.index(last), now) for last in {*last_used}}
-        return [seconds[last] for last in last_used]
+        """`startup` of each of the first slots, mostly used together."""
+        if self.last_used.count(self.last_used[0]) == len(self.last_used):
+            return [self.startup(0, now)] * slots
+        return [self.startup(slot, now) for slot in range(slots)]
 
     def release(self, slot: int, now: float) -> None:
         self.last_used[slot] = now

@@ -114,13 +114,15 @@ class Timeline:
             return record
         detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0.0
         invoked = self.now + detection
-        durations = [seconds + self.actor_passing for seconds in self.streams["actor"].take(actors)]
+        passing = self.actor_passing
+        durations = [seconds + passing for seconds in self.streams["actor"].take(actors)]
         startups = self.actor_containers.startups(actors, invoked)
+        total = sum(durations)
         self.usage.scaling_busy += detection
         self.usage.actor_startup += sum(startups)
-        self.usage.actor_busy += sum(durations)
+        self.usage.actor_busy += total
         self.usage.actor_invocations += actors
-        record.actor_seconds = sum(durations) / actors
+        record.actor_seconds = total / actors
         coordinator.remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.collecting = True
         self._schedule(detection + max(map(add, startups, durations)), DATA, (self.fragment, actors))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.engine.wave import RoundMetrics
-from stellaris_jax.timeline import Timeline, Usage, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline import Timeline, Usage, build_plan, minibatch_order
 from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.records import Accounts
@@ -121,18 +121,19 @@ class Planner:
         counts = [self.cut.epochs * self.cut.count(n) for n in envs]
         simulated = list(zip(self.timelines, actors, counts, strict=True))
         rounds = [[timeline.next_round(i, count) for timeline, i, count in simulated] for _ in range(size)]
-        orders = [
-            [minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in zip(self.seeds, envs, strict=True)]
+        # Drawn where they are laid out, one at a time: none of them takes memory of its own for long.
+        orders = (
+            (minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in zip(self.seeds, envs, strict=True))
             for r in range(size)
-        ]
+        )
         factors = [self._learning_rate_factor(begin + r) for r in range(size)]
-        places = self.shape.wave_size
+        plan = build_plan(self.shape, rounds, orders, factors, [envs] * size)
         return Chunk(
             begin=begin,
-            plan=build_plan(self.shape, rounds, orders, factors, [envs] * size),
+            plan=plan,
             width=width,
             rounds=rounds,
-            computed=[max(wave_count(record, places) for record in row) * places for row in rounds],
+            computed=[int(end - first) * self.shape.wave_size for first, end in plan.bounds[:size]],
             timelines=[timeline.state() for timeline in self.timelines],
         )
 
