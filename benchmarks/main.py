@@ -1,9 +1,11 @@
-"""Measure this machine: `stellaris-jax benchmark throughput|engine|envs|startup|calibrate [options]`.
+"""Measure this machine: `stellaris-jax benchmark throughput|engine|envs|plan|startup|calibrate [options]`.
 
 throughput  training steps/s on five jobs, beside rejax and CleanRL where `--rejax` and `--cleanrl` name Pythons that
             have them (see benchmarks/peers/ for their environments)
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
 envs        env steps/s of every adapter: beside its suite alone, with a policy, in training
+plan        gradients planned per second of one core, by system, learners and members; a second checkout beside it
+            with `--beside`
 startup     seconds from the command to the first training step, with a warm compile cache
 calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
             delays: --out configs/delays/mine.yaml, then delays=mine
@@ -41,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that a mistake in what comes before answers at once.
     from benchmarks import envs as environments
+    from benchmarks import plan as planning
     from benchmarks import startup
     from benchmarks import throughput as benchmark
 
@@ -68,7 +71,13 @@ def _main(argv: Sequence[str] | None) -> None:
     start.add_argument("--beside", type=Path, action="append", default=[], help="another checkout, measured in turn")
     start.add_argument("--repeats", type=count, default=7, help="commands of each (default 7)")
     start.add_argument("overrides", nargs="*", help="config overrides, e.g. env=brax/hopper")
-    for command in (through, engine, envs, start):
+    plan = commands.add_parser("plan", help="gradients planned per second")
+    plan.add_argument("--jobs", nargs="+", choices=list(planning.JOBS), default=list(planning.JOBS), metavar="JOB")
+    plan.add_argument("--beside", type=Path, action="append", default=[], help="another checkout, measured in turn")
+    plan.add_argument("--repeats", type=count, default=3, help="processes for each (default 3)")
+    plan.add_argument("--seconds", type=count, default=1, help="seconds of planning in each (default 1)")
+    plan.add_argument("--csv", type=Path, help="write the table to this file")
+    for command in (through, engine, envs, plan, start):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     own = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     own.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
@@ -80,6 +89,8 @@ def _main(argv: Sequence[str] | None) -> None:
     result: Any
     if getattr(arguments, "json", None) is not None:
         check_output("--json", arguments.json)
+    if getattr(arguments, "csv", None) is not None:
+        check_output("--csv", arguments.csv)
     if arguments.command == "measure":
         print(json.dumps(benchmark.measure(arguments.job, arguments.system, arguments.seed)))
         return
@@ -96,6 +107,13 @@ def _main(argv: Sequence[str] | None) -> None:
     elif arguments.command == "envs":
         result = [environments.measure(name, arguments.repeats) for name in arguments.envs]
         show_envs(console, result)
+    elif arguments.command == "plan":
+        checkouts = [*(path.resolve() for path in arguments.beside), planning.HERE]
+        result = planning.plan(arguments.jobs, checkouts, arguments.repeats, arguments.seconds, console.print)
+        title = "gradients planned per second of one core, and microseconds per gradient (medians)"
+        print_table(console, title, planning.rows(result), names=("job",))
+        if arguments.csv:
+            planning.write_csv(result, arguments.csv)
     elif arguments.command == "startup":
         checkouts = [*arguments.beside, startup.HERE]
         result = startup.startup(checkouts, arguments.repeats, arguments.overrides, console.print)

@@ -1,6 +1,6 @@
 """Asynchrony as data: simulate first (`Timeline`), lay out as waves (`build_plan`), execute afterwards."""
 
-from stellaris_jax.timeline.plan import Cut, Invocation, Peers, Plan, PlanShape, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline.plan import Cut, Invocation, Peers, Plan, PlanShape, build_plan, minibatch_order
 from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
 from stellaris_jax.timeline.rules import Rule
 from stellaris_jax.timeline.simulate import Timeline
@@ -19,5 +19,4 @@ __all__ = [
     "Usage",
     "build_plan",
     "minibatch_order",
-    "wave_count",
 ]

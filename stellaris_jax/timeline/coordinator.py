@@ -56,13 +56,15 @@ class Coordinator:
         self.running: dict[int, int] = {}
         self.pointers: deque[tuple[int, int]] = deque()
         self.remaining: Counter[int] = Counter()
-        # What the above implies, kept up with it: how many learners run on a version, oldest first, and who is free.
+        # What the above implies, kept up with it: how many learners run on a version, oldest first; who is free, and
+        # who of the others is not running but refused for now.
         self.held: dict[int, int] = {}
-        self.free = list(range(system.learners))
+        self.free, self.refused = list(range(system.learners)), list[int]()
         self._wait([])
         # Most rules and policies leave these as they are, which says yes to everything.
-        asked = ((self.rule.may_start, Rule.may_start), (self.admission.may_start, Admission.may_start))
-        self._lets_start = [own for own, default in asked if not _is(own, default)]
+        self._asked = [(self.rule.may_start, self.rule.lasting)] * (not _is(self.rule.may_start, Rule.may_start))
+        if not _is(self.admission.may_start, Admission.may_start):
+            self._asked.append((self.admission.may_start, False))
         self._keeps_all = not self.drops and _is(self.admission.keeps, Admission.keeps)
 
     # What has happened ---------------------------------------------------------------------------------------------
@@ -95,6 +97,7 @@ class Coordinator:
         self.usage.updates += 1
         self._consume(fragments)
         self._wait(self.queue)
+        self._ask_again()
         return self._aggregate(now)
 
     def on_stall(self, now: float) -> Sequence[Action]:
@@ -109,8 +112,11 @@ class Coordinator:
         if not self.pointers:
             return
         for learner in [*self.free]:
-            for may_start in self._lets_start:
+            for may_start, lasting in self._asked:
                 if not may_start(learner, self):
+                    if lasting:
+                        self.free.remove(learner)
+                        self.refused.append(learner)
                     break
             else:
                 fragment, minibatch = self.pointers.popleft()
@@ -131,6 +137,11 @@ class Coordinator:
             self.held[version] -= 1
         else:
             del self.held[version]
+
+    def _ask_again(self) -> None:
+        """Who was refused may be let start now."""
+        if self.refused:
+            self.free, self.refused = sorted(self.free + self.refused), []
 
     def _wait(self, gradients: list[Gradient]) -> None:
         """These are the queue from now on, this stale."""
@@ -168,6 +179,7 @@ class Coordinator:
         if not lost:
             return ()
         self._wait(kept)
+        self._ask_again()
         self.usage.dropped += len(lost)
         self._consume(g.fragment for g in lost)
         return (Drop(lost),)
@@ -188,7 +200,8 @@ class Coordinator:
     def _group(self, gradients: list[Gradient], escaped: bool, oldest: int, now: float) -> Group:
         """A group is aggregated from now on: staleness and weights are fixed."""
         staleness = [self.clock - gradient.version for gradient in gradients]
-        for gradient, gradient.staleness in zip(gradients, staleness, strict=True):
+        for gradient, stale in zip(gradients, staleness, strict=True):
+            gradient.staleness = stale
             if gradient.peers and gradient.peers[0] < oldest:  # the oldest of them
                 gradient.peers = gradient.peers[bisect_left(gradient.peers, oldest) :]
         threshold = self.rule.threshold()
@@ -232,7 +245,7 @@ class Coordinator:
         self.iterations = list(state["iterations"])
         self.running = {learner: version for learner, version in state["running"]}
         self.held = dict(Counter(self.running.values()))
-        self.free = [learner for learner in range(self.learners) if learner not in self.running]
+        self.free, self.refused = [n for n in range(self.learners) if n not in self.running], []
         self.pointers = deque((fragment, minibatch) for fragment, minibatch in state["pointers"])
         self._wait([Gradient(**g) for g in state["queue"]])
         self.remaining = Counter({fragment: count for fragment, count in state["remaining"]})

@@ -150,11 +150,6 @@ def minibatch_order(
     return first.reshape(cut.epochs * count, cut.batch)
 
 
-def wave_count(record: Round, wave_size: int) -> int:
-    """Waves a round takes: every group is rounded up to whole waves."""
-    return sum(-(-len(group.gradients) // wave_size) for group in record.groups)
-
-
 def empty_plan(shape: PlanShape) -> Plan:
     """A plan of nothing."""
     rounds, seeds = shape.rounds, shape.seeds

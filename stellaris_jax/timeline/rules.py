@@ -23,10 +23,13 @@ class Rule(Optioned):
     Attributes:
       gated: whether the rule may refuse gradients by their staleness. A gated rule is escaped, and the escape
         counted, when as many gradients wait as there are learners.
+      lasting: whether a learner that may not start is not asked about again before a version is published or gradients
+        are thrown away. It only saves time.
       round: the newest round any gradient delivered so far belongs to (k of Eq. 3).
     """
 
     gated = False
+    lasting = False
     round: int
     weighting: bool = knob(True, "weight gradients by staleness (Eq. 4); false gives every gradient weight 1")
     root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
@@ -95,8 +98,10 @@ class Central(Async):
 class AllReduce(Rule):
     """Synchronous data parallelism: all learners compute on one version and are averaged together."""
 
+    lasting = True
+
     def may_start(self, learner: int, view: View) -> bool:
-        return not view.aggregating and all(g.learner != learner for g in view.queue)
+        return not view.aggregating and all(g.learner != learner for g in reversed(view.queue))
 
     def ready(self, staleness: Sequence[int], view: View) -> bool:
         everyone = len(staleness) >= view.learners
@@ -123,9 +128,22 @@ class StaleSynchronous(Async):
     """SSP (Ho et al. 2013): a learner may be at most s iterations ahead of the slowest."""
 
     s: int = knob(2, "iterations a learner may run ahead of the slowest (s)", within="[0, inf)")
+    slowest: tuple[View, int] | None = None
+    """Iterations of the slowest in a view, looked up again after every delivery; no part of the state."""
+    FIXED = ("slowest",)
 
     def may_start(self, learner: int, view: View) -> bool:
-        return view.iterations[learner] - min(view.iterations) <= self.s
+        if self.slowest is None or self.slowest[0] is not view:
+            self.slowest = view, min(view.iterations)
+        return view.iterations[learner] - self.slowest[1] <= self.s
+
+    def delivered(self, gradient: Gradient) -> None:
+        super().delivered(gradient)
+        self.slowest = None
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.slowest = None
 
 
 @register.rule("stellaris")
