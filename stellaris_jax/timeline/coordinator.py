@@ -107,8 +107,8 @@ class Coordinator:
     # What is to be done --------------------------------------------------------------------------------------------
 
     def starts(self) -> Iterator[Gradient]:
-        """What is to be computed by whom: by every learner that is free and allowed to start, lowest number first,
-        while there are pointers."""
+        """What is to be computed: by every learner that is free and allowed to start, lowest number first, while there
+        are pointers."""
         if not self.pointers:
             return
         for learner in [*self.free]:
@@ -194,7 +194,7 @@ class Coordinator:
         if left and not self.drops:
             group += [g for g in left if g.version <= oldest]
             left = [g for g in left if g.version > oldest]
-        self._wait(left)
+        self.queue = left  # whose staleness is asked for when the next version is there
         return group
 
     def _group(self, gradients: list[Gradient], escaped: bool, oldest: int, now: float) -> Group:

@@ -105,7 +105,7 @@ class Timeline:
           actors: how many roll it; all by default. With 0 nothing happens, and no time passes.
           gradients: minibatches it is cut into; as many as there are by default.
         """
-        coordinator = self.coordinator
+        coordinator, remaining, events = self.coordinator, self.coordinator.remaining, self._events
         actors = self.actors if actors is None else actors
         record = Round(self.fragment, coordinator.clock, self.now, actors)
         if actors == 0:
@@ -123,13 +123,14 @@ class Timeline:
         self.usage.actor_busy += total
         self.usage.actor_invocations += actors
         record.actor_seconds = total / actors
-        coordinator.remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
+        remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.collecting = True
         self._schedule(detection + max(map(add, startups, durations)), DATA, (self.fragment, actors))
         self.fragment += 1
-        while self.collecting or coordinator.remaining[self.fragment - self.depth] > 0:
-            if self._events:
-                self.now, _, kind, payload = heappop(self._events)
+        consumed = self.fragment - self.depth
+        while self.collecting or remaining[consumed] > 0:
+            if events:
+                self.now, _, kind, payload = heappop(events)
                 self._handle(kind, payload, record)
             elif not coordinator.queue:
                 raise RunError(
@@ -140,7 +141,7 @@ class Timeline:
                 self._do(coordinator.on_stall(self.now), record)
             for start in coordinator.starts():
                 self._invoke(start)
-        coordinator.remaining.pop(self.fragment - self.depth, None)
+        remaining.pop(consumed, None)
         self.usage.seconds = self.now
         record.usage = self.usage.copy()
         return record
