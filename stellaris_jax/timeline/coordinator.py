@@ -62,9 +62,8 @@ class Coordinator:
         self.free, self.refused = list(range(system.learners)), list[int]()
         self._wait([])
         # Most rules and policies leave these as they are, which says yes to everything.
-        self._asked = [(self.rule.may_start, self.rule.lasting)] * (not _is(self.rule.may_start, Rule.may_start))
-        if not _is(self.admission.may_start, Admission.may_start):
-            self._asked.append((self.admission.may_start, False))
+        hooks = ((self.rule.may_start, Rule.may_start), (self.admission.may_start, Admission.may_start))
+        self._asked = [(own, getattr(own, "lasting", False)) for own, default in hooks if not _is(own, default)]
         self._keeps_all = not self.drops and _is(self.admission.keeps, Admission.keeps)
 
     # What has happened ---------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ else in the package has to know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stellaris_jax.config.options import Optioned
@@ -17,19 +17,23 @@ from stellaris_jax.timeline.records import Gradient
 from stellaris_jax.timeline.view import View
 
 
+def lasting(may_start: Callable[..., bool]) -> Callable[..., bool]:
+    """Marks a `may_start` whose refusals last: the learner is not asked about again before a version is published or
+    gradients are thrown away. It only saves time where there are many learners."""
+    vars(may_start)["lasting"] = True
+    return may_start
+
+
 class Rule(Optioned):
     """Aggregates all that is queued at every push; the base of all rules.
 
     Attributes:
       gated: whether the rule may refuse gradients by their staleness. A gated rule is escaped, and the escape
         counted, when as many gradients wait as there are learners.
-      lasting: whether a learner that may not start is not asked about again before a version is published or gradients
-        are thrown away. It only saves time.
       round: the newest round any gradient delivered so far belongs to (k of Eq. 3).
     """
 
     gated = False
-    lasting = False
     round: int
     weighting: bool = knob(True, "weight gradients by staleness (Eq. 4); false gives every gradient weight 1")
     root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
@@ -98,8 +102,7 @@ class Central(Async):
 class AllReduce(Rule):
     """Synchronous data parallelism: all learners compute on one version and are averaged together."""
 
-    lasting = True
-
+    @lasting
     def may_start(self, learner: int, view: View) -> bool:
         return not view.aggregating and all(g.learner != learner for g in reversed(view.queue))
 
@@ -128,22 +131,17 @@ class StaleSynchronous(Async):
     """SSP (Ho et al. 2013): a learner may be at most s iterations ahead of the slowest."""
 
     s: int = knob(2, "iterations a learner may run ahead of the slowest (s)", within="[0, inf)")
-    slowest: tuple[View, int] | None = None
-    """Iterations of the slowest in a view, looked up again after every delivery; no part of the state."""
-    FIXED = ("slowest",)
+    _slowest: tuple[Sequence[int], int, int] = ((), 0, 0)
+    """Of these counts of iterations, where the least is and what it is: it stays the least until it grows."""
+    FIXED = ("_slowest",)
 
     def may_start(self, learner: int, view: View) -> bool:
-        if self.slowest is None or self.slowest[0] is not view:
-            self.slowest = view, min(view.iterations)
-        return view.iterations[learner] - self.slowest[1] <= self.s
-
-    def delivered(self, gradient: Gradient) -> None:
-        super().delivered(gradient)
-        self.slowest = None
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        super().restore(state)
-        self.slowest = None
+        iterations = view.iterations
+        of, slowest, least = self._slowest
+        if of is not iterations or iterations[slowest] != least:
+            least = min(iterations)
+            self._slowest = iterations, iterations.index(least), least
+        return iterations[learner] - least <= self.s
 
 
 @register.rule("stellaris")
