@@ -73,7 +73,7 @@ def measure(job: str, seconds: float) -> Figures:
     """
     config = load_config([*JOBS[job], "total_steps=1e12", "evaluation.points=0", "checkpoint.interval=1_000_000"])
     static = Static.of(config)
-    seeds = list(range(static.seeds))
+    seeds = list(range(config.num_seeds))
     source: Any = SimpleNamespace(asked=None)
     planner = planning.Planner(config, static, seeds, source, Accounts(config))
     watch = Stopwatch()
@@ -87,7 +87,7 @@ def measure(job: str, seconds: float) -> Figures:
             begin = time.thread_time()
             planner.plan(len(chunks) * static.rounds, static.rounds)
             chunks.append({"whole": time.thread_time() - begin, **watch.seconds})
-    gradients = static.rounds * static.shape.gradients * static.seeds
+    gradients = static.rounds * static.shape.gradients * len(seeds)
     whole, *parts = (statistics.median(chunk[part] for chunk in chunks[1:]) / gradients for part in chunks[0])
     named = {part: 1e6 * spent for part, spent in zip(PARTS, parts, strict=True)}
     named["plan"] = 1e6 * whole - sum(named.values())

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.engine.wave import RoundMetrics
-from stellaris_jax.timeline import Timeline, Usage, build_plan, minibatch_order
+from stellaris_jax.timeline import Plan, Timeline, Usage, build_plan, minibatch_order
 from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.records import Accounts
@@ -19,11 +19,11 @@ from stellaris_jax.training.sources.source import Source
 
 
 class Allotment(NamedTuple):
-    """Actors and environments `[S]` that take part in a round, and the environments it is compiled for."""
+    """Actors and environments `[S]` that take part in a round, and the environments that blocks are compiled for."""
 
     actors: list[int]
     envs: list[int]
-    width: int
+    widths: list[int]
 
 
 class Planner:
@@ -41,6 +41,7 @@ class Planner:
         self.config, self.static, self.seeds = config, static, seeds
         self.source, self.accounts = source, accounts
         self.shape, self.cut, self.width = static.shape, static.cut, width_of(config)
+        self.blocks = [slice(i, i + static.seeds) for i in range(0, len(seeds), static.seeds)]
         self.total_rounds = config.rounds
         self.timelines = [Timeline.of(config, seed) for seed in seeds]
         self.scalings = [scaling_of(config) for _ in seeds]
@@ -117,23 +118,27 @@ class Planner:
 
     def plan(self, begin: int, size: int) -> Chunk:
         """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
-        actors, envs, width = self._allot(self.source.asked)
+        actors, envs, widths = self._allot(self.source.asked)
         counts = [self.cut.epochs * self.cut.count(n) for n in envs]
         simulated = list(zip(self.timelines, actors, counts, strict=True))
         rounds = [[timeline.next_round(i, count) for timeline, i, count in simulated] for _ in range(size)]
-        # Drawn where they are laid out, one at a time: none of them takes memory of its own for long.
-        orders = (
-            (minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in zip(self.seeds, envs, strict=True))
-            for r in range(size)
-        )
         factors = [self._learning_rate_factor(begin + r) for r in range(size)]
-        plan = build_plan(self.shape, rounds, orders, factors, [envs] * size)
+
+        def plan(block: slice, width: int) -> Plan:
+            cuts = list(zip(self.seeds[block], envs[block], strict=True))
+            # Drawn where they are laid out, one at a time: none of them takes memory of its own for long.
+            orders = ((minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in cuts) for r in range(size))
+            return build_plan(self.shape, [row[block] for row in rounds], orders, factors, [envs[block]] * size)
+
+        plans = list(map(plan, self.blocks, widths))
+        waves = [sum(int(plan.bounds[r, 1] - plan.bounds[r, 0]) for plan in plans) for r in range(size)]
         return Chunk(
             begin=begin,
-            plan=plan,
-            width=width,
+            plans=plans,
+            widths=widths,
+            envs=envs,
             rounds=rounds,
-            computed=[int(end - first) * self.shape.wave_size for first, end in plan.bounds[:size]],
+            computed=[self.shape.wave_size * self.shape.seeds * number for number in waves],
             timelines=[timeline.state() for timeline in self.timelines],
         )
 
@@ -146,10 +151,12 @@ class Planner:
         """What takes part in the next round; `asked` are the actors whose fragments are under way already."""
         if not is_scaled(self.config):
             going, all_ = [not scaling.finished for scaling in self.scalings], self.static.envs
-            return Allotment([self.width.maximum * go for go in going], [all_ * go for go in going], all_)
+            taking_part = [self.width.maximum * go for go in going]
+            return Allotment(taking_part, [all_ * go for go in going], [all_] * len(self.blocks))
         actors = asked or [scaling.actors for scaling in self.scalings]
         actors = [n * (not scaling.finished) for n, scaling in zip(actors, self.scalings, strict=True)]
-        return Allotment(actors, [n * self.width.envs for n in actors], self.source.width(max(actors)))
+        widths = [self.source.width(max(actors[block])) for block in self.blocks]
+        return Allotment(actors, [n * self.width.envs for n in actors], widths)
 
     def _learning_rate_factor(self, round_: int) -> float:
         return 1.0 - round_ / self.total_rounds if self.config.algorithm.anneal else 1.0
