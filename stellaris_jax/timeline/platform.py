@@ -61,6 +61,4 @@ class Placement:
 
     def slowdown(self, learner: int, running: Set[int]) -> float:
         """Factor on a computation that starts now that the learners `running` compute, itself among them."""
-        if self.platform.contention == 0.0:
-            return 1.0
         return 1.0 + self.platform.contention * (len(running & self.sharing[self.gpu(learner)]) - 1)
