@@ -129,7 +129,13 @@ def test_what_seeds_have_in_common_cancels_out() -> None:
 
 @pytest.mark.parametrize(
     ("a", "verdict"),
-    [([1.0], None), ([1.0, 2.0, 3.0], None), ([1.0, -2.0, 3.0], True), ([0.1 + 0.2 - 0.3] * 5, True), ([1e-3] * 5, False)],
+    [
+        ([1.0], None),
+        ([1.0, 2.0, 3.0], None),
+        ([1.0, -2.0, 3.0], True),
+        ([0.1 + 0.2 - 0.3] * 5, True),
+        ([1e-3] * 5, False),
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_few_seeds_leave_open_what_they_cannot_tell(a: list[float], verdict: bool | None) -> None:

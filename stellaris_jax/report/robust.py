@@ -2,8 +2,8 @@
 
 Scores are given as one sample of runs per task, `[task][runs]`, of sizes that may differ. What is resampled is
 stratified: runs are drawn with replacement within each task, never across tasks, so that every task keeps its weight.
-The measures and their intervals (percentiles of the bootstrap) are those of Agarwal et al., "Deep Reinforcement Learning
-at the Edge of the Statistical Precipice" (NeurIPS 2021). Random numbers depend on `seed` alone.
+The measures and their intervals (percentiles of the bootstrap) are those of Agarwal et al., "Deep Reinforcement
+Learning at the Edge of the Statistical Precipice" (NeurIPS 2021). Random numbers depend on `seed` alone.
 """
 
 from __future__ import annotations

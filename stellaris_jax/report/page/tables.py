@@ -1,0 +1,167 @@
+"""The page's tables: results, differences to the best setting, interquartile means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from stellaris_jax.report.page.markup import Cell, figure, interval_bar, link, paragraph, table, text, words
+from stellaris_jax.report.results import BEST, Row, verdict
+from stellaris_jax.report.robust import Scores, iqm_interval
+from stellaris_jax.report.runs import short
+from stellaris_jax.report.statistics import FEWEST
+from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, sweep_row
+from stellaris_jax.report.telemetry.format import compact, dollars, number, over_seeds, percent, significant
+
+
+def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: float | None) -> str:
+    """What every setting came to, with links from the page `out` to its runs."""
+    named = {row.label: headings(row.group) for row in rows}
+    until = [f"seeds at {significant(threshold)}", "steps until", "seconds until", "dollars until"]
+    head = ["#", "", *named[rows[0].label], "return", "seeds", "IQM", "area", *(until if threshold is not None else [])]
+    head += ["staleness", "steps/s", "simulated s", "cost", "runs"]
+    lines = []
+    for row in rows:
+        values = sweep_row(row, threshold)
+        failed = values["failed"] == len(row.group.runs)
+        shown = "no result" if failed else over_seeds(values["return_mean"], values["return_ci95"], row.finals)
+        mark = SIGNS.get(row.mark, "")
+        cells = [
+            figure(str(numbers[row.label]), numbers[row.label]),
+            Cell(f'<span class="best">{text(mark)}</span>' if row.mark == BEST else text(mark)),
+            *map(words, named[row.label].values()),
+            figure(shown, values["return_mean"]),
+            figure(str(values["seeds"]), values["seeds"]),
+            figure(significant(values["return_iqm"]), values["return_iqm"]),
+            figure(significant(values["area"]), values["area"]),
+        ]
+        if threshold is not None:
+            steps, seconds, money = (
+                values[f"threshold_{clock}"] for clock in ("env_steps", "simulated_seconds", "cost_usd")
+            )
+            cells += [
+                figure(f"{values['threshold_seeds']} of {values['seeds']}", values["threshold_seeds"]),
+                figure(compact(steps) if steps is not None else "", steps),
+                figure(number(seconds) if seconds is not None else "", seconds),
+                figure(dollars(money) if money is not None else "", money),
+            ]
+        links = " ".join(link(_relative(run.path, out), run.path.name) for run in row.group.runs)
+        cells += [
+            figure(number(values["staleness_mean"], 2), values["staleness_mean"]),
+            figure(compact(values["steps_per_second"]), values["steps_per_second"]),
+            figure(number(values["simulated_seconds"]), values["simulated_seconds"]),
+            figure(dollars(values["cost_usd"]), values["cost_usd"]),
+            Cell(links),
+        ]
+        lines.append(cells)
+    return table(head, lines, "results by setting; a click on a heading sorts") + _about(rows, threshold)
+
+
+def _about(rows: Sequence[Row], threshold: float | None) -> str:
+    about = "".join(map(paragraph, LEGEND))
+    if threshold is None:
+        return about
+    reached = [row for row in rows if row.reached(threshold)]
+    told = (
+        f"What it takes until a return of {significant(threshold)}: the median over seeds of the first evaluation that "
+        "reaches it; empty where half of them or more never do."
+    )
+    return about + paragraph(told, "" if reached else "No seed of any setting has ever reached it.")
+
+
+def _relative(path: Path, out: Path) -> str:
+    return quote(os.path.relpath(path.resolve(), out.resolve().parent).replace(os.sep, "/")) + "/"
+
+
+def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
+    """How far the best row is above each other one."""
+    compared = [(row, row.comparison) for row in rows if row.comparison is not None]
+    if not compared:
+        return ""
+    ends = [end for _, found in compared for end in (found.mean, found.low, found.high, 0.0) if np.isfinite(end)]
+    span = (min(ends), max(ends))
+    lines = []
+    for row, found in compared:
+        known = np.isfinite(found.low)
+        ends_shown = f"{significant(found.low)} to {significant(found.high)}" if known else "–"
+        ends_shown += " (range)" if known and not found.enough else ""
+        bar = interval_bar(found.mean, found.low, found.high, span, zero=True)
+        lines.append(
+            [
+                figure(str(numbers[row.label]), numbers[row.label]),
+                Cell(f'<span class="long">{text(row.label)}</span>'),
+                figure(significant(found.mean), found.mean),
+                Cell(ends_shown, found.low if known else None),
+                Cell(bar, found.mean),
+                figure(str(found.pairs) if found.pairs else "none", found.pairs),
+                figure(percent(found.improvement), found.improvement),
+                figure(significant(row.p_holm, 2), row.p_holm),
+                words(verdict(row)),
+            ]
+        )
+    head = ["#", "setting", "best − this", "95 % interval", "", "shared seeds", "P(best better)", "p (Holm)", "it is"]
+    tested = int(np.isfinite([found.p for _, found in compared]).sum())
+    return table(head, lines, "differences to the best setting") + paragraph(
+        "Each line is the best setting (of its environment) less this one, over the seeds that both have: what a seed "
+        "does to both cancels out. The interval is a bootstrap over these differences, widened for their small number; "
+        f"of fewer than {FEWEST} it is their range. Where fewer than two seeds are shared, Welch's interval of all "
+        "seeds stands in its place.",
+        "P(best better) is the probability that a run of the best setting beats one of this; 50 % is a coin.",
+        f"The p-values are of Student's paired test (Welch's without shared seeds), by Holm's correction for {tested} "
+        f"comparison{'s' * (tested != 1)}. “The setting” survives that correction at 5 %; “open” has an interval "
+        "without zero, but does not survive; “noise” has zero within its interval. The best was chosen by the same "
+        "figures, which flatters it.",
+    )
+
+
+def bars(scored: dict[str, Scores], names: dict[str, str]) -> str:
+    """Interquartile means with their intervals, below each other."""
+    every = np.concatenate([np.ravel(task) for tasks in scored.values() for task in tasks])
+    span = (float(every.min()), float(every.max()))
+    lines = []
+    for label, tasks in scored.items():
+        runs = np.concatenate([np.ravel(task) for task in tasks])
+        value, low, high = iqm_interval(tasks)
+        few = f"{significant(runs.min())} to {significant(runs.max())} (range)" if len(runs) > 1 else "one seed"
+        shown = f"{significant(low)} to {significant(high)}" if np.isfinite(low) else few
+        lines.append(
+            [
+                figure(names[label], float(names[label])),
+                Cell(f'<span class="long">{text(label)}</span>'),
+                figure(significant(value), value),
+                Cell(text(shown), low if np.isfinite(low) else None),
+                Cell(interval_bar(value, low, high, span, runs.tolist()), value),
+            ]
+        )
+    where = f"{significant(span[0])} … {significant(span[1])}"
+    head = ["#", "setting", "IQM", "95 % interval", where]
+    return table(head, lines, "interquartile means with intervals") + paragraph(
+        "The interquartile mean (IQM) is the mean of the middle half of the seeds; its interval is a bootstrap over "
+        "runs, within each environment. Grey strokes are the seeds."
+    )
+
+
+def across(by_env: dict[str, list[Row]]) -> str:
+    """Settings over all environments, their returns scaled to what was seen there."""
+    scored: dict[str, list[list[float]]] = {}
+    for rows in by_env.values():
+        every = [value for row in rows for value in row.finals]
+        low, width = min(every, default=0.0), (max(every, default=1.0) - min(every, default=0.0)) or 1.0
+        for row in rows:
+            others = {key: value for key, value in row.group.values.items() if key != "env.name"}
+            label = ", ".join(f"{short(key)}={value}" for key, value in others.items()) or "all settings"
+            if row.finals:
+                scored.setdefault(label, []).append([(value - low) / width for value in row.finals])
+    complete: dict[str, Scores] = {label: tasks for label, tasks in scored.items() if len(tasks) == len(by_env)}
+    if len(complete) < 2:
+        return ""
+    names = {label: str(index) for index, label in enumerate(complete, start=1)}
+    return (
+        "<h3>All environments</h3>"
+        + paragraph("Returns are scaled in each environment: 0 is the lowest final return on this page, 1 the highest.")
+        + bars(complete, names)
+    )
