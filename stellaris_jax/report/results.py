@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,8 @@ from stellaris_jax.report.telemetry.jsonl import complain
 
 CLOCKS = ("env_steps", "simulated_seconds", "wall_seconds", "cost_usd")
 """What a curve can be drawn over, and what is counted until a threshold is reached."""
+MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
+"""Summary values of a table, each the mean over a setting's runs (staleness_max: their maximum)."""
 BEST, NOISE, UNKNOWN = "best", "noise", "unknown"
 """Marks of rows: the highest mean return; one that is within noise of it; one of which too few seeds tell."""
 LEVEL = 0.05
@@ -103,8 +105,12 @@ class Row:
 
 
 def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
-    """A run as `read_run` reads it; one whose metrics nothing can be drawn of has none, and `note` is told."""
+    """A run as `read_run` reads it, without what cannot be shown of its metrics and its summary; `note` is told."""
     run = read_run(path, note)
+    measures = [run.summary.get(key) for key in MEASURES] if run.summary else []
+    if not all(measure is None or isinstance(measure, int | float) for measure in measures):
+        note(f"{path / 'summary.json'} holds values of another kind and is left out")
+        run = replace(run, summary=None)
     try:
         for clock in CLOCKS:
             for x, y in seed_curves(run, clock):
@@ -113,7 +119,7 @@ def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
         seed_results(run)
     except (ValueError, TypeError, KeyError, IndexError):
         note(f"{run.path / 'metrics.jsonl'} holds records of another shape and is left out")
-        return Run(run.path, run.config, run.summary, [], [])
+        return replace(run, rounds=[], evaluations=[])
     return run
 
 
@@ -187,7 +193,8 @@ def _compared(best: Row, row: Row) -> Difference:
     """How far one row is above another: over the seeds they share, if those are two or more."""
     shared = [seed for seed in best.seeds if seed in row.seeds]
     if len(shared) > 1:
-        return paired_difference(*([side.seeds[seed].final for seed in shared] for side in (best, row)))
+        ours, theirs = ([side.seeds[seed].final for seed in shared] for side in (best, row))
+        return paired_difference(ours, theirs)
     return unpaired_difference(best.finals, row.finals)
 
 

@@ -12,15 +12,12 @@ from rich.text import Text
 
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import comparison_figure, save
-from stellaris_jax.report.results import BEST, NOISE, UNKNOWN, Row, judged, load_run
+from stellaris_jax.report.results import BEST, MEASURES, NOISE, UNKNOWN, Row, judged, load_run
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.table import print_table, wide_console
 from stellaris_jax.report.telemetry.format import compact, count, dollars, number, over_seeds, significant
-
-MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
-"""Summary values of the table, each the mean over a point's runs (staleness_max: their maximum)."""
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
 """What the table tells of the way to a threshold."""

@@ -103,6 +103,11 @@ def interval_bar(
     return f'<svg class="bar" viewBox="0 0 200 20" aria-hidden="true">{"".join(parts)}</svg>'
 
 
+def details(summary: str, *parts: str) -> str:
+    """What is shown at a click."""
+    return f"<details><summary>{text(summary)}</summary>{''.join(parts)}</details>"
+
+
 def section(name: str, *parts: str) -> str:
     """A part of the page under a heading; nothing where it holds nothing."""
     content = "".join(parts)
@@ -135,15 +140,15 @@ h3{font-size:1rem;margin:1.2rem 0 .3rem;overflow-wrap:anywhere}
 p,li{max-width:80ch;overflow-wrap:anywhere}p{margin:.5rem 0}
 a{color:var(--link)}
 .wide{overflow-x:auto;margin:.6rem 0}
-table{border-collapse:collapse;font-size:13.5px}
-th,td{padding:.28rem .6rem;text-align:left;border-bottom:1px solid var(--line);white-space:nowrap;vertical-align:middle}
+table{border-collapse:collapse;font-size:13px}
+th,td{padding:.28rem .45rem;text-align:left;border-bottom:1px solid var(--line);white-space:nowrap}
 th{color:var(--soft);font-weight:600;border-bottom-width:2px}
 .n{text-align:right;font-variant-numeric:tabular-nums}
 th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer}
 th[aria-sort=ascending] button::after{content:" ↑"}th[aria-sort=descending] button::after{content:" ↓"}
-td.long,.long{white-space:normal;overflow-wrap:anywhere;min-width:9rem}
+.long{display:inline-block;white-space:normal;overflow-wrap:break-word;min-width:11rem;max-width:26rem}
 tr:has(.best){background:var(--mark)}
-.panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:.8rem;align-items:start}
+.panels{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,440px),1fr));gap:.8rem;align-items:start}
 figure{margin:0;min-width:0;max-width:620px}figure svg{width:100%;height:auto;display:block}
 figcaption{color:var(--soft);font-size:13px}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;list-style:none;padding:0;margin:.6rem 0;font-size:13.5px}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.report.page.markup import bullets, document, figure, paragraph, section, table, text, words
+from stellaris_jax.report.page.markup import bullets, details, document, figure, paragraph, section, table, text, words
 from stellaris_jax.report.page.panels import (
     AXES,
     MOST,
@@ -201,8 +201,7 @@ def _differs(rows: Sequence[Row]) -> str:
     shared = [[words(key), words(json.dumps(value, ensure_ascii=False))] for key, value in common.items()]
     same = table(["setting", "value"], shared, "settings that are the same in all runs", sortable=False)
     nothing = "" if keys else paragraph("Nothing but the seed: all runs are of one setting.")
-    summary = f"<summary>{len(common)} settings are the same in all runs</summary>"
-    return f"{varied}{nothing}<details>{summary}{same}</details>"
+    return varied + nothing + details(f"{len(common)} settings are the same in all runs", same)
 
 
 def _repeat(rows: Sequence[Row], sources: Sources) -> str:
@@ -211,7 +210,8 @@ def _repeat(rows: Sequence[Row], sources: Sources) -> str:
     parts = ["<h3>Commands</h3>"]
     for sweep in sources.sweeps:
         if (again := sweep_command(sweep)) is not None:
-            parts.append(paragraph(f"The sweep {sweep.name}:") + f"<pre>{text(again)}</pre>")
+            name = f" {sweep.name}" if len(sources.sweeps) > 1 else ""
+            parts.append(paragraph(f"The whole sweep{name}:") + f"<pre>{text(again)}</pre>")
     for row in rows:
         alone = len(rows) == 1
         if (row.mark == BEST or alone) and (again := run_command(row.group.runs[0])) is not None:

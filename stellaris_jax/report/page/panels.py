@@ -45,7 +45,7 @@ OF_THE_PAGE = {
     INK: "currentColor", BLACK: "currentColor", BLUE: "var(--blue)", ORANGE: "var(--orange)", GREEN: "var(--green)",
     PINK: "var(--pink)", VERMILION: "var(--vermilion)", SKY: "var(--sky)",
 }  # fmt: skip
-LOOK = {
+LOOK: dict[Any, Any] = {
     "svg.fonttype": "none", "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
     "ytick.color": INK, "grid.color": INK, "font.family": "sans-serif",
 }  # fmt: skip
@@ -53,8 +53,8 @@ MOST = 7
 """Settings that are told apart by colours; further ones are drawn in grey, behind them."""
 POINTS = 60
 """Points of what is drawn in grey, and thresholds of a profile."""
-WIDTH, HEIGHT = 4.6, 2.9
-LOGARITHMIC = 20
+WIDTH, HEIGHT = 5.2, 3.0
+LOGARITHMIC = 10
 """How many times as large as the smallest value the largest one is where an axis is logarithmic."""
 
 
@@ -151,19 +151,19 @@ def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
         names = [str(v) for k, v in row.group.values.items() if k != key and _number(row, k) is None]
         series.setdefault(", ".join(names), {}).setdefault(value, []).extend(row.finals)
     for index, (label, by_value) in enumerate(series.items()):
-        style = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index % len(LINES)]}
+        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index % len(LINES)]}
         for value, returns in by_value.items():
             axes.plot([value] * len(returns), returns, ".", color=style["color"], alpha=0.45, markersize=4)
         values = sorted(by_value)
-        axes.plot(values, [mean_ci95(by_value[value])[0] for value in values], **style, marker="o", markersize=4,
-                  label=label)  # fmt: skip
+        means = [mean_ci95(by_value[value])[0] for value in values]
+        axes.plot(values, means, **style, marker="o", markersize=4, label=label)
     values = sorted({value for by_value in series.values() for value in by_value})
     if values and values[0] > 0 and values[-1] / values[0] >= LOGARITHMIC:
         axes.set_xscale("log")
     else:
         _ticks(axes, compact)
     if 1 < len(series) <= MOST:
-        axes.legend(fontsize=TEXT - 1, frameon=False)
+        axes.legend(fontsize=TEXT - 1, frameon=False, labelcolor=INK)
     axes.set_xlabel(short(key), fontsize=TEXT)
     axes.set_ylabel("final return", fontsize=TEXT)
     tidy(axes)
@@ -186,6 +186,11 @@ def _ticks(axes: Axes, formatter: Any) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: formatter(value)))
 
 
+def _shortened(attribute: re.Match[str]) -> str:
+    """An attribute's numbers to a tenth of a point."""
+    return re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), attribute[0])
+
+
 def svg(figure: Figure, name: str) -> str:
     """A figure as an element of the page, as wide as there is room; `name` is what it shows, in words."""
     file = io.StringIO()
@@ -197,7 +202,7 @@ def svg(figure: Figure, name: str) -> str:
     head, _, body = drawn.partition(">")
     head = re.sub(r' (?:xmlns:xlink|version|width|height)="[^"]*"', "", head)
     drawn = f"{head}>{body.replace('xlink:href', 'href')}"
-    drawn = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), drawn)
+    drawn = re.sub(r' (?:d|x|y|transform)="[^"]*"', _shortened, drawn)
     # Names that are referred to are made the figure's own: a page has many figures.
     own = re.sub(r"\W+", "-", name)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawn))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 
-from stellaris_jax.report.page.markup import Cell, figure, interval_bar, link, paragraph, table, text, words
+from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar, link, paragraph, table, text, words
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
 from stellaris_jax.report.runs import short
@@ -21,9 +21,9 @@ from stellaris_jax.report.telemetry.format import compact, dollars, number, over
 def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: float | None) -> str:
     """What every setting came to, with links from the page `out` to its runs."""
     named = {row.label: headings(row.group) for row in rows}
-    until = [f"seeds at {significant(threshold)}", "steps until", "seconds until", "dollars until"]
+    until = [f"{significant(threshold)} reached", "after steps", "after s", "after $"]
     head = ["#", "", *named[rows[0].label], "return", "seeds", "IQM", "area", *(until if threshold is not None else [])]
-    head += ["staleness", "steps/s", "simulated s", "cost", "runs"]
+    head += ["runs", "staleness", "steps/s", "simulated s", "cost"]
     lines = []
     for row in rows:
         values = sweep_row(row, threshold)
@@ -51,26 +51,27 @@ def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: 
             ]
         links = " ".join(link(_relative(run.path, out), run.path.name) for run in row.group.runs)
         cells += [
+            Cell(links),
             figure(number(values["staleness_mean"], 2), values["staleness_mean"]),
             figure(compact(values["steps_per_second"]), values["steps_per_second"]),
             figure(number(values["simulated_seconds"]), values["simulated_seconds"]),
             figure(dollars(values["cost_usd"]), values["cost_usd"]),
-            Cell(links),
         ]
         lines.append(cells)
     return table(head, lines, "results by setting; a click on a heading sorts") + _about(rows, threshold)
 
 
 def _about(rows: Sequence[Row], threshold: float | None) -> str:
-    about = "".join(map(paragraph, LEGEND))
+    about = paragraph(LEGEND[1]) if any(row.mark for row in rows) else ""
+    meaning = details("What the columns are", paragraph(LEGEND[0]))
     if threshold is None:
-        return about
+        return about + meaning
     reached = [row for row in rows if row.reached(threshold)]
     told = (
         f"What it takes until a return of {significant(threshold)}: the median over seeds of the first evaluation that "
         "reaches it; empty where half of them or more never do."
     )
-    return about + paragraph(told, "" if reached else "No seed of any setting has ever reached it.")
+    return about + meaning + paragraph(told, "" if reached else "No seed of any setting has ever reached it.")
 
 
 def _relative(path: Path, out: Path) -> str:
@@ -105,20 +106,23 @@ def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
         )
     head = ["#", "setting", "best − this", "95 % interval", "", "shared seeds", "P(best better)", "p (Holm)", "it is"]
     tested = int(np.isfinite([found.p for _, found in compared]).sum())
-    return table(head, lines, "differences to the best setting") + paragraph(
+    reading = paragraph(
         "Each line is the best setting (of its environment) less this one, over the seeds that both have: what a seed "
-        "does to both cancels out. The interval is a bootstrap over these differences, widened for their small number; "
+        "does to both cancels out. “The setting” survives a correction for the number of comparisons at 5 %; “open” "
+        "has an interval without zero, but does not survive; “noise” has zero within its interval."
+    )
+    method = paragraph(
+        "The interval is a bootstrap over these differences, widened for their small number; "
         f"of fewer than {FEWEST} it is their range. Where fewer than two seeds are shared, Welch's interval of all "
         "seeds stands in its place.",
         "P(best better) is the probability that a run of the best setting beats one of this; 50 % is a coin.",
         f"The p-values are of Student's paired test (Welch's without shared seeds), by Holm's correction for {tested} "
-        f"comparison{'s' * (tested != 1)}. “The setting” survives that correction at 5 %; “open” has an interval "
-        "without zero, but does not survive; “noise” has zero within its interval. The best was chosen by the same "
-        "figures, which flatters it.",
+        f"comparison{'s' * (tested != 1)}. The best was chosen by the same figures, which flatters it.",
     )
+    return table(head, lines, "differences to the best setting") + reading + details("How it is computed", method)
 
 
-def bars(scored: dict[str, Scores], names: dict[str, str]) -> str:
+def bars(scored: Mapping[str, Scores], names: Mapping[str, str]) -> str:
     """Interquartile means with their intervals, below each other."""
     every = np.concatenate([np.ravel(task) for tasks in scored.values() for task in tasks])
     span = (float(every.min()), float(every.max()))
