@@ -21,6 +21,8 @@ MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_se
 BEST, NOISE, UNKNOWN = "best", "noise", "unknown"
 """Marks of rows: the highest mean return; one that is within noise of it; one of which too few seeds tell."""
 LEVEL = 0.05
+ENV = "env.name"
+"""The key of what rows are not compared across."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,13 @@ class Row:
     @property
     def env(self) -> str:
         """The environment's name; rows of different ones are not compared."""
-        return str(self.group.runs[0].config.get("env.name", ""))
+        return str(self.group.runs[0].config.get(ENV, ""))
+
+    @property
+    def setting(self) -> str:
+        """The label without the environment."""
+        values = {key: value for key, value in self.group.values.items() if key != ENV}
+        return Group(values, self.group.runs).label
 
     @property
     def finals(self) -> list[float]:

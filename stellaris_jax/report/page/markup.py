@@ -158,6 +158,7 @@ figcaption{color:var(--soft);font-size:13px}
 .ends{stroke:var(--blue);stroke-width:5;opacity:.45}.middle{stroke:var(--blue);stroke-width:2.5}
 .seed{stroke:var(--soft);stroke-width:1;opacity:.8}.zero{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 2}
 pre{background:var(--tint);padding:.6rem .8rem;white-space:pre-wrap;overflow-wrap:anywhere;font-size:13px}
+.notes ul{margin:.3rem 0;padding-left:1.1rem}
 .notes{background:var(--tint);border-left:4px solid var(--orange);padding:.3rem .9rem}
 summary{cursor:pointer;margin:.5rem 0}
 """

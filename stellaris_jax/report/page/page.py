@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.page.markup import bullets, details, document, figure, paragraph, section, table, text, words
@@ -21,8 +24,9 @@ from stellaris_jax.report.page.panels import (
     swatch,
 )  # fmt: skip
 from stellaris_jax.report.page.sources import Sources, gather, machines, run_command, sweep_command, versions
-from stellaris_jax.report.page.tables import across, bars, differences, results
+from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
 from stellaris_jax.report.results import BEST, Row, judged
+from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import NOT_COMPARED, group_replicates
 from stellaris_jax.report.statistics import FEWEST
 
@@ -62,8 +66,19 @@ def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, thresh
     numbers = {row.label: index for index, row in enumerate(rows, start=1)}
     envs = list(dict.fromkeys(row.env for row in rows))
     by_env = {env: [row for row in rows if row.env == env] for env in envs}
-    looks = {env: styles(of_env) for env, of_env in by_env.items()}
     clocks = list(AXES) if len(envs) <= MOST_PANELS else ["env_steps"]
+
+    def each(part: Callable[[Sequence[Row]], str]) -> list[str]:
+        """A part of the page for every environment, under its name where there are several."""
+        parts = {env: part(of_env) for env, of_env in by_env.items()}
+        several = len(envs) > 1
+        return [f"<h3>{text(env)}</h3>{one}" if several else one for env, one in parts.items() if one]
+
+    middles = each(lambda of_env: _robust(_scored(of_env, numbers), f"final return on {of_env[0].env}"))
+    together = across(by_env) if len(envs) > 1 else []
+    if len(together) > 1:
+        scaled = "Returns are scaled in each environment: 0 is the lowest final return on this page, 1 the highest."
+        middles += ["<h3>All environments</h3>", paragraph(scaled), _robust(together, "scaled final return")]
     return "".join(
         [
             f"<h1>{text(title)}</h1>",
@@ -71,13 +86,9 @@ def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, thresh
             _notes(rows, sources),
             section("Results", results(rows, numbers, out, threshold)),
             section("Is it the setting or the noise?", differences(rows, numbers)),
-            section("Curves", *(_curves(by_env[env], looks[env], numbers, clocks, len(envs) > 1) for env in envs)),
-            section(
-                "Interquartile means and performance profiles",
-                *(_robust(by_env[env], looks[env], numbers, len(envs) > 1) for env in envs),
-                across(by_env) if len(envs) > 1 else "",
-            ),
-            section("Sensitivity", *(_sensitivity(by_env[env], len(envs) > 1) for env in envs)),
+            section("Curves", *each(lambda of_env: _curves(of_env, numbers, clocks))),
+            section("Interquartile means and performance profiles", *middles, paragraph(MIDDLES if middles else "")),
+            section("Sensitivity", _sensitivity(by_env)),
             section("What differs", _differs(rows)),
             section("To repeat it", _repeat(rows, sources)),
         ]
@@ -100,7 +111,7 @@ def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
 def _notes(rows: Sequence[Row], sources: Sources) -> str:
     """What is missing, in sentences."""
     runs = [run for row in rows for run in row.group.runs]
-    failed = [run.path.name for run in sources.runs if run.summary is None]
+    failed = [run.path.name for run in runs if run.summary is None]
     silent = [run.path.name for run in runs if run.summary is not None and not run.evaluations]
     notes = [f"{note}." for note in sources.notes]
     if failed:
@@ -119,68 +130,70 @@ def _notes(rows: Sequence[Row], sources: Sources) -> str:
     return f'<div class="notes">{bullets(notes)}</div>' if notes else ""
 
 
-def _curves(
-    rows: Sequence[Row], looks: dict[str, Any], numbers: dict[str, int], clocks: Sequence[str], several: bool
-) -> str:
+def _curves(rows: Sequence[Row], numbers: dict[str, int], clocks: Sequence[str]) -> str:
     drawn = [row for row in rows if any(curves_of(row, clock) for clock in clocks)]
     if not drawn:
-        nothing = paragraph("There are no curves: nothing was evaluated, or no run has a result.")
-        return _about_env(rows, several) + nothing
-    panels = []
-    for clock in clocks:
-        if any(curves_of(row, clock) for row in drawn):
-            panels.append(f"<figure>{curve_panel(drawn, looks, clock)}</figure>")
-    counts = sorted({len(row.seeds) for row in drawn})
-    bands = "Bands are 95 % intervals over seeds, within their range. " if counts[-1] >= FEWEST else ""
-    lines = f"Thin lines are the seeds of means over fewer than {FEWEST}. " if 1 < counts[0] < FEWEST else ""
-    rest = len(drawn) - len([row for row in drawn if row.label in looks])
-    grey = f"The {MOST} settings with the highest returns have colours, {rest} more are grey." if rest else ""
-    return (
-        _about_env(rows, several)
-        + _legend(drawn, looks, numbers)
-        + f'<div class="panels">{"".join(panels)}</div>'
-        + paragraph(bands + lines + grey)
-    )
-
-
-def _about_env(rows: Sequence[Row], several: bool) -> str:
-    return f"<h3>{text(rows[0].env)}</h3>" if several else ""
-
-
-def _legend(rows: Sequence[Row], looks: dict[str, Any], numbers: dict[str, int]) -> str:
-    items = [
-        f"<li>{swatch(looks[row.label])}{numbers[row.label]} · {text(row.label)}</li>"
-        for row in rows
-        if row.label in looks
+        return paragraph("There are no curves: nothing was evaluated, or no run has a result.")
+    looks = styles({row.label: float(np.mean(row.finals)) if row.finals else -math.inf for row in drawn})
+    panels = [
+        f"<figure>{curve_panel(drawn, looks, clock)}</figure>"
+        for clock in clocks
+        if any(curves_of(row, clock) for row in drawn)
     ]
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    counts = sorted({len(curves_of(row, clocks[0])) for row in drawn})
+    told = [
+        "Bands are 95 % intervals over seeds, within their range." if counts[-1] >= FEWEST else "",
+        f"Thin lines are the seeds of means over fewer than {FEWEST}." if any(1 < n < FEWEST for n in counts) else "",
+        _rest(len(drawn) - len(looks)),
+    ]
+    names = {row.label: f"{numbers[row.label]} · {row.setting}" for row in drawn}
+    return _legend(looks, names) + f'<div class="panels">{"".join(panels)}</div>' + paragraph(*told)
 
 
-def _robust(rows: Sequence[Row], looks: dict[str, Any], numbers: dict[str, int], several: bool) -> str:
-    scored = {row.label: [row.finals] for row in rows if row.finals}
+def _rest(rest: int) -> str:
+    if not rest:
+        return ""
+    verb = "is" if rest == 1 else "are"
+    return f"The {MOST} settings with the highest returns have colours, {rest} more {verb} grey."
+
+
+def _legend(looks: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> str:
+    items = "".join(f"<li>{swatch(look)}{text(names[label])}</li>" for label, look in looks.items())
+    return f'<ul class="legend">{items}</ul>'
+
+
+MIDDLES = (
+    "The interquartile mean (IQM) is the mean of the middle half of the seeds; its interval is a bootstrap over runs, "
+    "within each environment. Grey strokes are the seeds. A performance profile is the share of runs whose final "
+    "return is above each value, with pointwise 95 % intervals: the curve to the upper right is the better one."
+)
+
+
+def _scored(rows: Sequence[Row], numbers: dict[str, int]) -> list[Scored]:
+    return [Scored(numbers[row.label], row.setting, [row.finals]) for row in rows if row.finals]
+
+
+def _robust(scored: Sequence[Scored], xlabel: str) -> str:
+    """Interquartile means, and the performance profiles of the highest ones."""
     if not scored:
         return ""
-    above = bars(scored, {label: str(numbers[label]) for label in scored})
-    panel = profile_panel(scored, looks, f"final return on {rows[0].env}" if rows[0].env else "final return")
-    return (
-        _about_env(rows, several)
-        + above
-        + f'<div class="panels"><figure>{panel}<figcaption>Share of runs whose final return is above each value: the '
-        f"curve to the upper right is the better one; bands are pointwise 95 % intervals.</figcaption></figure></div>"
-        + (_legend([row for row in rows if row.finals], looks, numbers))
-    )
+    looks = styles({one.name: float(iqm(np.concatenate([np.ravel(task) for task in one.scores]))) for one in scored})
+    panel = profile_panel({one.name: one.scores for one in scored}, looks, xlabel)
+    legend = _legend(looks, {one.name: f"{one.number} · {one.name}" for one in scored})
+    return bars(scored) + legend + f'<div class="panels"><figure>{panel}</figure></div>'
 
 
-def _sensitivity(rows: Sequence[Row], several: bool) -> str:
-    scored = [row for row in rows if row.finals]
-    panels = [f"<figure>{sensitivity_panel(scored, key)}</figure>" for key in numeric_keys(scored)]
-    if not panels:
-        return ""
-    told = paragraph(
+def _sensitivity(by_env: Mapping[str, Sequence[Row]]) -> str:
+    panels = []
+    for env, rows in by_env.items():
+        scored = [row for row in rows if row.finals]
+        caption = f"<figcaption>{text(env)}</figcaption>" if len(by_env) > 1 else ""
+        panels += [f"<figure>{sensitivity_panel(scored, key)}{caption}</figure>" for key in numeric_keys(scored)]
+    told = (
         "Final return against each setting that varies and is a number. Points are seeds, lines join the means over "
         "all settings that share the value."
     )
-    return _about_env(rows, several) + f'<div class="panels">{"".join(panels)}</div>' + told
+    return f'<div class="panels">{"".join(panels)}</div>{paragraph(told)}' if panels else ""
 
 
 def _differs(rows: Sequence[Row]) -> str:

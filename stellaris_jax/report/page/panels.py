@@ -29,8 +29,8 @@ from stellaris_jax.report.curves import (
     tidy,
 )  # fmt: skip
 from stellaris_jax.report.page.markup import text
-from stellaris_jax.report.results import Row
-from stellaris_jax.report.robust import performance_profile
+from stellaris_jax.report.results import ENV, Row
+from stellaris_jax.report.robust import Scores, performance_profile
 from stellaris_jax.report.runs import seed_curves, short
 from stellaris_jax.report.statistics import Curve, mean_ci95, on_common_grid
 from stellaris_jax.report.telemetry.format import compact, dollars
@@ -58,13 +58,11 @@ LOGARITHMIC = 10
 """How many times as large as the smallest value the largest one is where an axis is logarithmic."""
 
 
-def styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The look of the best rows, by label; those left out are grey."""
-    ranked = sorted((row for row in rows if row.finals), key=lambda row: -float(np.mean(row.finals)))
-    ranked += [row for row in rows if not row.finals and row.finished]
-    chosen = {row.label for row in ranked[:MOST]}
-    shown = [row for row in rows if row.label in chosen]
-    return {row.label: {"color": COLOURS[i], "linestyle": LINES[i % len(LINES)]} for i, row in enumerate(shown)}
+def styles(heights: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """The look of the highest settings, by label; those left out are grey."""
+    chosen = sorted(heights, key=lambda label: -heights[label])[:MOST]
+    shown = [label for label in heights if label in chosen]
+    return {label: {"color": COLOURS[i], "linestyle": LINES[i % len(LINES)]} for i, label in enumerate(shown)}
 
 
 def swatch(style: Mapping[str, Any]) -> str:
@@ -102,7 +100,7 @@ def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clo
     return svg(figure, f"return over {AXES[clock]} on {rows[0].env}")
 
 
-def profile_panel(scores: Mapping[str, Sequence[Sequence[float]]], looks: Mapping[str, Any], xlabel: str) -> str:
+def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel: str) -> str:
     """Performance profiles: the share of runs above each return, with intervals, of the settings that have a look.
 
     Args:
@@ -148,7 +146,7 @@ def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
         value = _number(row, key)
         if value is None or not row.finals:
             continue
-        names = [str(v) for k, v in row.group.values.items() if k != key and _number(row, k) is None]
+        names = [str(v) for k, v in row.group.values.items() if k not in (key, ENV) and _number(row, k) is None]
         series.setdefault(", ".join(names), {}).setdefault(value, []).extend(row.finals)
     for index, (label, by_value) in enumerate(series.items()):
         style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index % len(LINES)]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar, link, paragraph, table, text, words
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
-from stellaris_jax.report.runs import short
 from stellaris_jax.report.statistics import FEWEST
 from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, sweep_row
 from stellaris_jax.report.telemetry.format import compact, dollars, number, over_seeds, percent, significant
@@ -122,50 +122,46 @@ def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
     return table(head, lines, "differences to the best setting") + reading + details("How it is computed", method)
 
 
-def bars(scored: Mapping[str, Scores], names: Mapping[str, str]) -> str:
+class Scored(NamedTuple):
+    """A setting with its scores: its number on the page, how it is called there, and one sample of runs per task."""
+
+    number: int
+    name: str
+    scores: Scores
+
+
+def bars(scored: Sequence[Scored]) -> str:
     """Interquartile means with their intervals, below each other."""
-    every = np.concatenate([np.ravel(task) for tasks in scored.values() for task in tasks])
+    every = np.concatenate([np.ravel(task) for one in scored for task in one.scores])
     span = (float(every.min()), float(every.max()))
     lines = []
-    for label, tasks in scored.items():
-        runs = np.concatenate([np.ravel(task) for task in tasks])
-        value, low, high = iqm_interval(tasks)
+    for one in scored:
+        runs = np.concatenate([np.ravel(task) for task in one.scores])
+        value, low, high = iqm_interval(one.scores)
         few = f"{significant(runs.min())} to {significant(runs.max())} (range)" if len(runs) > 1 else "one seed"
         shown = f"{significant(low)} to {significant(high)}" if np.isfinite(low) else few
         lines.append(
             [
-                figure(names[label], float(names[label])),
-                Cell(f'<span class="long">{text(label)}</span>'),
+                figure(str(one.number), one.number),
+                Cell(f'<span class="long">{text(one.name)}</span>'),
                 figure(significant(value), value),
                 Cell(text(shown), low if np.isfinite(low) else None),
                 Cell(interval_bar(value, low, high, span, runs.tolist()), value),
             ]
         )
     where = f"{significant(span[0])} … {significant(span[1])}"
-    head = ["#", "setting", "IQM", "95 % interval", where]
-    return table(head, lines, "interquartile means with intervals") + paragraph(
-        "The interquartile mean (IQM) is the mean of the middle half of the seeds; its interval is a bootstrap over "
-        "runs, within each environment. Grey strokes are the seeds."
-    )
+    return table(["#", "setting", "IQM", "95 % interval", where], lines, "interquartile means with intervals")
 
 
-def across(by_env: dict[str, list[Row]]) -> str:
-    """Settings over all environments, their returns scaled to what was seen there."""
+def across(by_env: Mapping[str, Sequence[Row]]) -> list[Scored]:
+    """Settings that have results in every environment, their returns scaled there: 0 is the lowest, 1 the highest."""
     scored: dict[str, list[list[float]]] = {}
     for rows in by_env.values():
         every = [value for row in rows for value in row.finals]
-        low, width = min(every, default=0.0), (max(every, default=1.0) - min(every, default=0.0)) or 1.0
+        low = min(every, default=0.0)
+        width = (max(every, default=1.0) - low) or 1.0
         for row in rows:
-            others = {key: value for key, value in row.group.values.items() if key != "env.name"}
-            label = ", ".join(f"{short(key)}={value}" for key, value in others.items()) or "all settings"
             if row.finals:
-                scored.setdefault(label, []).append([(value - low) / width for value in row.finals])
-    complete: dict[str, Scores] = {label: tasks for label, tasks in scored.items() if len(tasks) == len(by_env)}
-    if len(complete) < 2:
-        return ""
-    names = {label: str(index) for index, label in enumerate(complete, start=1)}
-    return (
-        "<h3>All environments</h3>"
-        + paragraph("Returns are scaled in each environment: 0 is the lowest final return on this page, 1 the highest.")
-        + bars(complete, names)
-    )
+                scored.setdefault(row.setting, []).append([(value - low) / width for value in row.finals])
+    complete = [(name, tasks) for name, tasks in scored.items() if len(tasks) == len(by_env)]
+    return [Scored(number, name, tasks) for number, (name, tasks) in enumerate(complete, start=1)]
