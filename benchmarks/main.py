@@ -1,7 +1,8 @@
-"""Measure this machine: `stellaris-jax benchmark throughput|engine|envs|startup|calibrate [options]`.
+"""Measure this machine: `stellaris-jax benchmark throughput|members|engine|envs|startup|calibrate [options]`.
 
 throughput  training steps/s on five jobs, beside rejax and CleanRL where `--rejax` and `--cleanrl` name Pythons that
             have them (see benchmarks/peers/ for their environments)
+members     training steps/s of several seeds: each by itself on the cores there are, beside all under vmap
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
 envs        env steps/s of every adapter: beside its suite alone, with a policy, in training
 startup     seconds from the command to the first training step, with a warm compile cache
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that a mistake in what comes before answers at once.
     from benchmarks import envs as environments
-    from benchmarks import startup
+    from benchmarks import members, startup
     from benchmarks import throughput as benchmark
 
     parser = program.Parser("benchmark", __doc__)
@@ -53,6 +54,10 @@ def _main(argv: Sequence[str] | None) -> None:
     through.add_argument("--repeats", type=count, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
     for peer in sorted({*benchmark.PEERS.values()}):
         through.add_argument(f"--{peer}", metavar="PYTHON", help=f"Python of a virtual environment for {peer}")
+    seeds = commands.add_parser("members", help="several seeds, apart and together")
+    seeds.add_argument("--counts", nargs="+", type=count, default=[1, 2, 4, 8, 16], help="seeds (default 1 2 4 8 16)")
+    seeds.add_argument("--repeats", type=count, default=9, help="chunks of each way (default 9)")
+    seeds.add_argument("overrides", nargs="*", help="the job, e.g. env=brax/hopper")
     engine = commands.add_parser("engine", help="the cost of asynchrony per gradient")
     engine.add_argument("--rounds", type=count, default=16, help="rounds per chunk (default 16)")
     engine.add_argument("--repeats", type=count, default=15, help="chunks of each system (default 15)")
@@ -68,7 +73,7 @@ def _main(argv: Sequence[str] | None) -> None:
     start.add_argument("--beside", type=Path, action="append", default=[], help="another checkout, measured in turn")
     start.add_argument("--repeats", type=count, default=7, help="commands of each (default 7)")
     start.add_argument("overrides", nargs="*", help="config overrides, e.g. env=brax/hopper")
-    for command in (through, engine, envs, start):
+    for command in (through, seeds, engine, envs, start):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     own = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     own.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
@@ -93,6 +98,8 @@ def _main(argv: Sequence[str] | None) -> None:
             check_peer(peer, python)
         result = benchmark.throughput(arguments.jobs, arguments.systems, arguments.repeats, pythons, console.print)
         show_throughput(console, result, benchmark.PEERS)
+    elif arguments.command == "members":
+        result = members.members(arguments.counts, arguments.repeats, arguments.overrides, console.print)
     elif arguments.command == "envs":
         result = [environments.measure(name, arguments.repeats) for name in arguments.envs]
         show_envs(console, result)

@@ -113,7 +113,7 @@ def test_what_is_counted_is_there(overrides: list[str]) -> None:
     assert 0.9 * held(state.ring) < found["policy versions"].device / 2 <= held(state.ring)
     assert 0.9 * held(state.params) < found["policies and optimizers"].device / 8 <= held(state.params)
     assert 0.8 * held(state.actor[:2]) < found["environments"].device / 2 <= held(state.actor)
-    plan = trainer.plan(0, 1).plan
+    (plan,) = trainer.plan(0, 1).plans
     assert 0.5 * held((plan.invocations, plan.weights)) < found["waves of gradients"].device <= held(plan)
     assert found["orders of minibatches"].device == held(plan.order)
 

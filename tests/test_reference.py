@@ -217,6 +217,7 @@ class Bench:
         static = replace(
             Static.of(self.config),
             rounds=2,
+            seeds=seeds,
             peers=0 if truncation == "none" else min(7, versions - 1),
             buffers=2,
             target_interval=self.config.algorithm.target_interval,

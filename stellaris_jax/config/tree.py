@@ -251,6 +251,12 @@ class PricesConfig(Section):
 @dataclass(frozen=True)
 class EngineConfig(Section):
     lanes: int = knob(1, "gradients computed side by side on each device", within="[1, inf)")
+    members: str = knob(
+        "auto",
+        "seeds are executed side by side under vmap (together), or each by itself on the cores of a CPU (apart); auto: "
+        "apart on a CPU",
+        choices=("auto", "together", "apart"),
+    )
     devices: int = knob(1, "devices learners and environments are spread over", within="[1, inf)")
     chunk_rounds: int = knob(
         8, "rounds per compiled call; one on host environments and where scaling looks at each", within="[1, inf)"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -74,10 +75,20 @@ class StateLayout:
         """The state before the first round, one row per seed, laid out over the mesh."""
         # One seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
         # once can starve XLA's CPU thread pool for ever.
-        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-        init = jax.jit(partial(jax.lax.map, self.init_one), out_shardings=self._shardings(self._shapes()))
-        state: EngineState = init(keys)
+        state: EngineState = jax.block_until_ready(self._init(jnp.asarray(seeds, jnp.uint32)))
         return state
+
+    @cached_property
+    def _init(self) -> Callable[[jax.Array], EngineState]:
+        def init(seeds: jax.Array) -> EngineState:
+            state: EngineState = jax.lax.map(self.init_one, jax.vmap(jax.random.key)(seeds))
+            return state
+
+        return jax.jit(init, out_shardings=self._shardings(self._shapes()))
+
+    def place(self, state: EngineState) -> EngineState:
+        """A state where it belongs on the mesh."""
+        return jax.device_put(state, self._shardings(state))
 
     def init_one(self, key: jax.Array) -> EngineState:
         """The state of one seed, without its leading axis."""
@@ -136,9 +147,11 @@ class StateLayout:
         """Where each leaf of the state lives: environments over the mesh, everything else on every device."""
         return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self.specs(state))
 
-    def abstract(self) -> EngineState:
-        """Shapes, dtypes and shardings of the state, for restoring."""
+    def abstract(self, seeds: int) -> EngineState:
+        """Shapes, dtypes and shardings of the state of so many seeds, for restoring."""
         shapes = self._shapes()
         return jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._shardings(shapes)
+            lambda x, s: jax.ShapeDtypeStruct((seeds, *x.shape[1:]), x.dtype, sharding=s),
+            shapes,
+            self._shardings(shapes),
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import jax
+
 from stellaris_jax.agent.losses import Algorithm
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv, VecEnv
@@ -16,11 +18,12 @@ from stellaris_jax.timeline.scaling.width import is_adaptive, is_masked
 class Static:
     """What is the same for everything that one compiled program runs; computed once.
 
-    algorithm: the loss, and the data it asks for. seeds: S. envs, steps: N and T of a fragment. epochs, minibatches: it
-    is cut into. rounds: R of a chunk. lanes: gradients at once on each of the devices. peers: K, the most other
-    versions that learners in flight hold. versions: H that gradients may be of. buffers: fragments kept.
-    target_interval: versions from one target network to the next; 1 without any. truncation, aggregation: modes.
-    masked: some environments may take no part in a round. hosted: fragments come from actors on the host.
+    algorithm: the loss, and the data it asks for. seeds: S that are executed side by side. envs, steps: N and T of a
+    fragment. epochs, minibatches: it is cut into. rounds: R of a chunk. lanes: gradients at once on each of the
+    devices. peers: K, the most other versions that learners in flight hold. versions: H that gradients may be of.
+    buffers: fragments kept. target_interval: versions from one target network to the next; 1 without any. truncation,
+    aggregation: modes. masked: some environments may take no part in a round. hosted: fragments come from actors on the
+    host.
     """
 
     algorithm: Algorithm
@@ -48,7 +51,7 @@ class Static:
         algorithm: Algorithm = register.algorithm[settings.name]
         return cls(
             algorithm=algorithm,
-            seeds=config.num_seeds,
+            seeds=config.num_seeds if together(engine.members) else 1,
             envs=config.env.num_envs,
             steps=settings.rollout_length,
             epochs=settings.epochs,
@@ -91,6 +94,11 @@ class Static:
     def has_invalid(self) -> bool:
         """Whether fragments hold samples that nothing is to be learned from."""
         return self.masked or self.hosted
+
+
+def together(members: str) -> bool:
+    """Whether seeds are executed side by side, as `engine.members` says: small products gain by it on accelerators."""
+    return members == "together" or (members == "auto" and jax.default_backend() != "cpu")
 
 
 def in_program(env: VecEnv | HostEnv) -> VecEnv | None:

@@ -48,12 +48,12 @@ def calibrate(config: Config, repeats: int) -> Table:
     gradients = gradient(first)[None]
     parts: dict[str, Callable[[], Any]] = {
         "learner": partial(gradient, first),
-        "actor": trainer.source.rehearsal(trainer.state)[0],
+        "actor": trainer.source.rehearsal(trainer.members)[0],
         "aggregate": partial(update, gradients),
     }
     if trainer.probe is not None:
-        counts = jnp.full(len(trainer.seeds), config.algorithm.minibatches, jnp.int32)
-        parts["scaling"] = partial(trainer.probe, trainer.engine.hyper, trainer.state, jnp.int32(0), counts)
+        counts = jnp.full(trainer.static.seeds, config.algorithm.minibatches, jnp.int32)
+        parts["scaling"] = partial(trainer.probe, trainer.engine.hyper, trainer.members.states[0], jnp.int32(0), counts)
     for part in parts.values():
         _seconds(part)  # what happens once
     table = {name: [_seconds(part) for _ in range(repeats)] for name, part in parts.items()}

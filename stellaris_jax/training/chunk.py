@@ -12,14 +12,16 @@ from stellaris_jax.timeline import Plan, Round
 class Chunk:
     """Planned rounds.
 
-    begin: rounds before them. plan: what the engine runs. width: environments it is compiled for. rounds: `[R][S]`,
-    what the timelines say. computed: `[R]`, gradients that the engine computes per seed, empty places included.
-    timelines: `[S]`, their states after the last round.
+    begin: rounds before them. plans: what the engine runs, one for every block of seeds that it runs side by side.
+    widths: environments that each of them is compiled for. envs: `[S]`, that take part, the same ones in all rounds.
+    rounds: `[R][S]`, what the timelines say. computed: `[R]`, gradients that the engine computes, empty places
+    included. timelines: `[S]`, their states after the last round.
     """
 
     begin: int
-    plan: Plan
-    width: int
+    plans: list[Plan]
+    widths: list[int]
+    envs: list[int]
     rounds: list[list[Round]]
     computed: list[int]
     timelines: list[dict[str, Any]]
@@ -28,12 +30,6 @@ class Chunk:
     def end(self) -> int:
         """Rounds there have been after them."""
         return self.begin + len(self.rounds)
-
-    @property
-    def envs(self) -> list[int]:
-        """Environments `[S]` that take part: the same ones in all rounds."""
-        return [int(n) for n in self.plan.envs[0]]
-
 
 class Following(NamedTuple):
     """The round after a chunk, as far as it is known before that one has taught anything.

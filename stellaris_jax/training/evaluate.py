@@ -16,6 +16,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
 from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.training.members import Members
 from stellaris_jax.training.sources.watch import Watch
 
 
@@ -110,6 +111,10 @@ class HostEvaluator:
 
         self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
 
+    def over(self, members: Members, stream: int) -> Evaluation:
+        """The newest policies of all seeds."""
+        return self(*members.learned, members.seeds, stream)
+
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
         """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness.
 
@@ -163,6 +168,12 @@ class Evaluator:
             return jax.vmap(lambda p, n, k: play(env, network, config, p, n, k, episodes))(params, normalizers, keys)
 
         self._run = jax.jit(run)
+
+    def over(self, members: Members, stream: int) -> Evaluation:
+        """The newest policies of all seeds, executed as they are trained."""
+        seeds = members.blocks(members.seeds)
+        parts = members.each(lambda state, mine: self(state.params, state.normalizers, mine, stream), seeds)
+        return Evaluation(*(np.concatenate(x) for x in zip(*((e.returns, e.lengths) for e in parts), strict=True)))
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
         """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""

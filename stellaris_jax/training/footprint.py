@@ -74,12 +74,12 @@ def _state(env: VecEnv) -> EnvState:
 def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     """What a run holds at its fullest, without what the compiler adds to that.
 
-    The state is there twice when it is set up, and on a CPU once more for every further device that it emulates. A plan
+    The state is there twice when it is saved, and on a CPU once more for every further device that it emulates. A plan
     is there as orders of minibatches, laid out for the engine, and on the device.
     """
     static = Static.of(config, sizes.host)
     shape, kind = static.shape, static.algorithm
-    seeds, envs = static.seeds, static.envs
+    seeds, envs = config.num_seeds, static.envs
     copies = seeds * (1 + (static.devices if jax.default_backend() == "cpu" else 1))
     order = shape.gradients * shape.batch * WORD
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections import deque
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.engine.wave import RoundMetrics
-from stellaris_jax.timeline import Timeline, Usage, build_plan, minibatch_order, wave_count
+from stellaris_jax.timeline import Plan, Round, Timeline, Usage, build_plan, minibatch_order, wave_count
 from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.records import Accounts
@@ -19,11 +20,11 @@ from stellaris_jax.training.sources.source import Source
 
 
 class Allotment(NamedTuple):
-    """Actors and environments `[S]` that take part in a round, and the environments it is compiled for."""
+    """Actors and environments `[S]` that take part in a round, and the environments that blocks are compiled for."""
 
     actors: list[int]
     envs: list[int]
-    width: int
+    widths: list[int]
 
 
 class Planner:
@@ -41,6 +42,7 @@ class Planner:
         self.config, self.static, self.seeds = config, static, seeds
         self.source, self.accounts = source, accounts
         self.shape, self.cut, self.width = static.shape, static.cut, width_of(config)
+        self.blocks = [slice(i, i + static.seeds) for i in range(0, len(seeds), static.seeds)]
         self.total_rounds = config.rounds
         self.timelines = [Timeline.of(config, seed) for seed in seeds]
         self.scalings = [scaling_of(config) for _ in seeds]
@@ -117,24 +119,33 @@ class Planner:
 
     def plan(self, begin: int, size: int) -> Chunk:
         """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
-        actors, envs, width = self._allot(self.source.asked)
+        actors, envs, widths = self._allot(self.source.asked)
         counts = [self.cut.epochs * self.cut.count(n) for n in envs]
         simulated = list(zip(self.timelines, actors, counts, strict=True))
         rounds = [[timeline.next_round(i, count) for timeline, i, count in simulated] for _ in range(size)]
-        orders = [
-            [minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in zip(self.seeds, envs, strict=True)]
-            for r in range(size)
-        ]
         factors = [self._learning_rate_factor(begin + r) for r in range(size)]
-        places = self.shape.wave_size
+
+        def plan(block: slice, width: int) -> Plan:
+            cuts = list(zip(self.seeds[block], envs[block], strict=True))
+            orders = [
+                [minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in cuts] for r in range(size)
+            ]
+            return build_plan(self.shape, [row[block] for row in rounds], orders, factors, [envs[block]] * size)
+
+        places = self.shape.wave_size * self.shape.seeds
         return Chunk(
             begin=begin,
-            plan=build_plan(self.shape, rounds, orders, factors, [envs] * size),
-            width=width,
+            plans=list(map(plan, self.blocks, widths)),
+            widths=widths,
+            envs=envs,
             rounds=rounds,
-            computed=[max(wave_count(record, places) for record in row) * places for row in rounds],
+            computed=[places * sum(self._waves(row[block]) for block in self.blocks) for row in rounds],
             timelines=[timeline.state() for timeline in self.timelines],
         )
+
+    def _waves(self, row: Sequence[Round]) -> int:
+        """Waves of a round of seeds that are executed side by side: those with fewer wait."""
+        return max(wave_count(record, self.shape.wave_size) for record in row)
 
     def following(self, chunk: Chunk) -> Following:
         """The round after a chunk, from what is known before that one is over."""
@@ -145,10 +156,12 @@ class Planner:
         """What takes part in the next round; `asked` are the actors whose fragments are under way already."""
         if not is_scaled(self.config):
             going, all_ = [not scaling.finished for scaling in self.scalings], self.static.envs
-            return Allotment([self.width.maximum * go for go in going], [all_ * go for go in going], all_)
+            taking_part = [self.width.maximum * go for go in going]
+            return Allotment(taking_part, [all_ * go for go in going], [all_] * len(self.blocks))
         actors = asked or [scaling.actors for scaling in self.scalings]
         actors = [n * (not scaling.finished) for n, scaling in zip(actors, self.scalings, strict=True)]
-        return Allotment(actors, [n * self.width.envs for n in actors], self.source.width(max(actors)))
+        widths = [self.source.width(max(actors[block])) for block in self.blocks]
+        return Allotment(actors, [n * self.width.envs for n in actors], widths)
 
     def _learning_rate_factor(self, round_: int) -> float:
         return 1.0 - round_ / self.total_rounds if self.config.algorithm.anneal else 1.0

@@ -25,7 +25,7 @@ class Counters:
     """Host-side totals of a run that its timelines do not carry; saved with every checkpoint.
 
     train_seconds: real seconds spent executing chunks, compilation apart. detection_seconds: of them, measuring what
-    scaling asks for. computed: gradients computed per seed, empty places of waves included.
+    scaling asks for. computed: gradients computed, empty places of waves included.
     """
 
     train_seconds: float = 0.0
@@ -87,8 +87,7 @@ class Accounts:
     def timeline(self, row: list[Round], factor: float, computed: int) -> Record:
         """What the timelines know of a round, one of which `row` holds per seed.
 
-        `factor` is the learning rate schedule's, `computed` the gradients computed per seed so far, empty places
-        included.
+        `factor` is the learning rate schedule's, `computed` the gradients computed so far, empty places included.
         """
         staleness = [record.staleness() for record in row]
         flat = [s for values in staleness for s in values]
@@ -96,7 +95,7 @@ class Accounts:
         thresholds = [record.groups[-1].threshold for record in row if record.groups]
         gates = [threshold for threshold in thresholds if threshold is not None]
         usages = [record.usage for record in row]
-        money, useful = self.money(usages), mean([usage.gradients for usage in usages])
+        money, useful = self.money(usages), sum(usage.gradients for usage in usages)
         return {
             "round": row[0].index + 1,
             "env_steps": self.env_steps(usages),
@@ -185,7 +184,7 @@ class Accounts:
             "staleness_mean": sum(u.staleness_total for u in usages) / gradients if gradients else 0.0,
             "staleness_max": max(u.staleness_max for u in usages),
             **self.gate(usages),
-            "occupancy": gradients / len(usages) / computed if computed else 1.0,
+            "occupancy": gradients / computed if computed else 1.0,
             **{name: mean(values) for name, values in self.money(usages).items()},
             "cost_items_usd": {item: mean([row[item] for row in items]) for item in items[0]},
             "dropped_gradients": sum(u.dropped for u in usages),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.probes import make_probe
 from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.envs.registry import from_config
@@ -29,6 +31,7 @@ from stellaris_jax.training.chunk import Chunk
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
+from stellaris_jax.training.members import Members
 from stellaris_jax.training.planner import Planner
 from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
 from stellaris_jax.training.sources.source import source_of
@@ -68,13 +71,22 @@ class Trainer:
         self.static = Static.of(config, hosted=in_program(self.env) is None)
         self.source = source_of(self.env, self.network, config, self.static, self.seeds, self.stopping)
         self.engine = Engine(config, self.source.env, self.network, self.static)
-        self.state = self.engine.init(self.seeds)
+        self.members = Members(self.engine, self.seeds)
         self.accounts = Accounts(config)
         self.planner = Planner(config, self.static, self.seeds, self.source, self.accounts)
         self.probe = make_probe(self.network, config, self.static, self.planner.scalings[0].probe)
         self.counters = Counters()
 
     # What it is made of --------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> EngineState:
+        """The engine's state, every leaf `[S, ...]`: a copy, where seeds are executed apart."""
+        return self.members.state
+
+    @state.setter
+    def state(self, state: EngineState) -> None:
+        self.members.state = state
 
     @property
     def shape(self) -> PlanShape:
@@ -140,18 +152,20 @@ class Trainer:
     @property
     def compiled(self) -> bool:
         """Whether the engine is compiled for the next chunk, which is planned if it was not."""
-        return self.planner.next.width in self.engine.widths
+        return self.engine.widths.keys() >= set(self.planner.next.widths)
 
     def compile(self) -> float:
         """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
         if self.compiled:
             return 0.0
-        chunk, first = self.planner.next, not self.engine.widths
-        seconds = self.engine.compile(self.state, chunk.plan, self.source.example(), chunk.width)
+        chunk, first, state = self.planner.next, not self.engine.widths, self.members.states[0]
+        seconds = 0.0
+        for plan, width in zip(chunk.plans, chunk.widths, strict=True):
+            seconds += self.engine.compile(state, plan, self.source.example(self.static.seeds), width)
         if first and self.probe is not None:
             begin = time.perf_counter()
-            nothing = jnp.zeros(len(self.seeds), jnp.int32)
-            jax.block_until_ready(self.probe(self.engine.hyper, self.state, jnp.int32(0), nothing))
+            nothing = jnp.zeros(self.static.seeds, jnp.int32)
+            jax.block_until_ready(self.probe(self.engine.hyper, state, jnp.int32(0), nothing))
             self.engine.compile_seconds += time.perf_counter() - begin
             seconds += time.perf_counter() - begin
         return seconds
@@ -164,7 +178,7 @@ class Trainer:
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
         if len(self.width.buckets) == 1 or self.static.hosted:
             return rounds
-        return f"{rounds} (up to {chunk.width // self.width.envs} actors)"
+        return f"{rounds} (up to {max(chunk.widths) // self.width.envs} actors)"
 
     def step(self) -> list[Record]:
         """Train one chunk of rounds; one record per round (see `stellaris_jax.report.telemetry`)."""
@@ -173,11 +187,9 @@ class Trainer:
         begin = time.perf_counter()
         begin += self.compile()
         chunk, before = self.planner.next, self.usages
-        self.state, received = self.source.receive(self.state, chunk, self.planner.following(chunk))
-        fragment, size = None if received is None else received.fragment, len(chunk.rounds)
-        self.state, metrics = self.engine.run(self.state, chunk.plan, size, fragment, chunk.width)
-        self.planner.plan_ahead()  # while the device works
-        metrics = jax.tree.map(lambda x: x[:size], jax.device_get(metrics))
+        received = self.source.receive(self.members, chunk, self.planner.following(chunk))
+        fragment = None if received is None else received.fragment
+        metrics = self.members.run(chunk, fragment, meanwhile=self.planner.plan_ahead)
         probes = self._measure(chunk)
         seconds = time.perf_counter() - begin
         self.counters.train_seconds += seconds
@@ -201,15 +213,18 @@ class Trainer:
             return []
         begin = time.perf_counter()
         buffer = chunk.rounds[0][0].index % self.static.buffers
-        counts = [self.static.cut.count(n) for n in chunk.envs]
-        chosen = (jnp.int32(buffer), jnp.array(counts, jnp.int32))
-        values = jax.device_get(self.probe(self.engine.hyper, self.state, *chosen))
+        counts = np.array([self.static.cut.count(n) for n in chunk.envs], np.int32)
+        probe = partial(self.probe, self.engine.hyper)
+        values = jax.device_get(
+            self.members.each(lambda state, count: probe(state, jnp.int32(buffer), count), self.members.blocks(counts))
+        )
         self.counters.detection_seconds += time.perf_counter() - begin
-        return np.asarray(values).tolist()
+        return np.concatenate(values).tolist()
 
     def close(self) -> None:
-        """Stop the actors of host environments; others need nothing."""
+        """Stop the actors of host environments, and the threads that execute seeds."""
         self.source.close()
+        self.members.close()
 
     def run(self, rounds: int | None = None) -> list[Record]:
         """Train `rounds` more rounds (rounded up to chunks), or to the end; returns all records."""
@@ -225,7 +240,7 @@ class Trainer:
         for r, (row, learning) in enumerate(zip(chunk.rounds, self.accounts.learning(metrics), strict=True)):
             self.counters.computed += chunk.computed[r]
             self.counters.nonfinite = learning["nonfinite_gradients"]
-            record = self.accounts.timeline(row, float(chunk.plan.learning_rate[r]), self.counters.computed)
+            record = self.accounts.timeline(row, float(chunk.plans[0].learning_rate[r]), self.counters.computed)
             per_seed = record["per_seed"] | learning["per_seed"]
             records.append(record | learning | {"wall_seconds": self.counters.wall_seconds, "per_seed": per_seed})
         return records
@@ -238,7 +253,7 @@ class Trainer:
         evaluator = self.source.evaluator(episodes)
         begin = time.perf_counter()
         stream = self.round if stream is None else stream
-        result = evaluator(self.state.params, self.state.normalizers, self.seeds, stream)
+        result = evaluator.over(self.members, stream)
         self.counters.wall_seconds += time.perf_counter() - begin
         return result
 
@@ -258,7 +273,7 @@ class Trainer:
         data, source = self.host_state(), self.source.state(checkpoints.actions)
         if source is not None:
             data["host"] = source
-        checkpoints.save(self.round, Saved(self.state, self.source.arrays()), data)
+        checkpoints.save(self.round, Saved(self.members.state, self.source.arrays()), data)
 
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print, train: bool = True) -> int:
         """Continue from the newest intact checkpoint; returns its round.
@@ -270,17 +285,17 @@ class Trainer:
             begin new episodes if the run is trained on.
         """
         layout = self.engine.layout
-        abstract = Saved(layout.abstract(), self.source.shapes(layout.replicated))
+        abstract = Saved(layout.abstract(len(self.seeds)), self.source.shapes(layout.replicated))
         restored, saved, data = checkpoints.restore(abstract, note)
         if "scalings" not in data or ("host" in data) != self.static.hosted:
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         source = data.get("host")
-        self.state = saved.engine
+        self.members.state = saved.engine
         self.counters = Counters(**data["counters"])
         self.planner.restore({**data, "round": restored})
         self.source.restore(source, saved.host)
         if train and not self.finished:
-            self.state = self.source.resume(source, checkpoints.actions, self.state, restored, note)
+            self.source.resume(source, checkpoints.actions, self.members, restored, note)
         return restored
 
     # Reporting -----------------------------------------------------------------------------------------------------

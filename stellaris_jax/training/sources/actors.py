@@ -111,9 +111,9 @@ class Actors:
 
         return act
 
-    def example(self) -> Fragment:
+    def example(self, seeds: int) -> Fragment:
         """A fragment of zeros, with the shapes and types of the real ones."""
-        config, env, seeds = self.config, self.env, len(self.seeds)
+        config, env = self.config, self.env
         part = _Recorder(config.algorithm.rollout_length, env, self.distribution.size, config.env.num_envs)
         columns = [np.zeros((seeds, *column.shape), column.dtype) for column in part.columns]
         trajectory = _trajectory(columns, np.zeros((seeds, *part.obs.shape[1:]), part.obs.dtype))

@@ -13,12 +13,12 @@ from jax.sharding import Sharding
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_actor, rollout
-from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.scaling.width import width_of
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import Evaluator
+from stellaris_jax.training.members import Members
 from stellaris_jax.training.sources.actionlog import ActionLog
 
 
@@ -42,11 +42,11 @@ class CompiledSource:
         narrow = self.static.devices == 1
         return (self.widths.bucket(actors) if narrow else self.widths.maximum) * self.widths.envs
 
-    def example(self) -> None:
+    def example(self, seeds: int) -> None:
         return None
 
-    def receive(self, state: EngineState, chunk: Chunk, following: Following) -> tuple[EngineState, None]:
-        return state, None
+    def receive(self, members: Members, chunk: Chunk, following: Following) -> None:
+        return None
 
     def learned(self, received: Any, chunk: Chunk) -> None:
         pass
@@ -54,8 +54,8 @@ class CompiledSource:
     def _evaluator(self, episodes: int) -> Evaluator:
         return Evaluator(self.env, self.network, self.config, episodes)
 
-    def rehearsal(self, state: EngineState) -> tuple[Callable[[], None], float]:
-        params, normalizers = jax.tree.map(lambda x: x[0], (state.params, state.normalizers))
+    def rehearsal(self, members: Members) -> tuple[Callable[[], None], float]:
+        params, normalizers = jax.tree.map(lambda x: x[0], members.learned)
         envs, algorithm = self.static.envs, self.config.algorithm
         actor = init_actor(self.env, jax.random.split(jax.random.key(0), envs))
 
@@ -93,11 +93,11 @@ class CompiledSource:
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        state: EngineState,
+        members: Members,
         round_: int,
         note: Callable[[str], None],
-    ) -> EngineState:
-        return state
+    ) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -15,11 +15,11 @@ from jax.sharding import Sharding
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment
-from stellaris_jax.engine.state import EngineState, policies
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import HostEvaluator
+from stellaris_jax.training.members import Members
 from stellaris_jax.training.sources.actionlog import ActionLog, ActionLogError
 from stellaris_jax.training.sources.actors import Actors, Behaviour, Received
 
@@ -73,8 +73,8 @@ class HostSource:
         # Environments are stepped as they are needed; their fragments always have the same shape.
         return self.actors.width.maximum * self.actors.width.envs
 
-    def example(self) -> Fragment:
-        return self.actors.example()
+    def example(self, seeds: int) -> Fragment:
+        return self.actors.example(seeds)
 
     def open(self, round_: int) -> None:
         """Start all environments anew, with fragment `round_` the next one."""
@@ -82,29 +82,23 @@ class HostSource:
         self._first = round_
         self._actions = [] if self.config.checkpoint.replay > 0 else None
 
-    def _open_anew(self, round_: int, state: EngineState) -> EngineState:
-        """Start all environments anew; episodes that were under way are gone, and so is what they had earned."""
-        self.open(round_)
-        nothing = np.zeros(state.actor.totals.shape, np.float32)
-        totals = jax.device_put(nothing, state.actor.totals.sharding)
-        return state._replace(actor=state.actor._replace(totals=totals))
-
-    def receive(self, state: EngineState, chunk: Chunk, following: Following) -> tuple[EngineState, Received]:
+    def receive(self, members: Members, chunk: Chunk, following: Following) -> Received:
         """The fragment of a round; with overlap the actors go on to the one after it."""
         versions = [record.behaviour_version for record in chunk.rounds[0]]
         if not self.actors.opened:
-            state = self._open_anew(chunk.begin, state)
+            self.open(chunk.begin)
+            members.forget_episodes()
         if not self.actors.under_way:
-            behaviour = self.ahead.behaviour if self.ahead else _behaviour(versions, state, chunk)
+            behaviour = self.ahead.behaviour if self.ahead else _behaviour(versions, members, chunk)
             self.actors.request(behaviour, chunk.envs)
         received = self.actors.receive()
         if self.config.env.overlap:
             # The next fragment is asked for before this one has taught anything: by the version the round began with.
-            newest = Behaviour(versions, *jax.device_get((state.params, state.normalizers)))
+            newest = Behaviour(versions, *jax.device_get(members.learned))
             self.ahead = Ahead(newest, following.actors)
             if following.envs is not None:
                 self.actors.request(newest, following.envs)
-        return state, received
+        return received
 
     def learned(self, received: Received | None, chunk: Chunk) -> None:
         assert received is not None
@@ -119,8 +113,8 @@ class HostSource:
             self._evaluators[episodes] = HostEvaluator(*self._evaluated, episodes, self.stopping)
         return self._evaluators[episodes]
 
-    def rehearsal(self, state: EngineState) -> tuple[Callable[[], None], float]:
-        behaviour = Behaviour([0] * len(self.actors.seeds), *jax.device_get((state.params, state.normalizers)))
+    def rehearsal(self, members: Members) -> tuple[Callable[[], None], float]:
+        behaviour = Behaviour([0] * len(self.actors.seeds), *jax.device_get(members.learned))
 
         def run() -> None:
             self.actors.request(behaviour)
@@ -179,18 +173,18 @@ class HostSource:
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        state: EngineState,
+        members: Members,
         round_: int,
         note: Callable[[str], None],
-    ) -> EngineState:
+    ) -> None:
         assert saved is not None
         try:
             note(f"environments stand where they stood: {self._replay(saved, log)}")
         except ActionLogError as error:
             log.clear()
-            state = self._open_anew(round_, state)
+            self.open(round_)
+            members.forget_episodes()
             note(f"environments begin new episodes, so the run does not go on bit for bit: {error}")
-        return state
 
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
         """Open the environments and step them to where they stood; returns what was done, in words.
@@ -211,10 +205,9 @@ class HostSource:
         return f"{steps:,} env steps replayed in {time.perf_counter() - begin:.1f} s"
 
 
-def _behaviour(versions: list[int], state: EngineState, chunk: Chunk) -> Behaviour:
+def _behaviour(versions: list[int], members: Members, chunk: Chunk) -> Behaviour:
     """What the plan's first fragment is rolled with."""
-    params = policies(state, chunk.plan.behaviour[0])
-    return Behaviour(versions, *jax.device_get((params, state.normalizers)))
+    return Behaviour(versions, *jax.device_get((members.behaviour(chunk), members.learned[1])))
 
 
 def _fingerprint(obs: np.ndarray | None) -> str:

@@ -11,11 +11,11 @@ from jax.sharding import Sharding
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment
-from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import Evaluator, HostEvaluator
+from stellaris_jax.training.members import Members
 from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.sources.actors import Received
 from stellaris_jax.training.sources.compiled import CompiledSource
@@ -43,17 +43,15 @@ class Source(Protocol):
         """Environments that a round of so many actors is compiled for, where rounds may differ in that."""
         ...
 
-    def example(self) -> Fragment | None:
-        """A fragment of zeros, leaves `[S, ...]`, to compile for; `None` where the engine's actors roll it."""
+    def example(self, seeds: int) -> Fragment | None:
+        """A fragment of zeros of so many seeds to compile for; `None` where the engine's actors roll it."""
         ...
 
-    def receive(
-        self, state: EngineState, chunk: Chunk, following: Following
-    ) -> tuple[EngineState, Received | None]:
-        """The data of the next chunk, and the state it is to be trained from.
+    def receive(self, members: Members, chunk: Chunk, following: Following) -> Received | None:
+        """The data of the next chunk.
 
         Args:
-          state: the engine's.
+          members: whose policies roll it.
           chunk: what is executed next.
           following: what may be begun meanwhile.
         """
@@ -67,7 +65,7 @@ class Source(Protocol):
         """What evaluates so many episodes; made once."""
         ...
 
-    def rehearsal(self, state: EngineState) -> tuple[Run, float]:
+    def rehearsal(self, members: Members) -> tuple[Run, float]:
         """Fragments that nothing is learned from, for measuring, and the seconds it took to compile that."""
         ...
 
@@ -91,11 +89,11 @@ class Source(Protocol):
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        state: EngineState,
+        members: Members,
         round_: int,
         note: Callable[[str], None],
-    ) -> EngineState:
-        """Bring environments to where they stood at a round, `saved` being what was restored; the state to go on from.
+    ) -> None:
+        """Bring environments to where they stood at a round, `saved` being what was restored.
 
         `note` is told how they go on.
         """

@@ -1,0 +1,137 @@
+"""The members of a run: one agent per seed, each with its own state, executed by one compiled program.
+
+Beside each other under `vmap` they fill an accelerator. On a CPU they are executed apart, each by a thread of its own
+as far as there are cores: products of small matrices are no faster in batches, and nobody waits for the longest round.
+A member that is executed apart is the same to the bit whatever runs beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.rollout import Fragment, Normalizers
+from stellaris_jax.engine.state import EngineState, policies
+from stellaris_jax.engine.wave import RoundMetrics
+from stellaris_jax.timeline import Plan
+from stellaris_jax.training.chunk import Chunk
+
+T = TypeVar("T")
+
+
+class Members:
+    """The states of all seeds, in blocks of those that one program runs side by side.
+
+    Args:
+      engine: compiled for blocks of `engine.static.seeds`.
+      seeds: S of them, a multiple of that.
+    """
+
+    def __init__(self, engine: Engine, seeds: Sequence[int]):
+        self.engine, self.seeds, self.size = engine, list(seeds), engine.static.seeds
+        self.states = [engine.init(block) for block in self.blocks(self.seeds)]
+        # Programs over several devices wait for each other, so no two of them may be under way.
+        alone = engine.static.devices > 1 or len(self.states) == 1
+        self._threads = None if alone else ThreadPoolExecutor(min(cores(), len(self.states)), "members")
+
+    def blocks(self, rows: Any) -> list[Any]:
+        """Rows `[S, ...]` of all seeds, a list or a tree of arrays, as those of each block."""
+        parts = [slice(i, i + self.size) for i in range(0, len(self.seeds), self.size)]
+        if isinstance(rows, list):
+            return [rows[part] for part in parts]
+        return [jax.tree.map(lambda x, part=part: x[part], rows) for part in parts]
+
+    def together(self, pick: Callable[[EngineState], T]) -> T:
+        """What `pick` takes of the states, with an axis `[S]` over all seeds."""
+        parts = [pick(state) for state in self.states]
+        if len(parts) == 1:
+            return parts[0]
+        whole: T = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+        return whole
+
+    @property
+    def state(self) -> EngineState:
+        """The state of all seeds, every leaf `[S, ...]`: a copy where they are executed apart."""
+        return self.together(lambda state: state)
+
+    @state.setter
+    def state(self, state: EngineState) -> None:
+        layout = self.engine.layout
+        self.states = [layout.place(block) for block in self.blocks(state)] if len(self.states) > 1 else [state]
+
+    @property
+    def learned(self) -> tuple[jax.Array, Normalizers]:
+        """The newest policies `[S, P]` and what normalises their observations."""
+        return self.together(lambda state: (state.params, state.normalizers))
+
+    def behaviour(self, chunk: Chunk) -> jax.Array:
+        """The policies `[S, P]` that the first fragment of a chunk is rolled with."""
+        parts = [policies(*pair) for pair in zip(self.states, (plan.behaviour[0] for plan in chunk.plans), strict=True)]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+
+    def forget_episodes(self) -> None:
+        """Episodes under way are gone, and so is what they had earned."""
+
+        def without(state: EngineState) -> EngineState:
+            totals = jax.device_put(np.zeros(state.actor.totals.shape, np.float32), state.actor.totals.sharding)
+            return state._replace(actor=state.actor._replace(totals=totals))
+
+        self.states = [without(state) for state in self.states]
+
+    def run(self, chunk: Chunk, fragment: Fragment | None, meanwhile: Callable[[], None]) -> RoundMetrics:
+        """Execute a chunk for all seeds.
+
+        Args:
+          chunk: what is planned.
+          fragment: its data `[S, ...]` where that has come from the host.
+          meanwhile: called while the device works.
+
+        Returns:
+          Metrics of the chunk's rounds, arrays `[R, S]` of NumPy.
+        """
+        fragments = [None] * len(self.states) if fragment is None else self.blocks(fragment)
+        rounds = len(chunk.rounds)
+
+        def execute(
+            state: EngineState, plan: Plan, fragment: Fragment | None, width: int
+        ) -> tuple[EngineState, RoundMetrics]:
+            return self.engine.run(state, plan, rounds, fragment, width)
+
+        work = list(zip(self.states, chunk.plans, fragments, chunk.widths, strict=True))
+        if self._threads is None:
+            done = [execute(*one) for one in work]  # which returns before it is computed
+            meanwhile()
+        else:
+            under_way = [self._threads.submit(finished, execute, *one) for one in work]
+            meanwhile()
+            done = [future.result() for future in under_way]
+        self.states = [state for state, _ in done]
+        metrics = jax.device_get([metrics for _, metrics in done])
+        whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[:rounds], *metrics)
+        return whole
+
+    def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
+        """What a function returns for the state of each block, and the block's element of each of `rows`."""
+        return list((map if self._threads is None else self._threads.map)(function, self.states, *rows))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.shutdown()
+
+
+def finished(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, once it is computed."""
+    return jax.block_until_ready(function(*arguments))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

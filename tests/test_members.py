@@ -1,0 +1,133 @@
+"""Members: every seed of a run is what it is alone, to the bit where it is executed by itself."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from training import clockwork, leaves, scalable
+
+from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.training import members
+
+SMALL = ("env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2",
+         "algorithm.minibatches=4", "network.hidden=[8]", "system.learners=4", "total_steps=384",
+         "evaluation.episodes=3", "engine.chunk_rounds=2")  # fmt: skip
+SEEDS = 3
+
+
+def small(*overrides: str) -> Config:
+    return load_config([*SMALL, *overrides])
+
+
+def trained(config: Config) -> tuple[Any, Any, list[Any]]:
+    """The whole state, returns of an evaluation, and the records, by seed."""
+    trainer = Trainer(config)
+    records = trainer.run()
+    evaluation = trainer.evaluate()
+    trainer.close()
+    return leaves(trainer), evaluation.returns, [record["per_seed"] for record in records]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("system=stellaris", "delays=pareto", "delays.failure=0.1"),
+        ("system=async", "algorithm=impala"),
+        ("system=ssp", "algorithm=impact", "algorithm.target_interval=2", "system.actors=pipelined"),
+        ("system=allreduce", "algorithm.kl_coefficient=0.2", "env.normalize_observation=true"),
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_a_member_is_what_it_is_alone(overrides: tuple[str, ...]) -> None:
+    states, returns, records = trained(small(*overrides, f"num_seeds={SEEDS}"))
+    for i in range(SEEDS):
+        alone, mine, told = trained(small(*overrides, f"seed={i}"))
+        for all_, one in zip(states, alone, strict=True):
+            np.testing.assert_array_equal(all_[i], one[0])
+        np.testing.assert_array_equal(returns[i], mine[0])
+        for row, own in zip(records, told, strict=True):
+            np.testing.assert_equal({key: values[i] for key, values in row.items()}, {k: v[0] for k, v in own.items()})
+
+
+def test_rounds_of_different_widths() -> None:
+    """Where scaling gives every seed its own number of actors, each runs a program of its own width."""
+    settings = ("scaling=adapt", "scaling.target=40", "scaling.ends=false", "scaling.minimum=1")
+    trainer = Trainer(scalable(*settings, "num_seeds=3"))
+    widths = set()
+    while not trainer.finished:
+        trainer.compile()
+        widths.add(tuple(trainer.planner.next.widths))
+        trainer.step()
+    assert any(len(set(row)) > 1 for row in widths)
+    for i in range(3):
+        alone = Trainer(scalable(*settings, f"seed={i}"))
+        alone.run()
+        for all_, one in zip(leaves(trainer), leaves(alone), strict=True):
+            np.testing.assert_array_equal(all_[i], one[0])
+
+
+def test_members_on_host_environments() -> None:
+    both = Trainer(clockwork("num_seeds=2"))
+    both.run()
+    for i in range(2):
+        alone = Trainer(clockwork(f"seed={i}"))
+        alone.run()
+        np.testing.assert_array_equal(both.state.params[i], alone.state.params[0])
+        alone.close()
+    both.close()
+
+
+def test_together_is_apart_up_to_rounding() -> None:
+    apart, together = (Trainer(small(f"num_seeds={SEEDS}", f"engine.members={way}")) for way in ("apart", "together"))
+    assert [len(x.members.states) for x in (apart, together)] == [SEEDS, 1]
+    for _ in range(2):
+        first, second = apart.step(), together.step()
+        assert [record["per_seed"]["cost_usd"] for record in first] == [r["per_seed"]["cost_usd"] for r in second]
+        np.testing.assert_allclose(apart.state.params, together.state.params, atol=1e-5)
+    assert apart.counters.computed <= together.counters.computed  # nobody waits for the longest round
+
+
+def test_threads_are_as_many_as_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "cores", lambda: 2)
+    trainer = Trainer(small(f"num_seeds={SEEDS}"))
+    trainer.step()
+    mine = [thread for thread in threading.enumerate() if thread.name.startswith("members")]
+    assert 1 <= len(mine) <= 2
+    trainer.close()
+    assert not any(thread.is_alive() for thread in mine)
+    assert Trainer(small()).members._threads is None
+    assert Trainer(small("num_seeds=2", "engine.devices=2")).members._threads is None  # they would wait for each other
+
+
+def test_states_are_put_back_together_and_taken_apart() -> None:
+    trainer = Trainer(small(f"num_seeds={SEEDS}"))
+    trainer.step()
+    state = trainer.state
+    other = Trainer(small(f"num_seeds={SEEDS}"))
+    other.members.state = jax.tree.map(lambda x: x, state)
+    for mine, theirs in zip(trainer.members.states, other.members.states, strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_array_equal(data(a), data(b)), mine, theirs)
+
+
+def data(x: Any) -> Any:
+    return jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+def test_a_member_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(small(f"num_seeds={SEEDS}"))
+    trainer.step()
+    run, calls = trainer.engine.run, []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise MemoryError("no more")
+        return run(*arguments)
+
+    monkeypatch.setattr(trainer.engine, "run", failing)
+    with pytest.raises(MemoryError, match="no more"):
+        trainer.step()
