@@ -182,7 +182,7 @@ def test_one_seed_and_one_row(tmp_path: Path) -> None:
     assert "one seed" in page.words and "Nothing but the seed" in page.words
     make_run(tmp_path / "other", config_of(2e-3), [310.0], rounds=8)
     page = page_of(run, tmp_path / "other")
-    assert page.tables[1][1][-1] == "too few seeds"
+    assert page.tables[1][1][2] == "too few seeds"
 
 
 def test_too_few_seeds_are_shown_by_their_range(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_too_few_seeds_are_shown_by_their_range(tmp_path: Path) -> None:
     assert "Each setting with fewer than 5 seeds is shown with the range of its seeds" in page.words
     assert page.tables[0][1][3] == "199 (99.3 to 298)"
     assert page.tables[2][1][3] == "99.3 to 298 (range)"
-    assert page.tables[1][1][3].endswith("(range)") and page.tables[1][1][7] == "-", "and nothing is tested"
+    assert page.tables[1][1][4].endswith("(range)") and page.tables[1][1][8] == "-", "and nothing is tested"
 
 
 DAMAGE = {

@@ -95,16 +95,16 @@ def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
             [
                 figure(str(numbers[row.label]), numbers[row.label]),
                 Cell(f'<span class="long">{text(row.label)}</span>'),
+                words(verdict(row)),
                 figure(significant(found.mean), found.mean),
                 Cell(ends_shown, found.low if known else None),
                 Cell(bar, found.mean),
                 figure(str(found.pairs) if found.pairs else "none", found.pairs),
                 figure(percent(found.improvement), found.improvement),
                 figure(significant(row.p_holm, 2), row.p_holm),
-                words(verdict(row)),
             ]
         )
-    head = ["#", "setting", "best − this", "95 % interval", "", "shared seeds", "P(best better)", "p (Holm)", "it is"]
+    head = ["#", "setting", "it is", "best − this", "95 % interval", "", "shared seeds", "P(best better)", "p (Holm)"]
     tested = int(np.isfinite([found.p for _, found in compared]).sum())
     reading = paragraph(
         "Each line is the best setting (of its environment) less this one, over the seeds that both have: what a seed "
