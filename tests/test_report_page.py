@@ -187,10 +187,21 @@ def test_one_seed_and_one_row(tmp_path: Path) -> None:
 
 def test_too_few_seeds_are_shown_by_their_range(tmp_path: Path) -> None:
     page = page_of(make_sweep(tmp_path / "s", size=2, returns=[100.0, 200.0, 300.0]))
-    assert "Each setting with fewer than 5 seeds is shown with the range of its seeds" in page.words
+    assert "2 settings with fewer than 5 seeds: the range of the seeds is shown" in page.words
     assert page.tables[0][1][3] == "199 (99.3 to 298)"
     assert page.tables[2][1][3] == "99.3 to 298 (range)"
     assert page.tables[1][1][4].endswith("(range)") and page.tables[1][1][8] == "-", "and nothing is tested"
+
+
+def test_directories_of_runs_and_runs_by_name(tmp_path: Path) -> None:
+    """As of a study, whatever they are called. A run that is named twice is one, and so is its repetition."""
+    trials = [make_run(tmp_path / "study" / f"trial-{n}", config_of(1e-4 * n), FIVE, rounds=8) for n in (1, 2)]
+    shutil.copytree(trials[0], tmp_path / "again")
+    (tmp_path / "study" / "notes").mkdir()
+    page = page_of(tmp_path / "study", trials[1], tmp_path / "again")
+    assert page.links == ["study/trial-1/", "study/trial-2/"]
+    assert f"{tmp_path / 'again'} has the configuration and the seed of a run before it" in page.words
+    assert page.tables[1][1][2] == "noise", "runs that came to the same"
 
 
 DAMAGE = {

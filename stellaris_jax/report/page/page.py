@@ -100,8 +100,9 @@ def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
     seeds = sorted({len(row.seeds) for row in rows})
     spread = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     best = [f"the highest mean return has {row.label}" for row in rows if row.mark == BEST and len(envs) == 1]
+    named = ", ".join(env or "an environment without a name" for env in envs)
     parts = [
-        f"{_many(len(rows), 'setting')} on {', '.join(filter(None, envs)) or 'an environment without a name'}",
+        f"{_many(len(rows), 'setting')} on {named if len(envs) <= MOST_PANELS else _many(len(envs), 'environment')}",
         f"{_many(len(runs), 'run')} with {spread} evaluated seed{'s' * (seeds != [1])} each",
         *best,
     ]
@@ -124,8 +125,8 @@ def _notes(rows: Sequence[Row], sources: Sources) -> str:
     few = [row for row in rows if 0 < len(row.seeds) < FEWEST]
     if few:
         notes.append(
-            f"{'Each setting' if len(few) == len(rows) else _many(len(few), 'setting')} with fewer than {FEWEST} seeds "
-            "is shown with the range of its seeds in place of an interval: of so few, an interval says little."
+            f"{_many(len(few), 'setting')} with fewer than {FEWEST} seeds: the range of the seeds is shown in place of "
+            "an interval, which says little of so few."
         )
     return f'<div class="notes">{bullets(notes)}</div>' if notes else ""
 
