@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 def behaviour(actors: Actors, version: int = 0) -> Behaviour:
     """Random policies, distinct for every version."""
-    example = actors.example()
+    example = actors.example(len(actors.seeds))
     generator = np.random.default_rng(version)
     params = generator.normal(size=example.params.shape).astype(np.float32)
     fresh = Normalizers(normalizer.init((4,)), normalizer.init(()))

@@ -70,7 +70,7 @@ def test_what_depends_on_a_round_is_not_planned_before_it() -> None:
 def test_a_rehearsal_changes_nothing() -> None:
     one = trainer()
     before = jax.tree.map(np.asarray, one.state.params)
-    run, _ = one.source.rehearsal(one.state)
+    run, _ = one.source.rehearsal(one.members)
     run()
     run()
     assert one.round == 0

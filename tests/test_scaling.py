@@ -290,7 +290,7 @@ def test_host_actors_that_are_not_asked_stand_still(overlap: str) -> None:
     env = Clockwork()
     network = ActorCritic(env.observation_space, env.action_space, settings_.network)
     actors = Actors(env, network, settings_, [0, 1], Event())
-    example = actors.example()
+    example = actors.example(2)
     statistics = Normalizers(normalizer.init((4,)), normalizer.init(()))
     fresh = jax.tree.map(lambda x: np.stack([np.asarray(x)] * 2), statistics)
     behaviour = Behaviour([0, 0], np.zeros_like(example.params), fresh)
