@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from operator import attrgetter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from stellaris_jax.config.tree import Config
-
-NOT_COMPILED = ("seed", "total_steps", "delays", "prices", "system", "evaluation", "checkpoint", "run", "resume")
-COMPILED = ("system.aggregation", "system.truncation", "system.rho", "evaluation.greedy")
-"""Parts of a configuration that no program of a trainer depends on, and what of them one does. The rest of a system is
-in its plans and their shape."""
-
+    from stellaris_jax.training.programs import Programs
 
 def pytest_configure() -> None:
     # The environment reaches the processes that tests start, too. Compiled programs are code: the cache is the user's.
@@ -38,33 +30,33 @@ def pytest_configure() -> None:
     jax.config.update("jax_num_cpu_devices", 4)
 
 
-MADE: dict[Any, Any] = {}
-"""Engines and evaluators of this process, by what shapes their programs."""
+EVALUATORS: dict[Any, Any] = {}
+"""Of host environments in this process, by what shapes their programs."""
+
+
+@pytest.fixture(scope="session")
+def programs() -> Programs:
+    """Those of this process."""
+    from stellaris_jax.training.programs import Programs
+
+    return Programs()
 
 
 @pytest.fixture(scope="module")
-def shared_programs() -> Iterator[None]:
-    """Trainers share what they compile with those before, as far as their configurations allow it."""
-    from stellaris_jax.engine.static import Static
+def shared_programs(programs: Programs) -> Iterator[None]:
+    """Trainers share what they compile with those before."""
     from stellaris_jax.training import trainer
-    from stellaris_jax.training.sources import compiled, host
+    from stellaris_jax.training.sources import host
 
-    def key(config: Config) -> str:
-        static = {name: value for name, value in asdict(config).items() if name not in NOT_COMPILED}
-        return json.dumps([static, [attrgetter(name)(config) for name in COMPILED]], sort_keys=True)
+    make = host.HostEvaluator
 
-    def remembered(make: Callable[..., Any], place: int) -> Callable[..., Any]:
-        def remember(*arguments: Any) -> Any:
-            """`arguments[place]` is the configuration; what shapes the program beside it has an equal value."""
-            rest = [repr(x) for x in arguments if isinstance(x, (int, Static))]
-            found = (make, key(arguments[place]), *rest)
-            if found not in MADE:
-                MADE[found] = make(*arguments)
-            return MADE[found]
-
-        return remember
+    def remembered(env: Any, network: Any, config: Config, episodes: int, *rest: Any) -> Any:
+        key = (config.env, config.network, config.evaluation.greedy, episodes)
+        if key not in EVALUATORS:
+            EVALUATORS[key] = make(env, network, config, episodes, *rest)
+        return EVALUATORS[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name, place in ((trainer, "Engine", 0), (compiled, "Evaluator", 2), (host, "HostEvaluator", 2)):
-            patch.setattr(module, name, remembered(getattr(module, name), place))
+        patch.setattr(trainer, "Programs", lambda: programs)
+        patch.setattr(host, "HostEvaluator", remembered)
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -34,7 +33,7 @@ def keys() -> list[str]:
 def lowered(config: Config) -> str:
     trainer = Trainer(config)
     chunk = trainer.planner.next
-    return trainer.engine.lower(trainer.state, chunk.plans[0], trainer.source.example(1)).as_text()
+    return trainer.engine.lower(trainer.state, trainer.members.hyper, chunk.plans[0]).as_text()
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala", "impact"])
@@ -83,5 +82,5 @@ def test_off_is_what_changes_nothing() -> None:
 
 def test_numbers_are_of_every_seed() -> None:
     trainer = Trainer(small("num_seeds=3", "algorithm.gamma=0.5", "engine.members=together"))
-    assert jax.tree.map(np.shape, trainer.engine.hyper) == jax.tree.map(lambda _: (3,), trainer.engine.hyper)
-    np.testing.assert_array_equal(trainer.engine.hyper.gamma, np.float32([0.5] * 3))
+    assert {value.shape for value in trainer.members.hyper} == {(3,)}
+    np.testing.assert_array_equal(trainer.members.hyper.gamma, np.float32([0.5] * 3))

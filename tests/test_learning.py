@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from settings import delay, system_of
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
     AlgorithmConfig,
@@ -77,7 +78,7 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
         staleness += [g.staleness for row in records for group in row[0].groups for g in group.gradients]
         orders = [[minibatch_order(0, r, static.cut)] for r in rounds]
         plan = build_plan(static.shape, records, orders, [1.0 - r / ROUNDS for r in rounds])
-        state, metrics = engine.run(state, plan, CHUNK)
+        state, metrics = engine.run(state, Hyper.of(config).rows(1), plan, CHUNK)
     tree = network.unravel(state.params[0])
     obs = np.float32(observations)[:, None]
     value, policy = network.value(tree, obs), jax.nn.softmax(network.policy(tree, obs))

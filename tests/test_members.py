@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from training import clockwork, leaves, scalable
 
-from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax import Config, Population, Trainer, load_config
+from stellaris_jax.engine import program
 from stellaris_jax.training import members
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2",
@@ -131,3 +132,36 @@ def test_a_member_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(trainer.engine, "run", failing)
     with pytest.raises(MemoryError, match="no more"):
         trainer.step()
+
+
+# Populations
+
+
+def test_runs_of_a_population_are_what_they_are_alone() -> None:
+    """Configurations that differ in rules, rates, delays and seeds, and one of another program."""
+    configs = [
+        small("algorithm.learning_rate=0.01", "num_seeds=2"),
+        small("algorithm.learning_rate=0.001", "system=softsync", "system.truncation=weight", "delays=pareto"),
+        small("system=async", "system.truncation=weight", "seed=7", "total_steps=256"),
+        small("network.hidden=[4]"),
+    ]
+    population = Population(configs)
+    records = population.run()
+    assert population.engines == 2
+    assert [len(rows) for rows in records] == [6, 6, 4, 6]
+    for config, trainer, evaluation in zip(configs, population.trainers, population.evaluate(), strict=True):
+        alone, returns, _ = trained(config)
+        for mine, theirs in zip(leaves(trainer), alone, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        np.testing.assert_array_equal(evaluation.returns, returns)
+    population.close()
+
+
+def test_a_grid_of_rates_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    compile_ = program.compile_for_backend
+    monkeypatch.setattr(program, "compile_for_backend", lambda lowered: compiled.append(1) or compile_(lowered))
+    population = Population([small().replace({"algorithm.learning_rate": rate}) for rate in (0.1, 0.01, 0.001)])
+    population.run(2)
+    assert compiled == [1] and population.engines == 1
+    assert len({np.asarray(trainer.state.params).tobytes() for trainer in population.trainers}) == 3

@@ -18,9 +18,7 @@ JOB = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def programs(shared_programs: None) -> None:
-    pass
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 def trainer(*overrides: str) -> Trainer:

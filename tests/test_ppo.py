@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from settings import hyper_of
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossInputs, Samples, adapt_kl_coefficient
 from stellaris_jax.agent.losses.gae import gae, linear_recurrence
 from stellaris_jax.agent.losses.ppo import ppo_loss
@@ -248,7 +249,9 @@ def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, Engine
     orders = [[loader_order(r)] for r in range(ROUNDS)]
     initial = engine.init([0])
     before = jax.tree.map(jnp.copy, initial)
-    after, metrics = engine.run(initial, build_plan(engine.shape, records, orders, [1.0] * ROUNDS), ROUNDS)
+    after, metrics = engine.run(
+        initial, Hyper.of(CONFIG).rows(1), build_plan(engine.shape, records, orders, [1.0] * ROUNDS), ROUNDS
+    )
     return before, after, metrics
 
 

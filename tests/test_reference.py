@@ -18,6 +18,7 @@ from reference import System
 from reference_training import Functions, Training
 from settings import delay, system_of
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
     AlgorithmConfig,
@@ -240,7 +241,7 @@ class Bench:
             records = [[timeline.next_round() for timeline in timelines.values()] for _ in rounds]
             orders = [[self.orders(seed)[r] for seed in timelines] for r in rounds]
             plan = build_plan(self.shape, records, orders, [SCHEDULE[r] for r in rounds])
-            state, metrics = self.engine.run(state, plan, len(rounds))
+            state, metrics = self.engine.run(state, Hyper.of(self.config).rows(len(timelines)), plan, len(rounds))
             history.append(metrics)
         # The engine writes the newest policy into the ring when it next reads from it.
         slots = state.version % self.shape.ring

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from host_env import Clockwork
 
 from stellaris_jax import Config, Trainer, load_config
@@ -105,10 +104,8 @@ def leaves(trainer: Trainer) -> list[np.ndarray]:
 
 def again(trainer: Trainer) -> Trainer:
     """Another trainer of the same configuration, at its start; it shares the first one's compiled programs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stellaris_jax.training.trainer.Engine", lambda *_: trainer.engine)
-        other = Trainer(trainer.config)
-    other.probe, other.source.evaluator = trainer.probe, trainer.source.evaluator
+    other = Trainer(trainer.config, programs=trainer.programs)
+    other.source.evaluator = trainer.source.evaluator  # type: ignore[method-assign]
     return other
 
 

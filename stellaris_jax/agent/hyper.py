@@ -48,6 +48,10 @@ class Hyper(NamedTuple):
         off = {name: math.inf for name in ("max_grad_norm", "value_clip") if values[name] == 0}
         return cls(**{name: np.float32(value) for name, value in {**values, **off, "rho": config.system.rho}.items()})
 
+    def rows(self, number: int) -> Hyper:
+        """The same for so many seeds: arrays `[number]`."""
+        return Hyper(*(np.repeat(value, number) for value in self))
+
     def optimizer(self) -> optax.GradientTransformation:
         """Adam at the base learning rate (alpha_0), behind a clip of the aggregated gradient's norm."""
         adam = optax.adam(self.learning_rate, b1=self.adam_b1, b2=self.adam_b2, eps=self.adam_eps)

@@ -32,6 +32,7 @@ def _main(argv: Sequence[str] | None) -> None:
     rounds = program.at_least(1)
     parser.add_argument("--timeline", type=rounds, metavar="ROUNDS", help="draw who computes what in the first rounds")
     parser.add_argument("--sweep", type=Path, metavar="DIR", help="report on the runs of a sweep again")
+    parser.add_argument("--threshold", type=program.finite, metavar="X", help="with --sweep: what reaching it takes")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
     arguments = parser.parse_args(argv)
     if arguments.sweep is not None:
@@ -39,8 +40,10 @@ def _main(argv: Sequence[str] | None) -> None:
             parser.error("--sweep stands alone: the table and the curves go into its directory")
         if not arguments.sweep.is_dir():
             raise ConfigError(f"--sweep={arguments.sweep} is not a directory.")
-        report(arguments.sweep)
+        report(arguments.sweep, arguments.threshold)
         return
+    if arguments.threshold is not None:
+        parser.error("--threshold is of the table that --sweep writes")
     if arguments.out is not None:
         checked(arguments.out)
     if not arguments.subjects and arguments.timeline is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import traceback
@@ -54,6 +55,17 @@ def seed(text: str) -> int:
     number = at_least(0)(text)
     if number > LAST_SEED:
         raise argparse.ArgumentTypeError(f"must be at most {LAST_SEED}, not {text}")
+    return number
+
+
+def finite(text: str) -> float:
+    """For `add_argument(type=...)`: a number that is neither infinite nor none."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}")
     return number
 
 

@@ -10,6 +10,7 @@ devices share the waves' places and the environments through `shard_map` over on
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -56,11 +57,11 @@ class Engine:
         self.axis = AXIS if static.devices > 1 else None
         one = Hyper.of(config)
         self.layout = StateLayout(env, network, static, one, self.aggregator(one), self.mesh)
-        self.hyper = self._replicated(jax.tree.map(lambda x: np.repeat(x, static.seeds), one))
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if static.seeds > 1 else lambda f, in_axes=0: f
         self.widths: dict[int, Any] = {}
         self.compile_seconds = 0.0
+        self._compiling = threading.Lock()
 
     def aggregator(self, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
         """The parameter function of one seed."""
@@ -253,25 +254,36 @@ class Engine:
         return state, history
 
     def compile(
-        self, state: EngineState, plan: Plan, fragment: Fragment | None = None, width: int | None = None
+        self,
+        state: EngineState,
+        hyper: Hyper,
+        plan: Plan,
+        fragment: Fragment | None = None,
+        width: int | None = None,
     ) -> float:
-        """Compile for the shapes of `state`, `plan` and `fragment`, and rounds of `width` environments (default all).
+        """Compile for the shapes of what `run` takes, and rounds of `width` environments (default all).
 
         Returns the seconds it took, 0 if it had been done; `compile_seconds` is the sum of them.
         """
         width = width or self.static.envs
-        if width in self.widths:
-            return 0.0
-        begin = time.perf_counter()
-        self.widths[width] = compile_for_backend(self.lower(state, plan, fragment, width))
-        seconds = time.perf_counter() - begin
-        self.compile_seconds += seconds
-        return seconds
+        with self._compiling:
+            if width in self.widths:
+                return 0.0
+            begin = time.perf_counter()
+            self.widths[width] = compile_for_backend(self.lower(state, hyper, plan, fragment, width))
+            seconds = time.perf_counter() - begin
+            self.compile_seconds += seconds
+            return seconds
 
     def lower(
-        self, state: EngineState, plan: Plan, fragment: Fragment | None = None, width: int | None = None
+        self,
+        state: EngineState,
+        hyper: Hyper,
+        plan: Plan,
+        fragment: Fragment | None = None,
+        width: int | None = None,
     ) -> jax.stages.Lowered:
-        """The program for the shapes of `state`, `plan` and `fragment`, and `width` environments, not yet compiled."""
+        """The program that `compile` compiles."""
         specs = self.layout.specs(state)
         sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
         specs_of: dict[str, Any] = {name: sharded if name in PLACED else whole for name in plan._fields}
@@ -285,7 +297,7 @@ class Engine:
         )
         self._plan_shardings = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), plan_specs)
         data = self._replicated((np.int32(0), fragment))
-        return jax.jit(mapped, donate_argnums=0).lower(state, self.hyper, self.put(plan), *data)
+        return jax.jit(mapped, donate_argnums=0).lower(state, self._replicated(hyper), self.put(plan), *data)
 
     def put(self, plan: Plan) -> Plan:
         return jax.device_put(plan, self._plan_shardings)
@@ -296,6 +308,7 @@ class Engine:
     def run(
         self,
         state: EngineState,
+        hyper: Hyper,
         plan: Plan,
         rounds: int,
         fragment: Fragment | None = None,
@@ -303,12 +316,13 @@ class Engine:
     ) -> tuple[EngineState, RoundMetrics]:
         """Execute the first `rounds` rounds of a plan. Donates `state`; returns at once, before it is computed.
 
-        With host environments a plan has one round, and `fragment` (every leaf with a leading axis `[S]`) is its data.
-        `width` is the number of environments compiled for, at least as many as take part; all by default.
+        Numbers `hyper` are arrays `[S]`. With host environments a plan has one round, and `fragment` (every leaf with a
+        leading axis `[S]`) is its data. `width` is the number of environments compiled for, at least as many as take
+        part; all by default.
         """
-        self.compile(state, plan, fragment, width)
+        self.compile(state, hyper, plan, fragment, width)
         run = self.widths[width or self.static.envs]
-        return run(state, self.hyper, self.put(plan), *self._replicated((np.int32(rounds), fragment)))
+        return run(state, self._replicated(hyper), self.put(plan), *self._replicated((np.int32(rounds), fragment)))
 
 
 SHARED = ("bounds", "learning_rate")

@@ -33,13 +33,13 @@ def mean_ci95(values: ArrayLike) -> tuple[float, float]:
     if sample.size == 1:
         return float(sample[0]), math.nan
     error = float(sample.std(ddof=1)) / math.sqrt(sample.size)
-    if error <= _rounding(sample):
+    if error <= rounding_of(sample):
         error = 0.0
     return float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error)
 
 
-def _rounding(*samples: np.ndarray) -> float:
-    """What may lie between figures that are the same."""
+def rounding_of(*samples: np.ndarray) -> float:
+    """What may lie between figures of `samples` that are the same."""
     return ROUNDING * max(float(np.abs(sample).max()) for sample in samples)
 
 
@@ -59,7 +59,7 @@ def welch(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
     difference = float(first.mean() - second.mean())
     squares = [sample.var(ddof=1) / sample.size for sample in (first, second)]
     error = sum(squares)
-    rounding = _rounding(first, second)
+    rounding = rounding_of(first, second)
     if math.sqrt(error) <= rounding:
         same = abs(difference) <= rounding
         return 0.0 if same else difference, 0.0, float(same)

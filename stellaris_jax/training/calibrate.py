@@ -29,7 +29,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     """Seconds of `repeats` runs of each part of the job `config`, by the names of `delays`."""
     trainer = Trainer(config)
     trainer.run(1)  # fragments to learn from
-    state, hyper = jax.tree.map(lambda x: x[0], (trainer.state, trainer.engine.hyper))
+    state, hyper = jax.tree.map(lambda x: x[0], (trainer.state, trainer.members.hyper))
     first = jax.tree.map(lambda x: jnp.asarray(x[0, 0, 0]), empty_plan(trainer.shape).invocations)
     if first.peers is not None:
         first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.shape.peers)))  # all there can be
@@ -53,7 +53,8 @@ def calibrate(config: Config, repeats: int) -> Table:
     }
     if trainer.probe is not None:
         counts = jnp.full(trainer.static.seeds, config.algorithm.minibatches, jnp.int32)
-        parts["scaling"] = partial(trainer.probe, trainer.engine.hyper, trainer.members.states[0], jnp.int32(0), counts)
+        members = trainer.members
+        parts["scaling"] = partial(trainer.probe, members.hyper, members.states[0], jnp.int32(0), counts)
     for part in parts.values():
         _seconds(part)  # what happens once
     table = {name: [_seconds(part) for _ in range(repeats)] for name, part in parts.items()}

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Fragment, Normalizers
 from stellaris_jax.engine.state import EngineState, policies
@@ -31,11 +32,13 @@ class Members:
 
     Args:
       engine: compiled for blocks of `engine.static.seeds`.
+      hyper: numbers of every one of them.
       seeds: S of them, a multiple of that.
     """
 
-    def __init__(self, engine: Engine, seeds: Sequence[int]):
+    def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
         self.engine, self.seeds, self.size = engine, list(seeds), engine.static.seeds
+        self.hyper = hyper.rows(self.size)
         self.states = [engine.init(block) for block in self.blocks(self.seeds)]
         # Programs over several devices wait for each other, so no two of them may be under way.
         alone = engine.static.devices > 1 or len(self.states) == 1
@@ -102,7 +105,7 @@ class Members:
         def execute(
             state: EngineState, plan: Plan, fragment: Fragment | None, width: int
         ) -> tuple[EngineState, RoundMetrics]:
-            return self.engine.run(state, plan, rounds, fragment, width)
+            return self.engine.run(state, self.hyper, plan, rounds, fragment, width)
 
         work = list(zip(self.states, chunk.plans, fragments, chunk.widths, strict=True))
         if self._threads is None:

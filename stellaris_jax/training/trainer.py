@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.probes import make_probe
-from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.engine.wave import RoundMetrics
@@ -33,6 +32,7 @@ from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.members import Members
 from stellaris_jax.training.planner import Planner
+from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
 from stellaris_jax.training.sources.source import source_of
 
@@ -58,10 +58,14 @@ class Trainer:
     Args:
       config: see `stellaris_jax.config.tree`; it is validated first, so mistakes cost no compilation.
       stopping: set by whoever wants the run to stop: nobody waits long for an environment then.
+      programs: those of other runs, to be used as far as they fit; new ones by default.
     """
 
-    def __init__(self, config: Config, stopping: threading.Event | None = None):
+    def __init__(
+        self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None
+    ):
         validate(config)
+        self.programs = programs = programs or Programs()
         self.config = config
         self.env = from_config(config.env)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
@@ -69,12 +73,12 @@ class Trainer:
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
         self.stopping = stopping or threading.Event()
         self.static = Static.of(config, hosted=in_program(self.env) is None)
-        self.source = source_of(self.env, self.network, config, self.static, self.seeds, self.stopping)
-        self.engine = Engine(config, self.source.env, self.network, self.static)
-        self.members = Members(self.engine, self.seeds)
+        self.source = source_of(self.env, self.network, config, self.static, self.seeds, self.stopping, programs)
+        self.engine = programs.engine(config, self.source.env, self.network, self.static)
+        self.members = Members(self.engine, Hyper.of(config), self.seeds)
         self.accounts = Accounts(config)
         self.planner = Planner(config, self.static, self.seeds, self.source, self.accounts)
-        self.probe = make_probe(self.network, config, self.static, self.planner.scalings[0].probe)
+        self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
         self.counters = Counters()
 
     # What it is made of --------------------------------------------------------------------------------------------
@@ -158,14 +162,15 @@ class Trainer:
         """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
         if self.compiled:
             return 0.0
-        chunk, first, state = self.planner.next, not self.engine.widths, self.members.states[0]
+        chunk, first = self.planner.next, not self.engine.widths
+        state, hyper, example = self.members.states[0], self.members.hyper, self.source.example(self.static.seeds)
         seconds = 0.0
         for plan, width in zip(chunk.plans, chunk.widths, strict=True):
-            seconds += self.engine.compile(state, plan, self.source.example(self.static.seeds), width)
+            seconds += self.engine.compile(state, hyper, plan, example, width)
         if first and self.probe is not None:
             begin = time.perf_counter()
             nothing = jnp.zeros(self.static.seeds, jnp.int32)
-            jax.block_until_ready(self.probe(self.engine.hyper, state, jnp.int32(0), nothing))
+            jax.block_until_ready(self.probe(hyper, state, jnp.int32(0), nothing))
             self.engine.compile_seconds += time.perf_counter() - begin
             seconds += time.perf_counter() - begin
         return seconds
@@ -214,7 +219,7 @@ class Trainer:
         begin = time.perf_counter()
         buffer = chunk.rounds[0][0].index % self.static.buffers
         counts = np.array([self.static.cut.count(n) for n in chunk.envs], np.int32)
-        probe = partial(self.probe, self.engine.hyper)
+        probe = partial(self.probe, self.members.hyper)
         values = jax.device_get(
             self.members.each(lambda state, count: probe(state, jnp.int32(buffer), count), self.members.blocks(counts))
         )

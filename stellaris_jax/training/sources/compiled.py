@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from stellaris_jax.timeline.scaling.width import width_of
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import Evaluator
 from stellaris_jax.training.members import Members
+from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.sources.actionlog import ActionLog
 
 
@@ -27,14 +27,14 @@ class CompiledSource:
 
     Args:
       env, network, config, static: the run's.
+      programs: where what evaluates is found.
     """
 
     asked = None
 
-    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, static: Static):
+    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, static: Static, programs: Programs):
         self.env, self.network, self.config, self.static = env, network, config, static
-        self.widths = width_of(config)
-        self.evaluator = cache(self._evaluator)
+        self.widths, self.programs = width_of(config), programs
 
     def width(self, actors: int) -> int:
         # Over several devices all environments stay where they are, so that the first ones are the same on any number
@@ -51,8 +51,8 @@ class CompiledSource:
     def learned(self, received: Any, chunk: Chunk) -> None:
         pass
 
-    def _evaluator(self, episodes: int) -> Evaluator:
-        return Evaluator(self.env, self.network, self.config, episodes)
+    def evaluator(self, episodes: int) -> Evaluator:
+        return self.programs.evaluator(self.config, self.env, self.network, episodes)
 
     def rehearsal(self, members: Members) -> tuple[Callable[[], None], float]:
         params, normalizers = jax.tree.map(lambda x: x[0], members.learned)

@@ -16,6 +16,7 @@ from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import Evaluator, HostEvaluator
 from stellaris_jax.training.members import Members
+from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.sources.actors import Received
 from stellaris_jax.training.sources.compiled import CompiledSource
@@ -111,6 +112,7 @@ def source_of(
     static: Static,
     seeds: list[int],
     stopping: threading.Event,
+    programs: Programs,
 ) -> Source:
     """The source of a run's data; it opens and compiles nothing yet.
 
@@ -118,8 +120,9 @@ def source_of(
       env, network, config, static: the run's.
       seeds: one per agent.
       stopping: set when the run is to stop: nobody waits long for an environment then.
+      programs: where what evaluates is found.
     """
     inside = in_program(env)
     if inside is not None:
-        return CompiledSource(inside, network, config, static)
+        return CompiledSource(inside, network, config, static, programs)
     return HostSource(cast(HostEnv, env), network, config, static, seeds, stopping)

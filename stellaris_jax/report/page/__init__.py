@@ -1,0 +1,1 @@
+"""One self-contained page on runs that belong together: `stellaris-jax report`."""

@@ -1,0 +1,243 @@
+"""The page: what settings came to, whether they differ by more than noise, and how they got there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.report.page.markup import bullets, details, document, figure, paragraph, section, table, text, words
+from stellaris_jax.report.page.panels import (
+    AXES,
+    MOST,
+    curve_panel,
+    curves_of,
+    numeric_keys,
+    profile_panel,
+    sensitivity_panel,
+    styles,
+    swatch,
+)  # fmt: skip
+from stellaris_jax.report.page.sources import Sources, gather, machines, run_command, sweep_command, versions
+from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
+from stellaris_jax.report.results import BEST, Row, judged
+from stellaris_jax.report.robust import iqm
+from stellaris_jax.report.runs import NOT_COMPARED, group_replicates
+from stellaris_jax.report.statistics import FEWEST
+
+MOST_VALUES = 12
+"""Values of a setting that are listed."""
+MOST_PANELS = 3
+"""Environments of which all clocks are drawn; of more, env steps only."""
+
+
+def write_page(places: Sequence[Path], out: Path, threshold: float | None = None) -> list[str]:
+    """Write the report on runs as one HTML file that needs nothing but itself.
+
+    Args:
+      places: directories of runs, of sweeps, or of any number of runs.
+      out: the file.
+      threshold: a return; the table then tells what it takes to reach it.
+
+    Returns:
+      What could not be read, in sentences that the page holds, too.
+
+    Raises:
+      ConfigError: a place holds no runs, or none of which a configuration can be read.
+    """
+    sources = gather(places)
+    groups = group_replicates(sources.runs)
+    if not groups:
+        told = f" ({sources.notes[0]})" if sources.notes else ""
+        raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{told}.")
+    rows = judged(groups)
+    title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
+    out.write_text(document(title, content(title, rows, sources, out, threshold)), encoding="utf-8")
+    return sources.notes
+
+
+def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, threshold: float | None) -> str:
+    """The page between its title and its end."""
+    numbers = {row.label: index for index, row in enumerate(rows, start=1)}
+    envs = list(dict.fromkeys(row.env for row in rows))
+    by_env = {env: [row for row in rows if row.env == env] for env in envs}
+    clocks = list(AXES) if len(envs) <= MOST_PANELS else ["env_steps"]
+
+    def each(part: Callable[[Sequence[Row]], str]) -> list[str]:
+        """A part of the page for every environment, under its name where there are several."""
+        parts = {env: part(of_env) for env, of_env in by_env.items()}
+        several = len(envs) > 1
+        return [f"<h3>{text(env)}</h3>{one}" if several else one for env, one in parts.items() if one]
+
+    middles = each(lambda of_env: _robust(_scored(of_env, numbers), f"final return on {of_env[0].env}"))
+    together = across(by_env) if len(envs) > 1 else []
+    if len(together) > 1:
+        scaled = "Returns are scaled in each environment: 0 is the lowest final return on this page, 1 the highest."
+        middles += ["<h3>All environments</h3>", paragraph(scaled), _robust(together, "scaled final return")]
+    return "".join(
+        [
+            f"<h1>{text(title)}</h1>",
+            paragraph(_summary(rows, envs)),
+            _notes(rows, sources),
+            section("Results", results(rows, numbers, out, threshold)),
+            section("Is it the setting or the noise?", differences(rows, numbers)),
+            section("Curves", *each(lambda of_env: _curves(of_env, numbers, clocks))),
+            section("Interquartile means and performance profiles", *middles, paragraph(MIDDLES if middles else "")),
+            section("Sensitivity", _sensitivity(by_env)),
+            section("What differs", _differs(rows)),
+            section("To repeat it", _repeat(rows, sources)),
+        ]
+    )
+
+
+def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
+    runs = [run for row in rows for run in row.group.runs]
+    seeds = sorted({len(row.seeds) for row in rows})
+    spread = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    best = [f"the highest mean return has {row.label}" for row in rows if row.mark == BEST and len(envs) == 1]
+    named = ", ".join(env or "an environment without a name" for env in envs)
+    parts = [
+        f"{_many(len(rows), 'setting')} on {named if len(envs) <= MOST_PANELS else _many(len(envs), 'environment')}",
+        f"{_many(len(runs), 'run')} with {spread} evaluated seed{'s' * (seeds != [1])} each",
+        *best,
+    ]
+    return "; ".join(parts) + "."
+
+
+def _notes(rows: Sequence[Row], sources: Sources) -> str:
+    """What is missing, in sentences."""
+    runs = [run for row in rows for run in row.group.runs]
+    failed = [run.path.name for run in runs if run.summary is None]
+    silent = [run.path.name for run in runs if run.summary is not None and not run.evaluations]
+    notes = [f"{note}." for note in sources.notes]
+    if failed:
+        notes.append(f"No result, as of runs that failed or are not over: {', '.join(failed)}.")
+    if silent:
+        drawn = "; their curves are of training episodes, and nothing else tells of them"
+        notes.append(f"No evaluations: {', '.join(silent)}{drawn}.")
+    if len(rows) == 1:
+        notes.append("This is one setting: there is nothing to compare it with.")
+    few = [row for row in rows if 0 < len(row.seeds) < FEWEST]
+    if few:
+        notes.append(
+            f"{_many(len(few), 'setting')} with fewer than {FEWEST} seeds: the range of the seeds is shown in place of "
+            "an interval, which says little of so few."
+        )
+    return f'<div class="notes">{bullets(notes)}</div>' if notes else ""
+
+
+def _curves(rows: Sequence[Row], numbers: dict[str, int], clocks: Sequence[str]) -> str:
+    drawn = [row for row in rows if any(curves_of(row, clock) for clock in clocks)]
+    if not drawn:
+        return paragraph("There are no curves: nothing was evaluated, or no run has a result.")
+    looks = styles({row.label: float(np.mean(row.finals)) if row.finals else -math.inf for row in drawn})
+    panels = [
+        f"<figure>{curve_panel(drawn, looks, clock)}</figure>"
+        for clock in clocks
+        if any(curves_of(row, clock) for row in drawn)
+    ]
+    counts = sorted({len(curves_of(row, clocks[0])) for row in drawn})
+    told = [
+        "Bands are 95 % intervals over seeds, within their range." if counts[-1] >= FEWEST else "",
+        f"Thin lines are the seeds of means over fewer than {FEWEST}." if any(1 < n < FEWEST for n in counts) else "",
+        _rest(len(drawn) - len(looks)),
+    ]
+    names = {row.label: f"{numbers[row.label]} · {row.setting}" for row in drawn}
+    return _legend(looks, names) + f'<div class="panels">{"".join(panels)}</div>' + paragraph(*told)
+
+
+def _rest(rest: int) -> str:
+    if not rest:
+        return ""
+    verb = "is" if rest == 1 else "are"
+    return f"The {MOST} settings with the highest returns have colours, {rest} more {verb} grey."
+
+
+def _legend(looks: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> str:
+    items = "".join(f"<li>{swatch(look)}{text(names[label])}</li>" for label, look in looks.items())
+    return f'<ul class="legend">{items}</ul>'
+
+
+MIDDLES = (
+    "The interquartile mean (IQM) is the mean of the middle half of the seeds; its interval is a bootstrap over runs, "
+    "within each environment. Grey strokes are the seeds. A performance profile is the share of runs whose final "
+    "return is above each value, with pointwise 95 % intervals: the curve to the upper right is the better one."
+)
+
+
+def _scored(rows: Sequence[Row], numbers: dict[str, int]) -> list[Scored]:
+    return [Scored(numbers[row.label], row.setting, [row.finals]) for row in rows if row.finals]
+
+
+def _robust(scored: Sequence[Scored], xlabel: str) -> str:
+    """Interquartile means, and the performance profiles of the highest ones."""
+    if not scored:
+        return ""
+    looks = styles({one.name: float(iqm(np.concatenate([np.ravel(task) for task in one.scores]))) for one in scored})
+    panel = profile_panel({one.name: one.scores for one in scored}, looks, xlabel)
+    legend = _legend(looks, {one.name: f"{one.number} · {one.name}" for one in scored})
+    return bars(scored) + legend + f'<div class="panels"><figure>{panel}</figure></div>'
+
+
+def _sensitivity(by_env: Mapping[str, Sequence[Row]]) -> str:
+    panels = []
+    for env, rows in by_env.items():
+        scored = [row for row in rows if row.finals]
+        caption = f"<figcaption>{text(env)}</figcaption>" if len(by_env) > 1 else ""
+        panels += [f"<figure>{sensitivity_panel(scored, key)}{caption}</figure>" for key in numeric_keys(scored)]
+    told = (
+        "Final return against each setting that varies and is a number. Points are seeds, lines join the means over "
+        "all settings that share the value."
+    )
+    return f'<div class="panels">{"".join(panels)}</div>{paragraph(told)}' if panels else ""
+
+
+def _differs(rows: Sequence[Row]) -> str:
+    """The settings that vary, and those that do not."""
+    keys = list(rows[0].group.values)
+    lines = []
+    for key in keys:
+        values = list(dict.fromkeys(str(row.group.values.get(key)) for row in rows))
+        more = f", and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
+        lines.append([words(key), figure(str(len(values)), len(values)), words(", ".join(values[:MOST_VALUES]) + more)])
+    varied = table(["setting", "values", ""], lines, "settings that vary", sortable=False) if keys else ""
+    configs = [run.config for row in rows for run in row.group.runs]
+    common = {
+        key: value
+        for key, value in configs[0].items()
+        if key not in NOT_COMPARED and all(config.get(key) == value for config in configs[1:])
+    }
+    shared = [[words(key), words(json.dumps(value, ensure_ascii=False))] for key, value in common.items()]
+    same = table(["setting", "value"], shared, "settings that are the same in all runs", sortable=False)
+    nothing = "" if keys else paragraph("Nothing but the seed: all runs are of one setting.")
+    return varied + nothing + details(f"{len(common)} settings are the same in all runs", same)
+
+
+def _repeat(rows: Sequence[Row], sources: Sources) -> str:
+    """Hardware, versions, and commands."""
+    runs = [run for row in rows for run in row.group.runs]
+    parts = ["<h3>Commands</h3>"]
+    for sweep in sources.sweeps:
+        if (again := sweep_command(sweep)) is not None:
+            name = f" {sweep.name}" if len(sources.sweeps) > 1 else ""
+            parts.append(paragraph(f"The whole sweep{name}:") + f"<pre>{text(again)}</pre>")
+    for row in rows:
+        alone = len(rows) == 1
+        if (row.mark == BEST or alone) and (again := run_command(row.group.runs[0])) is not None:
+            told = "The run" if alone else f"The best setting{f' on {row.env}' if row.env else ''}"
+            parts.append(paragraph(f"{told}, seeds apart:") + f"<pre>{text(again)}</pre>")
+    parts.append(paragraph("Every run's directory, linked above, holds its whole configuration (config.yaml)."))
+    if devices := machines(runs):
+        parts.append("<h3>Hardware</h3>" + bullets(devices))
+    if known := versions(runs):
+        parts.append("<h3>Versions</h3>" + bullets(known))
+    return "".join(parts)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

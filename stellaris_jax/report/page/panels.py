@@ -1,0 +1,212 @@
+"""The page's pictures: drawn by Matplotlib, handed over as SVG that takes its colours from the page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from stellaris_jax.report.curves import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    GREEN,
+    LINES,
+    ORANGE,
+    PINK,
+    SKY,
+    TEXT,
+    VERMILION,
+    begin_at_zero,
+    draw_band,
+    tidy,
+)  # fmt: skip
+from stellaris_jax.report.page.markup import text
+from stellaris_jax.report.results import ENV, Row
+from stellaris_jax.report.robust import Scores, performance_profile
+from stellaris_jax.report.runs import seed_curves, short
+from stellaris_jax.report.statistics import Curve, mean_ci95, on_common_grid
+from stellaris_jax.report.telemetry.format import compact, dollars
+
+AXES = {
+    "env_steps": "env steps", "simulated_seconds": "simulated seconds", "wall_seconds": "real seconds",
+    "cost_usd": "dollars",
+}  # fmt: skip
+INK = "#123456"
+"""A colour that no curve has: text and axes, which are drawn in the page's own."""
+OF_THE_PAGE = {
+    INK: "currentColor", BLACK: "currentColor", BLUE: "var(--blue)", ORANGE: "var(--orange)", GREEN: "var(--green)",
+    PINK: "var(--pink)", VERMILION: "var(--vermilion)", SKY: "var(--sky)",
+}  # fmt: skip
+LOOK: dict[Any, Any] = {
+    "svg.fonttype": "none", "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
+    "ytick.color": INK, "grid.color": INK, "font.family": "sans-serif",
+}  # fmt: skip
+MOST = 7
+"""Settings that are told apart by colours; further ones are drawn in grey, behind them."""
+POINTS = 60
+"""Points of what is drawn in grey, and thresholds of a profile."""
+WIDTH, HEIGHT = 5.2, 3.0
+LOGARITHMIC = 10
+"""How many times as large as the smallest value the largest one is where an axis is logarithmic."""
+
+
+def styles(heights: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """The look of the highest settings, by label; those left out are grey."""
+    chosen = sorted(heights, key=lambda label: -heights[label])[:MOST]
+    shown = [label for label in heights if label in chosen]
+    return {label: {"color": COLOURS[i], "linestyle": LINES[i % len(LINES)]} for i, label in enumerate(shown)}
+
+
+def swatch(style: Mapping[str, Any]) -> str:
+    """A stroke in the look of a curve, for a legend."""
+    dashes = {"-": "", "--": "7 3", ":": "2 3", "-.": "8 3 2 3"}[style["linestyle"]]
+    return (
+        f'<svg viewBox="0 0 30 10" aria-hidden="true"><path d="M0 5H30" fill="none" stroke-width="2.5" '
+        f'stroke="{OF_THE_PAGE[style["color"]]}" stroke-dasharray="{dashes}"/></svg>'
+    )
+
+
+def curves_of(row: Row, clock: str) -> list[Curve]:
+    """The curves of a row's seeds; those of training episodes where nothing was evaluated."""
+    if row.seeds:
+        return [seed.curves[clock] for seed in row.seeds.values() if len(seed.curves[clock][0])]
+    return [curve for run in row.finished for curve in seed_curves(run, clock)]
+
+
+def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clock: str) -> str:
+    """Return over a clock: means with intervals, or with each of the seeds where they are fewer than five."""
+    figure, axes = _panel()
+    for row in rows:
+        curves = curves_of(row, clock)
+        if row.label not in looks and curves:
+            grid, values = on_common_grid(curves, POINTS)
+            axes.plot(grid, values.mean(axis=0), color="0.6", linewidth=0.7, alpha=0.6)
+    for row in rows:
+        if row.label in looks:
+            draw_band(axes, curves_of(row, clock), dict(looks[row.label]))
+    axes.set_xlabel(AXES[clock], fontsize=TEXT)
+    axes.set_ylabel("return", fontsize=TEXT)
+    _ticks(axes, dollars if clock == "cost_usd" else compact)
+    begin_at_zero(axes)
+    tidy(axes)
+    return svg(figure, f"return over {AXES[clock]} on {rows[0].env}")
+
+
+def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel: str) -> str:
+    """Performance profiles: the share of runs above each return, with intervals, of the settings that have a look.
+
+    Args:
+      scores: one sample of runs per task, by label.
+      looks: what `styles` gives.
+      xlabel: what the scores are.
+    """
+    figure, axes = _panel()
+    everything = np.concatenate([np.ravel(task) for label in scores if label in looks for task in scores[label]])
+    room = 0.03 * (np.ptp(everything) or 1.0)
+    thresholds = np.linspace(everything.min() - room, everything.max() + room, POINTS)
+    for label, tasks in scores.items():
+        if label not in looks:
+            continue
+        share, low, high = performance_profile(tasks, thresholds)
+        style = looks[label]
+        axes.plot(thresholds, 100 * share, drawstyle="steps-post", linewidth=1.8, **style)
+        if np.isfinite(low).all():
+            band = {"color": style["color"], "alpha": 0.12, "linewidth": 0, "step": "post"}
+            axes.fill_between(thresholds, 100 * low, 100 * high, **band)
+    axes.set_xlabel(xlabel, fontsize=TEXT)
+    axes.set_ylabel("runs above it (%)", fontsize=TEXT)
+    axes.set_ylim(-3, 103)
+    _ticks(axes, compact)
+    tidy(axes)
+    return svg(figure, f"share of runs above each {xlabel}")
+
+
+def numeric_keys(rows: Sequence[Row]) -> list[str]:
+    """Settings in which rows differ, and whose values are numbers."""
+    keys = rows[0].group.values if rows else {}
+    return [key for key in keys if len({v for row in rows if (v := _number(row, key)) is not None}) > 1]
+
+
+def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
+    """Final return against one setting: every seed, and the means, joined where nothing else that has a name differs.
+
+    Rows that differ in further numbers are joined through the mean of those at one value.
+    """
+    figure, axes = _panel()
+    series: dict[str, dict[float, list[float]]] = {}
+    for row in rows:
+        value = _number(row, key)
+        if value is None or not row.finals:
+            continue
+        names = [str(v) for k, v in row.group.values.items() if k not in (key, ENV) and _number(row, k) is None]
+        series.setdefault(", ".join(names), {}).setdefault(value, []).extend(row.finals)
+    for index, (label, by_value) in enumerate(series.items()):
+        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index % len(LINES)]}
+        for value, returns in by_value.items():
+            axes.plot([value] * len(returns), returns, ".", color=style["color"], alpha=0.45, markersize=4)
+        values = sorted(by_value)
+        means = [mean_ci95(by_value[value])[0] for value in values]
+        axes.plot(values, means, **style, marker="o", markersize=4, label=label)
+    values = sorted({value for by_value in series.values() for value in by_value})
+    if values and values[0] > 0 and values[-1] / values[0] >= LOGARITHMIC:
+        axes.set_xscale("log")
+    else:
+        _ticks(axes, compact)
+    if 1 < len(series) <= MOST:
+        axes.legend(fontsize=TEXT - 1, frameon=False, labelcolor=INK)
+    axes.set_xlabel(short(key), fontsize=TEXT)
+    axes.set_ylabel("final return", fontsize=TEXT)
+    tidy(axes)
+    return svg(figure, f"final return against {key} on {rows[0].env}")
+
+
+def _number(row: Row, key: str) -> float | None:
+    value = row.group.values.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _panel() -> tuple[Figure, Axes]:
+    with matplotlib.rc_context(LOOK):
+        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+        return figure, figure.subplots()
+
+
+def _ticks(axes: Axes, formatter: Any) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: formatter(value)))
+
+
+def _shortened(attribute: re.Match[str]) -> str:
+    """An attribute's numbers to a tenth of a point."""
+    return re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), attribute[0])
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as an element of the page, as wide as there is room; `name` is what it shows, in words."""
+    file = io.StringIO()
+    with matplotlib.rc_context({**LOOK, "svg.hashsalt": name}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    drawn = file.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", drawn, flags=re.DOTALL)
+    head, _, body = drawn.partition(">")
+    head = re.sub(r' (?:xmlns:xlink|version|width|height)="[^"]*"', "", head)
+    drawn = f"{head}>{body.replace('xlink:href', 'href')}"
+    drawn = re.sub(r' (?:d|x|y|transform)="[^"]*"', _shortened, drawn)
+    # Names that are referred to are made the figure's own: a page has many figures.
+    own = re.sub(r"\W+", "-", name)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawn))
+    drawn = re.sub(r' id="([^"]+)"', lambda found: f' id="{own}-{found[1]}"' if found[1] in used else "", drawn)
+    drawn = re.sub(r'(href="#|url\(#)', rf"\g<1>{own}-", drawn)
+    for colour, variable in OF_THE_PAGE.items():
+        drawn = re.sub(colour, variable, drawn, flags=re.IGNORECASE)
+    drawn = re.sub(r"\s*\n\s*", "\n", drawn)
+    return drawn.replace("<svg", f'<svg role="img" aria-label="{text(name)}"', 1).strip()

@@ -1,0 +1,167 @@
+"""The page's tables: results, differences to the best setting, interquartile means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar, link, paragraph, table, text, words
+from stellaris_jax.report.results import BEST, Row, verdict
+from stellaris_jax.report.robust import Scores, iqm_interval
+from stellaris_jax.report.statistics import FEWEST
+from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, sweep_row
+from stellaris_jax.report.telemetry.format import compact, dollars, number, over_seeds, percent, significant
+
+
+def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: float | None) -> str:
+    """What every setting came to, with links from the page `out` to its runs."""
+    named = {row.label: headings(row.group) for row in rows}
+    until = [f"{significant(threshold)} reached", "after steps", "after s", "after $"]
+    head = ["#", "", *named[rows[0].label], "return", "seeds", "IQM", "area", *(until if threshold is not None else [])]
+    head += ["runs", "staleness", "steps/s", "simulated s", "cost"]
+    lines = []
+    for row in rows:
+        values = sweep_row(row, threshold)
+        failed = values["failed"] == len(row.group.runs)
+        shown = "no result" if failed else over_seeds(values["return_mean"], values["return_ci95"], row.finals)
+        mark = SIGNS.get(row.mark, "")
+        cells = [
+            figure(str(numbers[row.label]), numbers[row.label]),
+            Cell(f'<span class="best">{text(mark)}</span>' if row.mark == BEST else text(mark)),
+            *map(words, named[row.label].values()),
+            figure(shown, values["return_mean"]),
+            figure(str(values["seeds"]), values["seeds"]),
+            figure(significant(values["return_iqm"]), values["return_iqm"]),
+            figure(significant(values["area"]), values["area"]),
+        ]
+        if threshold is not None:
+            steps, seconds, money = (
+                values[f"threshold_{clock}"] for clock in ("env_steps", "simulated_seconds", "cost_usd")
+            )
+            cells += [
+                figure(f"{values['threshold_seeds']} of {values['seeds']}", values["threshold_seeds"]),
+                figure(compact(steps) if steps is not None else "", steps),
+                figure(number(seconds) if seconds is not None else "", seconds),
+                figure(dollars(money) if money is not None else "", money),
+            ]
+        links = " ".join(link(_relative(run.path, out), run.path.name) for run in row.group.runs)
+        cells += [
+            Cell(links),
+            figure(number(values["staleness_mean"], 2), values["staleness_mean"]),
+            figure(compact(values["steps_per_second"]), values["steps_per_second"]),
+            figure(number(values["simulated_seconds"]), values["simulated_seconds"]),
+            figure(dollars(values["cost_usd"]), values["cost_usd"]),
+        ]
+        lines.append(cells)
+    return table(head, lines, "results by setting; a click on a heading sorts") + _about(rows, threshold)
+
+
+def _about(rows: Sequence[Row], threshold: float | None) -> str:
+    about = paragraph(LEGEND[1]) if any(row.mark for row in rows) else ""
+    meaning = details("What the columns are", paragraph(LEGEND[0]))
+    if threshold is None:
+        return about + meaning
+    reached = [row for row in rows if row.reached(threshold)]
+    told = (
+        f"What it takes until a return of {significant(threshold)}: the median over seeds of the first evaluation that "
+        "reaches it; empty where half of them or more never do."
+    )
+    return about + meaning + paragraph(told, "" if reached else "No seed of any setting has ever reached it.")
+
+
+def _relative(path: Path, out: Path) -> str:
+    return quote(os.path.relpath(path.resolve(), out.resolve().parent).replace(os.sep, "/")) + "/"
+
+
+def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
+    """How far the best row is above each other one."""
+    compared = [(row, row.comparison) for row in rows if row.comparison is not None]
+    if not compared:
+        return ""
+    ends = [end for _, found in compared for end in (found.mean, found.low, found.high, 0.0) if np.isfinite(end)]
+    span = (min(ends), max(ends))
+    lines = []
+    for row, found in compared:
+        known = np.isfinite(found.low)
+        ends_shown = f"{significant(found.low)} to {significant(found.high)}" if known else "–"
+        ends_shown += " (range)" if known and not found.enough else ""
+        bar = interval_bar(found.mean, found.low, found.high, span, zero=True)
+        lines.append(
+            [
+                figure(str(numbers[row.label]), numbers[row.label]),
+                Cell(f'<span class="long">{text(row.label)}</span>'),
+                words(verdict(row)),
+                figure(significant(found.mean), found.mean),
+                Cell(ends_shown, found.low if known else None),
+                Cell(bar, found.mean),
+                figure(str(found.pairs) if found.pairs else "none", found.pairs),
+                figure(percent(found.improvement), found.improvement),
+                figure(significant(row.p_holm, 2), row.p_holm),
+            ]
+        )
+    head = ["#", "setting", "it is", "best − this", "95 % interval", "", "shared seeds", "P(best better)", "p (Holm)"]
+    tested = int(np.isfinite([found.p for _, found in compared]).sum())
+    reading = paragraph(
+        "Each line is the best setting (of its environment) less this one, over the seeds that both have: what a seed "
+        "does to both cancels out. “The setting” survives a correction for the number of comparisons at 5 %; “open” "
+        "has an interval without zero, but does not survive; “noise” has zero within its interval."
+    )
+    method = paragraph(
+        "The interval is a bootstrap over these differences, widened for their small number; "
+        f"of fewer than {FEWEST} it is their range. Where fewer than two seeds are shared, Welch's interval of all "
+        "seeds stands in its place.",
+        "P(best better) is the probability that a run of the best setting beats one of this; 50 % is a coin.",
+        f"The p-values are of Student's paired test (Welch's without shared seeds), by Holm's correction for {tested} "
+        f"comparison{'s' * (tested != 1)}. The best was chosen by the same figures, which flatters it.",
+    )
+    return table(head, lines, "differences to the best setting") + reading + details("How it is computed", method)
+
+
+class Scored(NamedTuple):
+    """A setting with its scores: its number on the page, how it is called there, and one sample of runs per task."""
+
+    number: int
+    name: str
+    scores: Scores
+
+
+def bars(scored: Sequence[Scored]) -> str:
+    """Interquartile means with their intervals, below each other."""
+    every = np.concatenate([np.ravel(task) for one in scored for task in one.scores])
+    span = (float(every.min()), float(every.max()))
+    lines = []
+    for one in scored:
+        runs = np.concatenate([np.ravel(task) for task in one.scores])
+        value, low, high = iqm_interval(one.scores)
+        few = f"{significant(runs.min())} to {significant(runs.max())} (range)" if len(runs) > 1 else "one seed"
+        shown = f"{significant(low)} to {significant(high)}" if np.isfinite(low) else few
+        lines.append(
+            [
+                figure(str(one.number), one.number),
+                Cell(f'<span class="long">{text(one.name)}</span>'),
+                figure(significant(value), value),
+                Cell(text(shown), low if np.isfinite(low) else None),
+                Cell(interval_bar(value, low, high, span, runs.tolist()), value),
+            ]
+        )
+    where = f"{significant(span[0])} … {significant(span[1])}"
+    return table(["#", "setting", "IQM", "95 % interval", where], lines, "interquartile means with intervals")
+
+
+def across(by_env: Mapping[str, Sequence[Row]]) -> list[Scored]:
+    """Settings that have results in every environment, their returns scaled there: 0 is the lowest, 1 the highest."""
+    scored: dict[str, list[list[float]]] = {}
+    for rows in by_env.values():
+        every = [value for row in rows for value in row.finals]
+        low = min(every, default=0.0)
+        width = (max(every, default=1.0) - low) or 1.0
+        for row in rows:
+            if row.finals:
+                scored.setdefault(row.setting, []).append([(value - low) / width for value in row.finals])
+    complete = [(name, tasks) for name, tasks in scored.items() if len(tasks) == len(by_env)]
+    return [Scored(number, name, tasks) for number, (name, tasks) in enumerate(complete, start=1)]

@@ -1,0 +1,218 @@
+"""What the seeds of a setting came to, and which settings are as good as the best one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from stellaris_jax.report.robust import Difference, paired_difference, unpaired_difference
+from stellaris_jax.report.runs import Group, Run, read_run, seed_curves
+from stellaris_jax.report.statistics import Curve, holm
+from stellaris_jax.report.telemetry.jsonl import complain
+
+CLOCKS = ("env_steps", "simulated_seconds", "wall_seconds", "cost_usd")
+"""What a curve can be drawn over, and what is counted until a threshold is reached."""
+MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
+"""Summary values of a table, each the mean over a setting's runs (staleness_max: their maximum)."""
+BEST, NOISE, UNKNOWN = "best", "noise", "unknown"
+"""Marks of rows: the highest mean return; one that is within noise of it; one of which too few seeds tell."""
+LEVEL = 0.05
+ENV = "env.name"
+"""The key of what rows are not compared across."""
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """What one seed came to.
+
+    Attributes:
+      seed: the seed.
+      run: the run it is of.
+      final: return of the last evaluation.
+      area: mean return between the first evaluation and the last one, over env steps (area under the curve, by
+        trapezoids, divided by the steps).
+      curves: evaluated returns by clock.
+    """
+
+    seed: int
+    run: Run
+    final: float
+    area: float
+    curves: dict[str, Curve]
+
+    def until(self, clock: str, threshold: float) -> float:
+        """Where the first evaluation of at least `threshold` lies; infinite if there is none."""
+        x, y = self.curves[clock]
+        reached = np.flatnonzero(y >= threshold)
+        return float(x[reached[0]]) if len(reached) else math.inf
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting: runs that differ in their seeds alone.
+
+    Attributes:
+      group: the runs.
+      seeds: results by seed. A seed that was run twice counts once: the second tells nothing new.
+      comparison: how far the best row of the same environment is above this one; None of that row itself, of rows
+        without results, and of one that is alone.
+      p_holm: its p-value by Holm's correction for all comparisons made together; NaN where nothing was tested.
+      mark: one of BEST, NOISE and UNKNOWN, or "".
+    """
+
+    group: Group
+    seeds: dict[int, SeedResult] = field(default_factory=dict)
+    comparison: Difference | None = None
+    p_holm: float = math.nan
+    mark: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.group.label
+
+    @property
+    def env(self) -> str:
+        """The environment's name; rows of different ones are not compared."""
+        return str(self.group.runs[0].config.get(ENV, ""))
+
+    @property
+    def setting(self) -> str:
+        """The label without the environment."""
+        values = {key: value for key, value in self.group.values.items() if key != ENV}
+        return Group(values, self.group.runs).label
+
+    @property
+    def finals(self) -> list[float]:
+        """The final return of every seed."""
+        return [seed.final for seed in self.seeds.values()]
+
+    @property
+    def finished(self) -> list[Run]:
+        """Runs that have a result."""
+        return [run for run in self.group.runs if run.summary is not None]
+
+    def until(self, clock: str, threshold: float) -> float | None:
+        """How long it takes to reach a return: the median over seeds; None where half of them or more never do.
+
+        Args:
+          clock: one of CLOCKS.
+          threshold: the return.
+        """
+        lengths = [seed.until(clock, threshold) for seed in self.seeds.values()]
+        with np.errstate(invalid="ignore"):  # the mean of two that are infinite
+            median = float(np.median(lengths)) if lengths else math.inf
+        return median if math.isfinite(median) else None
+
+    def reached(self, threshold: float) -> int:
+        """How many seeds have ever reached a return."""
+        return sum(math.isfinite(seed.until("env_steps", threshold)) for seed in self.seeds.values())
+
+
+def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
+    """A run as `read_run` reads it, without what cannot be shown of its metrics and its summary; `note` is told."""
+    run = read_run(path, note)
+    measures = [run.summary.get(key) for key in MEASURES] if run.summary else []
+    if not all(measure is None or isinstance(measure, int | float) for measure in measures):
+        note(f"{path / 'summary.json'} holds values of another kind and is left out")
+        run = replace(run, summary=None)
+    try:
+        for clock in CLOCKS:
+            for x, y in seed_curves(run, clock):
+                if not (np.isfinite(x).all() and np.isfinite(y).all()):
+                    raise ValueError
+        seed_results(run)
+    except (ValueError, TypeError, KeyError, IndexError):
+        note(f"{run.path / 'metrics.jsonl'} holds records of another shape and is left out")
+        return replace(run, rounds=[], evaluations=[])
+    return run
+
+
+def seed_results(run: Run) -> list[SeedResult]:
+    """What each seed of a run came to; nothing of runs without evaluations, nor of seeds without a last return."""
+    if not run.evaluations:
+        return []
+    first = run.config.get("seed")
+    first = first if isinstance(first, int) else 0
+    results = []
+    for index, final in enumerate(run.evaluations[-1]["per_seed"]["eval_return_mean"]):
+        if final is None:
+            continue
+        curves = {clock: _curve(run, clock, index) for clock in CLOCKS}
+        results.append(SeedResult(first + index, run, float(final), _mean_height(curves["env_steps"]), curves))
+    return results
+
+
+def _curve(run: Run, clock: str, index: int) -> Curve:
+    """The evaluations of one seed; none where its clock, or its return, is not known."""
+    points = []
+    for record in run.evaluations:
+        per_seed = record["per_seed"]
+        x = per_seed[clock][index] if per_seed.get(clock) is not None else record.get(clock)
+        points.append((x, per_seed["eval_return_mean"][index]))
+    known = np.array([point for point in points if None not in point], dtype=float).reshape(-1, 2)
+    return known[:, 0], known[:, 1]
+
+
+def _mean_height(curve: Curve) -> float:
+    x, y = curve
+    length = float(x[-1] - x[0]) if len(x) else 0.0
+    return float(np.trapezoid(y, x)) / length if length > 0 else float(y.mean()) if len(y) else math.nan
+
+
+def judged(groups: Sequence[Group]) -> list[Row]:
+    """The rows of a table: what their seeds came to, and how each compares with the best one of its environment."""
+    rows = [_row(group) for group in groups]
+    best: dict[str, Row] = {}
+    for row in rows:
+        if row.finals and (row.env not in best or _mean(row) > _mean(best[row.env])):
+            best[row.env] = row
+    compared = [None if row is best.get(row.env) or not row.finals else _compared(best[row.env], row) for row in rows]
+    tested = [found.p for found in compared if found is not None and not math.isnan(found.p)]
+    corrected = iter(holm(tested))
+    marked = []
+    for row, found in zip(rows, compared, strict=True):
+        if found is None:
+            alone = not any(other.env == row.env and other is not row and other.finals for other in rows)
+            marked.append(Row(row.group, row.seeds, mark=BEST if row.finals and not alone else ""))
+            continue
+        p_holm = math.nan if math.isnan(found.p) else next(corrected)
+        mark = {True: NOISE, False: "", None: UNKNOWN}[found.within_noise]
+        marked.append(Row(row.group, row.seeds, found, p_holm, mark))
+    return marked
+
+
+def _row(group: Group) -> Row:
+    seeds: dict[int, SeedResult] = {}
+    for run in group.runs:
+        for result in seed_results(run) if run.summary is not None else ():
+            seeds.setdefault(result.seed, result)
+    return Row(group, dict(sorted(seeds.items())))
+
+
+def _mean(row: Row) -> float:
+    return float(np.mean(row.finals))
+
+
+def _compared(best: Row, row: Row) -> Difference:
+    """How far one row is above another: over the seeds they share, if those are two or more."""
+    shared = [seed for seed in best.seeds if seed in row.seeds]
+    if len(shared) > 1:
+        ours, theirs = ([side.seeds[seed].final for seed in shared] for side in (best, row))
+        return paired_difference(ours, theirs)
+    return unpaired_difference(best.finals, row.finals)
+
+
+def verdict(row: Row) -> str:
+    """A row's comparison in words: is it the setting or the noise?"""
+    found = row.comparison
+    if found is None:
+        return ""
+    if found.within_noise is None:
+        return "too few seeds"
+    if found.within_noise:
+        return "noise"
+    return "the setting" if row.p_holm < LEVEL else "open"

@@ -1,0 +1,60 @@
+"""Many runs at once: as few programs as their configurations allow, on all the cores there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from stellaris_jax.config.tree import Config
+from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.members import cores
+from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.records import Record
+from stellaris_jax.training.trainer import Trainer
+
+T = TypeVar("T")
+
+
+class Population:
+    """Trains runs of any configurations; those that differ in data alone, such as learning rates, share a program.
+
+    >>> from stellaris_jax import load_config
+    >>> small = load_config(["env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=64"])
+    >>> population = Population([small.replace({"algorithm.learning_rate": rate}) for rate in (1e-3, 1e-2)])
+    >>> [len(records) for records in population.run()], population.engines
+    ([1, 1], 1)
+
+    Each run is what it would be alone, to the bit where seeds are executed apart (`engine.members`).
+
+    Args:
+      configs: one for each run, which may have several seeds.
+    """
+
+    def __init__(self, configs: Sequence[Config]):
+        self.programs = Programs()
+        self.trainers = [Trainer(config, programs=self.programs) for config in configs]
+
+    @property
+    def engines(self) -> int:
+        """Engines that the runs share."""
+        return len({id(trainer.engine) for trainer in self.trainers})
+
+    def run(self, rounds: int | None = None) -> list[list[Record]]:
+        """Train every run for `rounds` more rounds, or to its end; the records of each."""
+        return self._each(lambda trainer: trainer.run(rounds))
+
+    def evaluate(self, episodes: int | None = None) -> list[Evaluation]:
+        """Whole episodes of every run's policies."""
+        return self._each(lambda trainer: trainer.evaluate(episodes))
+
+    def close(self) -> None:
+        """End what works for the runs."""
+        for trainer in self.trainers:
+            trainer.close()
+
+    def _each(self, function: Callable[[Trainer], T]) -> list[T]:
+        if len(self.trainers) == 1 or any(trainer.static.devices > 1 for trainer in self.trainers):
+            return list(map(function, self.trainers))
+        with ThreadPoolExecutor(min(cores(), len(self.trainers)), "population") as threads:
+            return list(threads.map(function, self.trainers))

@@ -1,0 +1,54 @@
+"""Compiled programs, shared by runs whose configurations do not differ in what shapes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.probes import Probe, make_probe
+from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.static import Static
+from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.training.evaluate import Evaluator
+
+T = TypeVar("T")
+
+
+class Programs:
+    """Whatever is asked for is made once, and whoever comes with an equal configuration gets the same.
+
+    Plans, hyper-parameters and seeds are data of a program; what it depends on is `Static`, the environment and the
+    network.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
+
+    def engine(self, config: Config, env: VecEnv | None, network: ActorCritic, static: Static) -> Engine:
+        """The engine; see `stellaris_jax.engine.program.Engine`."""
+        return self._once(("engine", *_shape(config), static), lambda: Engine(config, env, network, static))
+
+    def evaluator(self, config: Config, env: VecEnv, network: ActorCritic, episodes: int) -> Evaluator:
+        """What evaluates that many episodes of an environment inside the program."""
+        key = ("evaluator", *_shape(config), config.evaluation.greedy, episodes)
+        return self._once(key, lambda: Evaluator(env, network, config, episodes))
+
+    def probe(self, config: Config, network: ActorCritic, static: Static, kind: str) -> Probe | None:
+        """What measures what a scaling rule asks for."""
+        key = ("probe", *_shape(config), static, config.scaling, kind)
+        return self._once(key, lambda: make_probe(network, config, static, kind))
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+            made: T = self._made[key]
+            return made
+
+
+def _shape(config: Config) -> tuple[Hashable, ...]:
+    return config.env, config.network

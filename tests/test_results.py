@@ -1,0 +1,149 @@
+"""What a sweep's table makes of its seeds: IQM, area, the way to a threshold, the best row and what is as good."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.stats
+from commands import call
+from run_dirs import make_run
+
+from stellaris_jax.report.results import judged, seed_results, verdict
+from stellaris_jax.report.runs import group_replicates, read_run
+from stellaris_jax.report.sweep import report, sweep_row
+
+SHARE = 1 - math.exp(-5)
+"""What of its level a made-up run has learned at its end."""
+
+
+def config_of(rate: float, seed: int = 0, env: str = "gymnax/CartPole-v1") -> dict[str, Any]:
+    return {"env": {"name": env}, "algorithm": {"learning_rate": rate}, "seed": seed}
+
+
+def rows_of(root: Path, *settings: tuple[dict[str, Any], list[float]]) -> list[Any]:
+    runs = [read_run(make_run(root / str(i), config, returns)) for i, (config, returns) in enumerate(settings)]
+    return judged(group_replicates(runs))
+
+
+def rewrite(run_dir: Path, curves: dict[int, list[float]]) -> None:
+    """Replace the evaluations of a run: env steps, and the return of every seed there."""
+    lines = [
+        {
+            "kind": "evaluation", "round": index, "env_steps": steps, "wall_seconds": steps / 1000,
+            "simulated_seconds": steps / 100, "cost_usd": steps / 1e4, "eval_return_mean": None,
+            "eval_return_ci95": None,
+            "per_seed": {"eval_return_mean": returns, "cost_usd": [steps / 1e4 * (1 + s) for s in range(len(returns))]},
+        }
+        for index, (steps, returns) in enumerate(curves.items(), start=1)
+    ]  # fmt: skip
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_area_is_the_mean_height_of_the_curve(tmp_path: Path) -> None:
+    """By hand: 0 to 10 over 100 steps, 10 to 40 over 300: (500 + 7500) / 400."""
+    place = make_run(tmp_path / "run", config_of(1e-3), [1.0, 1.0])
+    rewrite(place, {100: [0.0, 7.0], 200: [10.0, None], 500: [40.0, 7.0]})
+    first, second = seed_results(read_run(place))
+    assert (first.final, first.area) == (40.0, 20.0)
+    assert (second.final, second.area) == (7.0, 7.0)
+    rewrite(place, {100: [3.0, None]})
+    (only,) = seed_results(read_run(place))
+    assert (only.seed, only.area) == (0, 3.0), "of one evaluation it is that evaluation"
+
+
+def test_way_to_a_threshold_is_the_median_over_seeds(tmp_path: Path) -> None:
+    place = make_run(tmp_path / "run", config_of(1e-3, seed=3), [1.0] * 3)
+    rewrite(place, {1000: [1, 5, 1], 2000: [9, 1, 1], 3000: [0, 9, 4]})
+    (row,) = judged(group_replicates([read_run(place)]))
+    assert list(row.seeds) == [3, 4, 5]
+    values = sweep_row(row, threshold=5.0)
+    reached = {key.removeprefix("threshold_"): value for key, value in values.items() if key.startswith("threshold")}
+    assert reached == {"seeds": 2, "env_steps": 2000.0, "simulated_seconds": 20.0, "cost_usd": 0.2}
+    late = sweep_row(row, threshold=9.0)
+    assert (late["threshold_seeds"], late["threshold_env_steps"]) == (2, 3000.0)
+    never = sweep_row(row, threshold=10.0)
+    assert (never["threshold_seeds"], never["threshold_env_steps"], never["threshold_cost_usd"]) == (0, None, None)
+    assert not any(key.startswith("threshold") for key in sweep_row(row))
+
+
+def test_a_seed_that_was_run_twice_counts_once(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, (config_of(1e-3, seed=0), [1.0, 2.0, 3.0]), (config_of(1e-3, seed=2), [3.0, 4.0]))
+    assert list(row.seeds) == [0, 1, 2, 3]
+    assert sweep_row(row)["seeds"] == 4
+
+
+def test_the_best_row_and_what_is_within_noise_of_it(tmp_path: Path) -> None:
+    common = [100.0, 300.0, 200.0, 500.0, 400.0, 250.0]
+    above = [9.0, 11.0, 10.0, 12.0, 8.0, 10.0]
+    rows = rows_of(
+        tmp_path,
+        (config_of(1e-4), common),
+        (config_of(2e-4), [a + b for a, b in zip(common, above, strict=True)]),
+        (config_of(3e-4), [a + b for a, b in zip(common, [40.0, -30, 5, 35, -10, 8], strict=True)]),
+        (config_of(4e-4), [90.0]),
+        (config_of(5e-4), [115.0, 305.0, 195.0]),
+    )
+    assert [row.mark for row in rows] == ["", "best", "noise", "unknown", "noise"]
+    paired = scipy.stats.ttest_rel([SHARE * b for b in above], [0.0] * 6)
+    worst = rows[0].comparison
+    assert worst is not None
+    assert (worst.pairs, worst.p, worst.mean) == (6, pytest.approx(paired.pvalue), pytest.approx(SHARE * 10))
+    assert rows[0].p_holm == pytest.approx(2 * paired.pvalue), "of the two that can be tested it is the smaller"
+    assert [verdict(row) for row in rows] == ["the setting", "", "noise", "too few seeds", "noise"]
+
+
+def test_environments_are_not_compared(tmp_path: Path) -> None:
+    rows = rows_of(
+        tmp_path,
+        (config_of(1e-4, env="a"), [1.0] * 5),
+        (config_of(2e-4, env="a"), [2.0] * 5),
+        (config_of(1e-4, env="b"), [900.0] * 5),
+    )
+    assert [row.mark for row in rows] == ["", "best", ""], "the third has nothing to be compared with"
+    assert rows[0].comparison is not None and rows[0].comparison.mean == pytest.approx(SHARE)
+    assert rows[2].comparison is None
+
+
+def test_seeds_that_are_not_shared_are_compared_by_welch(tmp_path: Path) -> None:
+    a, b = [10.0, 12, 11, 13, 9], [1.0, 2, 3, 2, 1]
+    low, _ = rows_of(tmp_path, (config_of(1e-4, seed=50), b), (config_of(2e-4, seed=0), a))
+    expected = scipy.stats.ttest_ind([SHARE * x for x in a], [SHARE * x for x in b], equal_var=False)
+    assert low.comparison is not None
+    assert (low.comparison.pairs, low.comparison.p) == (0, pytest.approx(expected.pvalue))
+
+
+def test_table_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for index, returns in enumerate(
+        ([100.0, 102, 104, 160, 98], [300.0, 302, 304, 360, 298], [260.0, 330, 294, 340, 320])
+    ):
+        make_run(tmp_path / str(index), config_of(10.0 ** (index - 4)), returns)
+    report(tmp_path, threshold=200.0)
+    with open(tmp_path / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["mark"] for row in rows] == ["", "best", "noise"]
+    assert [row["threshold_seeds"] for row in rows] == ["0", "5", "5"]
+    assert [bool(row["threshold_env_steps"]) for row in rows] == [False, True, True]
+    middle = SHARE * (100 + 102 + 104) / 3
+    assert float(rows[0]["return_iqm"]) == pytest.approx(middle)
+    assert float(rows[0]["return_iqm_low"]) <= middle <= float(rows[0]["return_iqm_high"])
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert [("★" in line, "≈" in line) for line in lines if line.startswith("| ")][2:] == [
+        (False, False), (True, False), (False, True),
+    ]  # fmt: skip
+    assert "within noise" in capsys.readouterr().out
+
+
+def test_threshold_of_the_plot_command(tmp_path: Path) -> None:
+    make_run(tmp_path / "0", config_of(1e-3))
+    assert call("plot.py", "--sweep", tmp_path, "--threshold", 100).returncode == 0
+    assert "threshold_cost_usd" in (tmp_path / "table.csv").read_text()
+    for wrong in (("--threshold", "many"), ("--threshold", "nan")):
+        refused = call("plot.py", "--sweep", tmp_path, *wrong)
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    alone = call("plot.py", tmp_path / "0", "--threshold", 5)
+    assert alone.returncode == 2 and "--sweep" in alone.stderr
