@@ -69,9 +69,9 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     # One plan for all algorithms, as if each had a target network.
     static = replace(Static.of(config), rounds=CHUNK, target_interval=config.algorithm.target_interval)
-    engine = Engine(config, env, network, static)
+    engine = Engine(config.env, env, network, static)
     timeline = Timeline.of(config, seed=0)
-    state, staleness = engine.init([0]), []
+    state, staleness = engine.init([0], Hyper.of(config).rows(1)), []
     for first in range(0, ROUNDS, CHUNK):
         rounds = range(first, first + CHUNK)
         records = [[timeline.next_round()] for _ in rounds]

@@ -157,6 +157,19 @@ def test_runs_of_a_population_are_what_they_are_alone() -> None:
     population.close()
 
 
+def test_no_number_of_one_run_reaches_another() -> None:
+    """Whatever hyper-parameters are: also where a run begins, as its KL coefficient does."""
+    first = small("algorithm.kl_coefficient=0.2")
+    values = {"algorithm.kl_coefficient": 0.0, "algorithm.gamma": 0.9, "algorithm.clip": 0.01, "system.rho": 0.5}
+    configs = [first, *(first.replace({key: value}) for key, value in values.items())]
+    population = Population(configs)
+    population.run()
+    assert population.engines == 1
+    for config, trainer in zip(configs, population.trainers, strict=True):
+        for mine, theirs in zip(leaves(trainer), trained(config)[0], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
 def test_a_grid_of_rates_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     compile_ = program.compile_for_backend

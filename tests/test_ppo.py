@@ -236,7 +236,7 @@ CUT = Cut(CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, CONFIG.algorith
 def engine() -> Engine:
     env = make(CONFIG.env.name, CONFIG.env.kwargs)
     network = ActorCritic(env.observation_space, env.action_space, CONFIG.network)
-    return Engine(CONFIG, env, network, replace(Static.of(CONFIG), rounds=ROUNDS))
+    return Engine(CONFIG.env, env, network, replace(Static.of(CONFIG), rounds=ROUNDS))
 
 
 def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, EngineState, RoundMetrics]:
@@ -247,7 +247,7 @@ def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, Engine
     gradients = [g for row in records for group in row[0].groups for g in group.gradients]
     assert {g.staleness for g in gradients} == {0}
     orders = [[loader_order(r)] for r in range(ROUNDS)]
-    initial = engine.init([0])
+    initial = engine.init([0], Hyper.of(CONFIG).rows(1))
     before = jax.tree.map(jnp.copy, initial)
     after, metrics = engine.run(
         initial, Hyper.of(CONFIG).rows(1), build_plan(engine.shape, records, orders, [1.0] * ROUNDS), ROUNDS

@@ -226,9 +226,9 @@ class Bench:
         self.shape = static.shape
         vec_env = make(self.config.env.name, {})
         network = ActorCritic(vec_env.observation_space, vec_env.action_space, self.config.network)
-        self.engine = Engine(self.config, vec_env, network, static)
+        self.engine = Engine(self.config.env, vec_env, network, static)
         self.functions = Functions(self.config, vec_env, network)
-        self.start = cache(lambda *seeds: self.engine.init(list(seeds)))
+        self.start = cache(lambda *seeds: self.engine.init(list(seeds), Hyper.of(self.config).rows(len(seeds))))
 
     def timeline(self, system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, seed: int) -> Timeline:
         return Timeline(system, platform, delays, gradients_per_round=self.shape.gradients, seed=seed)

@@ -207,14 +207,16 @@ def test_trained_policy_loads_from_python(tmp_path: Path) -> None:
 
 def test_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (REPOSITORY / "README.md").read_text()
-    (example,) = [b for b in re.findall(r"```python\n(.*?)```", readme, re.S) if "Trainer(" in b]
-    assert len(example.strip().splitlines()) <= 10
+    blocks = re.findall(r"```python\n(.*?)```", readme, re.S)
+    examples = [block for block in blocks if "Trainer(" in block or "Population(" in block]
+    assert len(examples) == 2
     monkeypatch.chdir(tmp_path)
-    scope: dict[str, object] = {}
-    # What it says, on fewer steps.
+    # What they say, on fewer steps.
     short = ["total_steps=4096", "evaluation.episodes=4"]
     monkeypatch.setattr("stellaris_jax.load_config", lambda overrides: load_config([*overrides, *short]))
-    exec(compile(example, "README.md", "exec"), scope)
+    for example in examples:
+        assert len(example.strip().splitlines()) <= 10
+        exec(compile(example, "README.md", "exec"), {})
 
 
 def test_several_seeds_start_at_the_default_network() -> None:

@@ -25,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import Config
+from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.aggregator import rows, staleness_weighted
 from stellaris_jax.engine.learner import DataLoader
@@ -40,23 +40,22 @@ from stellaris_jax.timeline.plan import Plan
 
 
 class Engine:
-    """Compiles `config` for plans of one shape and runs them.
+    """Compiles a program for plans of one shape and runs them.
 
     Args:
-      config: a validated configuration.
+      options: what is done with observations and rewards.
       env: what actors step inside the program; `None` where fragments come from the host.
       network: built from it.
       static: what shapes the program.
     """
 
-    def __init__(self, config: Config, env: VecEnv | None, network: ActorCritic, static: Static):
-        self.config, self.env, self.network = config, env, network
+    def __init__(self, options: EnvConfig, env: VecEnv | None, network: ActorCritic, static: Static):
+        self.options, self.env, self.network = options, env, network
         self.static, self.shape = static, static.shape
         self.mesh = make_mesh(static.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
         self.axis = AXIS if static.devices > 1 else None
-        one = Hyper.of(config)
-        self.layout = StateLayout(env, network, static, one, self.aggregator(one), self.mesh)
+        self.layout = StateLayout(env, network, static, self.aggregator, self.mesh)
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if static.seeds > 1 else lambda f, in_axes=0: f
         self.widths: dict[int, Any] = {}
@@ -67,9 +66,9 @@ class Engine:
         """The parameter function of one seed."""
         return staleness_weighted(hyper.optimizer(), self.static.aggregation, self.axis)
 
-    def init(self, seeds: list[int]) -> EngineState:
-        """The state before the first round, one row per seed, laid out over the mesh."""
-        return self.layout.init(seeds)
+    def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
+        """The state before the first round, one row per seed, laid out over the mesh; `hyper` are arrays `[S]`."""
+        return self.layout.init(seeds, hyper)
 
     # One round, for one seed and one device ------------------------------------------------------------------------
 
@@ -96,7 +95,7 @@ class Engine:
         samples, normalizers, episodes = prepare(
             self.network,
             hyper,
-            self.config.env,
+            self.options,
             fragment,
             state.normalizers,
             self.static.algorithm.sequences,
@@ -133,7 +132,7 @@ class Engine:
             start_key,
             self.static.steps,
             hyper.gamma,
-            self.config.env,
+            self.options,
         )
         if self.axis is not None:
             gathered = trajectory._replace(last_obs=trajectory.last_obs[None])

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import DataLoader
@@ -53,8 +54,7 @@ class StateLayout:
 
     Args:
       env, network, static: as of `stellaris_jax.engine.program.Engine`.
-      hyper: of every seed.
-      aggregator: the parameter function.
+      aggregator: the parameter function of one seed's numbers.
       mesh: the devices.
     """
 
@@ -63,25 +63,24 @@ class StateLayout:
         env: VecEnv | None,
         network: ActorCritic,
         static: Static,
-        hyper: Hyper,
-        aggregator: optax.GradientTransformationExtraArgs,
+        aggregator: Callable[[Hyper], optax.GradientTransformationExtraArgs],
         mesh: Mesh,
     ):
         self.env, self.network = env, network
         self.static, self.shape = static, static.shape
-        self.hyper, self.aggregator, self.mesh = hyper, aggregator, mesh
+        self.aggregator, self.mesh = aggregator, mesh
 
-    def init(self, seeds: list[int]) -> EngineState:
-        """The state before the first round, one row per seed, laid out over the mesh."""
+    def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
+        """The state before the first round, one row per seed, laid out over the mesh; `hyper` are arrays `[S]`."""
         # One seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
         # once can starve XLA's CPU thread pool for ever.
-        state: EngineState = jax.block_until_ready(self._init(jnp.asarray(seeds, jnp.uint32)))
+        state: EngineState = jax.block_until_ready(self._init(jnp.asarray(seeds, jnp.uint32), hyper))
         return state
 
     @cached_property
-    def _init(self) -> Callable[[jax.Array], EngineState]:
-        def init(seeds: jax.Array) -> EngineState:
-            state: EngineState = jax.lax.map(self.init_one, jax.vmap(jax.random.key)(seeds))
+    def _init(self) -> Callable[[jax.Array, Hyper], EngineState]:
+        def init(seeds: jax.Array, hyper: Hyper) -> EngineState:
+            state: EngineState = jax.lax.map(lambda x: self.init_one(*x), (jax.vmap(jax.random.key)(seeds), hyper))
             return state
 
         return jax.jit(init, out_shardings=self._shardings(self._shapes()))
@@ -90,7 +89,7 @@ class StateLayout:
         """A state where it belongs on the mesh."""
         return jax.device_put(state, self._shardings(state))
 
-    def init_one(self, key: jax.Array) -> EngineState:
+    def init_one(self, key: jax.Array, hyper: Hyper) -> EngineState:
         """The state of one seed, without its leading axis."""
         params_key, env_key, run_key = jax.random.split(key, 3)
         static, observation = self.static, self.network.observation_space
@@ -115,11 +114,11 @@ class StateLayout:
             params=params,
             version=jnp.int32(0),
             ring=versions.init(params, self.shape.ring),
-            aggregator=self.aggregator.init(params),
+            aggregator=self.aggregator(hyper).init(params),
             actor=actor,
             loader=DataLoader(fragments, order),
             normalizers=init_normalizers(observation),
-            kl_coefficient=jnp.asarray(self.hyper.kl_coefficient),
+            kl_coefficient=jnp.asarray(hyper.kl_coefficient),
             key=run_key,
             round=jnp.int32(0),
         )
@@ -135,7 +134,7 @@ class StateLayout:
 
     def _shapes(self) -> EngineState:
         keys = jax.random.split(jax.random.key(0), self.shape.seeds)
-        return jax.eval_shape(jax.vmap(self.init_one), keys)
+        return jax.eval_shape(jax.vmap(self.init_one), keys, Hyper.of(Config()).rows(self.shape.seeds))
 
     def specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)

@@ -39,7 +39,7 @@ class Members:
     def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
         self.engine, self.seeds, self.size = engine, list(seeds), engine.static.seeds
         self.hyper = hyper.rows(self.size)
-        self.states = [engine.init(block) for block in self.blocks(self.seeds)]
+        self.states = [engine.init(block, self.hyper) for block in self.blocks(self.seeds)]
         # Programs over several devices wait for each other, so no two of them may be under way.
         alone = engine.static.devices > 1 or len(self.states) == 1
         self._threads = None if alone else ThreadPoolExecutor(min(cores(), len(self.states)), "members")

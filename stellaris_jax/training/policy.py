@@ -78,5 +78,5 @@ def load_policy(run_dir: str | Path, seed: int | None = None) -> Policy:
     if seed not in trainer.seeds:
         raise ConfigError(f"seed={seed} is not in {run_dir}; accepted: {', '.join(map(str, trainer.seeds))}.")
     index = trainer.seeds.index(seed)
-    normalizers = jax.tree.map(lambda x: x[index], trainer.state.normalizers)
-    return Policy(trainer.network, trainer.state.params[index], normalizers, trainer.config)
+    params, normalizers = jax.tree.map(lambda x: x[index], trainer.members.learned)
+    return Policy(trainer.network, params, normalizers, trainer.config)

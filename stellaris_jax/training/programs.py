@@ -30,7 +30,7 @@ class Programs:
 
     def engine(self, config: Config, env: VecEnv | None, network: ActorCritic, static: Static) -> Engine:
         """The engine; see `stellaris_jax.engine.program.Engine`."""
-        return self._once(("engine", *_shape(config), static), lambda: Engine(config, env, network, static))
+        return self._once(("engine", *_shape(config), static), lambda: Engine(config.env, env, network, static))
 
     def evaluator(self, config: Config, env: VecEnv, network: ActorCritic, episodes: int) -> Evaluator:
         """What evaluates that many episodes of an environment inside the program."""

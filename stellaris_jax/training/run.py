@@ -234,7 +234,8 @@ class Session:
     def _rescue(self) -> None:
         """After an error, which is the one to be told of: save what was trained before it, if that is whole."""
         with suppress(Exception):
-            whole = (np.asarray(self.trainer.state.round) == self.trainer.round).all()
+            rounds = self.trainer.members.together(lambda state: state.round)
+            whole = (np.asarray(rounds) == self.trainer.round).all()
             if whole and self.trainer.round != self.saved:
                 self._save()
                 self.checkpoints.wait()
@@ -259,7 +260,7 @@ class Session:
 
 def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:
     """Why a run that is over has no result, in one sentence; None if it has one."""
-    rejected = np.asarray(trainer.state.aggregator.rejected).tolist()
+    rejected = np.asarray(trainer.members.together(lambda state: state.aggregator.rejected)).tolist()
     counts = list(zip(trainer.seeds, [usage.gradients for usage in trainer.usages], rejected, strict=True))
     lost = [str(seed) for seed, gradients, count in counts if 0 < gradients <= count]
     if lost:

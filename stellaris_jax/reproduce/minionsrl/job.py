@@ -102,7 +102,7 @@ class JobEnv(AutoResetEnv):
         self.cut = static.cut
         self.scales = Scales.of(config)
         network = ActorCritic(inner.observation_space, inner.action_space, config.network)
-        self.engine = Engine(config, inner, network, static)
+        self.engine = Engine(config.env, inner, network, static)
         self.observation_space = Box((FEATURES,), (-LIMIT,) * FEATURES, (LIMIT,) * FEATURES)
         self.action_space = Discrete(self.width.maximum)
         self.max_episode_steps = int(self.scales.rounds)
@@ -113,7 +113,7 @@ class JobEnv(AutoResetEnv):
         return jax.lax.map(self.reset_one, keys)
 
     def reset_one(self, key: Array) -> tuple[JobState, Array]:
-        engine = self.engine.layout.init_one(key)
+        engine = self.engine.layout.init_one(key, Hyper.of(self.config))
         zero = jnp.float32(0.0)
         state = JobState(
             engine._replace(key=jax.random.key_data(engine.key)),
