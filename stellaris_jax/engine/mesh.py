@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 
 import jax
@@ -50,8 +51,17 @@ CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDI
 """XLA's library fusions beyond single products slow the many small operations of physics by a sixth."""
 
 
+COMPILING = threading.Lock()
+"""One program at a time: the compiler has threads of its own."""
+
+
 def compile_for_backend(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compile, on CPU with `CPU_OPTIONS` where this XLA has them."""
+    with COMPILING:
+        return _compile(lowered)
+
+
+def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     if jax.default_backend() == "cpu":
         try:
             return lowered.compile(compiler_options=CPU_OPTIONS)

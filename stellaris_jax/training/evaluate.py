@@ -13,6 +13,7 @@ import numpy as np
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.mesh import COMPILING
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
 from stellaris_jax.report.statistics import mean_ci95
@@ -167,7 +168,17 @@ class Evaluator:
         def run(params: jax.Array, normalizers: Normalizers, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
             return jax.vmap(lambda p, n, k: play(env, network, config, p, n, k, episodes))(params, normalizers, keys)
 
-        self._run = jax.jit(run)
+        self._run, self._lock = jax.jit(run), threading.Lock()
+        self._programs: dict[int, jax.stages.Compiled] = {}
+
+    def _program(self, *arguments: Any) -> jax.stages.Compiled:
+        """Compiled once for every number of seeds, whichever thread asks first."""
+        seeds = len(arguments[0])
+        with self._lock:
+            if seeds not in self._programs:
+                with COMPILING:
+                    self._programs[seeds] = self._run.lower(*arguments).compile()
+            return self._programs[seeds]
 
     def over(self, members: Members, stream: int) -> Evaluation:
         """The newest policies of all seeds, executed as they are trained."""
@@ -180,7 +191,8 @@ class Evaluator:
         keys = jnp.stack([evaluation_key(seed, stream) for seed in seeds])
         # Evaluation runs on one device, whatever the mesh the state lives on.
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
-        returns, lengths = jax.device_get(self._run(params, normalizers, keys))
+        arguments = (params, normalizers, keys)
+        returns, lengths = jax.device_get(self._program(*arguments)(*arguments))
         return Evaluation(returns, lengths)
 
     def close(self) -> None:

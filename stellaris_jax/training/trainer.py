@@ -80,6 +80,7 @@ class Trainer:
         self.planner = Planner(config, self.static, self.seeds, self.source, self.accounts)
         self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
         self.counters = Counters()
+        self._probed = False
 
     # What it is made of --------------------------------------------------------------------------------------------
 
@@ -162,12 +163,13 @@ class Trainer:
         """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
         if self.compiled:
             return 0.0
-        chunk, first = self.planner.next, not self.engine.widths
+        chunk = self.planner.next
         state, hyper, example = self.members.states[0], self.members.hyper, self.source.example(self.static.seeds)
         seconds = 0.0
         for plan, width in zip(chunk.plans, chunk.widths, strict=True):
             seconds += self.engine.compile(state, hyper, plan, example, width)
-        if first and self.probe is not None:
+        if self.probe is not None and not self._probed:
+            self._probed = True
             begin = time.perf_counter()
             nothing = jnp.zeros(self.static.seeds, jnp.int32)
             jax.block_until_ready(self.probe(hyper, state, jnp.int32(0), nothing))
