@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from training import clockwork, leaves, scalable
 
-from stellaris_jax import Config, Population, Trainer, load_config
+from stellaris_jax import Config, ConfigError, Population, Trainer, load_config
 from stellaris_jax.engine import program
 from stellaris_jax.training import members
 
@@ -155,6 +155,14 @@ def test_runs_of_a_population_are_what_they_are_alone() -> None:
             np.testing.assert_array_equal(mine, theirs)
         np.testing.assert_array_equal(evaluation.returns, returns)
     population.close()
+
+
+def test_populations_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="at least one configuration"):
+        Population([])
+    monkeypatch.setattr("stellaris_jax.training.population.Trainer", None)  # nothing is made
+    with pytest.raises(ConfigError, match=r"algorithm\.gamma must be in \[0, 1\], not 2\.0"):
+        Population([small(), small().replace({"algorithm.gamma": 2.0})])
 
 
 def test_no_number_of_one_run_reaches_another() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.loading import validate
 from stellaris_jax.training.members import cores
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
@@ -28,10 +30,17 @@ class Population:
     Each run is what it would be alone, to the bit where seeds are executed apart (`engine.members`).
 
     Args:
-      configs: one for each run, which may have several seeds.
+      configs: one for each run, which may have several seeds; at least one.
+
+    Raises:
+      ConfigError: there is none, or one that cannot run; before anything is made.
     """
 
     def __init__(self, configs: Sequence[Config]):
+        if not configs:
+            raise ConfigError("A population needs at least one configuration.")
+        for config in configs:
+            validate(config)
         self.programs = Programs()
         self.trainers = [Trainer(config, programs=self.programs) for config in configs]
 
