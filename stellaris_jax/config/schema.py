@@ -164,7 +164,7 @@ def check_data(key: str, value: Any, depth: int = 0) -> None:
             raise ConfigError(f"{key} must fit into 64 bits, unlike {shown(value)}.")
     elif isinstance(value, float):
         if not abs(value) <= FLOAT32_MAX:
-            raise ConfigError(f"{key} must be finite and at most {FLOAT32_MAX:.1e}, not {shown(plain(value))}.")
+            raise ConfigError(f"{key} must be finite and at most {FLOAT32_MAX:.1e}, not {shown(value)}.")
     elif isinstance(value, str):
         check_text(key, value)
     elif isinstance(value, dict) and depth < DEEPEST:

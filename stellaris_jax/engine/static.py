@@ -90,6 +90,10 @@ class Static:
             target_interval=self.target_interval,
         )
 
+    def blocks(self, seeds: int) -> list[slice]:
+        """So many seeds, parted into those that are executed side by side."""
+        return [slice(i, i + self.seeds) for i in range(0, seeds, self.seeds)]
+
     @property
     def has_invalid(self) -> bool:
         """Whether fragments hold samples that nothing is to be learned from."""

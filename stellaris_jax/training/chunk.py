@@ -31,6 +31,7 @@ class Chunk:
         """Rounds there have been after them."""
         return self.begin + len(self.rounds)
 
+
 class Following(NamedTuple):
     """The round after a chunk, as far as it is known before that one has taught anything.
 

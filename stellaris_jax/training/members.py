@@ -37,8 +37,7 @@ class Members:
     """
 
     def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
-        self.engine, self.seeds, self.size = engine, list(seeds), engine.static.seeds
-        self.hyper = hyper.rows(self.size)
+        self.engine, self.seeds, self.hyper = engine, list(seeds), hyper.rows(engine.static.seeds)
         self.states = [engine.init(block, self.hyper) for block in self.blocks(self.seeds)]
         # Programs over several devices wait for each other, so no two of them may be under way.
         alone = engine.static.devices > 1 or len(self.states) == 1
@@ -46,18 +45,14 @@ class Members:
 
     def blocks(self, rows: Any) -> list[Any]:
         """Rows `[S, ...]` of all seeds, a list or a tree of arrays, as those of each block."""
-        parts = [slice(i, i + self.size) for i in range(0, len(self.seeds), self.size)]
+        parts = self.engine.static.blocks(len(self.seeds))
         if isinstance(rows, list):
             return [rows[part] for part in parts]
         return [jax.tree.map(lambda x, part=part: x[part], rows) for part in parts]
 
     def together(self, pick: Callable[[EngineState], T]) -> T:
         """What `pick` takes of the states, with an axis `[S]` over all seeds."""
-        parts = [pick(state) for state in self.states]
-        if len(parts) == 1:
-            return parts[0]
-        whole: T = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
-        return whole
+        return joined([pick(state) for state in self.states])
 
     @property
     def state(self) -> EngineState:
@@ -76,8 +71,8 @@ class Members:
 
     def behaviour(self, chunk: Chunk) -> jax.Array:
         """The policies `[S, P]` that the first fragment of a chunk is rolled with."""
-        parts = [policies(*pair) for pair in zip(self.states, (plan.behaviour[0] for plan in chunk.plans), strict=True)]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+        slots = (plan.behaviour[0] for plan in chunk.plans)
+        return joined([policies(*pair) for pair in zip(self.states, slots, strict=True)])
 
     def forget_episodes(self) -> None:
         """Episodes under way are gone, and so is what they had earned."""
@@ -128,6 +123,14 @@ class Members:
         """End the threads."""
         if self._threads is not None:
             self._threads.shutdown()
+
+
+def joined(parts: list[T]) -> T:
+    """Trees of arrays of several blocks as one, with an axis `[S]` over all seeds; a copy where there are several."""
+    if len(parts) == 1:
+        return parts[0]
+    whole: T = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+    return whole
 
 
 def finished(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -41,7 +41,7 @@ class Planner:
         self.config, self.static, self.seeds = config, static, seeds
         self.source, self.accounts = source, accounts
         self.shape, self.cut, self.width = static.shape, static.cut, width_of(config)
-        self.blocks = [slice(i, i + static.seeds) for i in range(0, len(seeds), static.seeds)]
+        self.blocks = static.blocks(len(seeds))
         self.total_rounds = config.rounds
         self.timelines = [Timeline.of(config, seed) for seed in seeds]
         self.scalings = [scaling_of(config) for _ in seeds]
