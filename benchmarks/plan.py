@@ -9,7 +9,6 @@ import csv
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -125,11 +124,10 @@ def plan(
 def _in_own_process(checkout: Path, job: str, seconds: float) -> Figures:
     environment = {**os.environ, "PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, str(Path(__file__).resolve()), job, str(seconds)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return figures
+    # Imported here, for as a script this file runs beside the modules of another checkout.
+    from benchmarks.throughput import in_own_process
+
+    return in_own_process(command, environment)
 
 
 def rows(table: list[Figures]) -> list[dict[str, str]]:

@@ -119,9 +119,9 @@ def measure(job: str, system: str, seed: int = 0) -> Figures:
     }
 
 
-def _in_own_process(command: list[str]) -> Figures:
+def in_own_process(command: list[str], environment: dict[str, str] | None = None) -> Figures:
     """Run a command whose last line of output is one JSON object. A ConfigError there is one here."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 2 and done.stderr.startswith("error: "):
         raise ConfigError(done.stderr.removeprefix("error: ").strip())
     if done.returncode != 0:
@@ -148,7 +148,7 @@ def throughput(
         runs: dict[str, list[Figures]] = {name: [] for name in commands}
         for repeat in range(repeats):
             for name, command in commands.items():
-                figures = _in_own_process([*command, "--seed", str(repeat)])
+                figures = in_own_process([*command, "--seed", str(repeat)])
                 runs[name].append(figures)
                 speed, reached = figures["steps_per_second"], figures["return_mean"]
                 note(f"{job} {name} seed {repeat}: {speed:,.0f} steps/s, return {significant(reached)}")

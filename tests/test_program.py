@@ -208,7 +208,7 @@ def test_what_a_measurement_in_another_process_refuses() -> None:
     """Its sentence is ours, instead of a traceback around it."""
     command = [sys.executable, str(SCRIPTS / "benchmark.py"), "measure", "cartpole_small", "central", "--seed", "-1"]
     with pytest.raises(ConfigError, match=r"^argument --seed: must be an integer of at least 0, not '-1'$"):
-        benchmark._in_own_process(command)
+        benchmark.in_own_process(command)
 
 
 @pytest.mark.parametrize("command", ["train.py engine.devices=4", "train.py -m engine.devices=1,4"])
