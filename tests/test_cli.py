@@ -17,8 +17,8 @@ from stellaris_jax.training.loading import load_config
 def test_sweep_file_expands_to_its_grid() -> None:
     systems = ["allreduce", "async", "softsync", "ssp", "stellaris"]
     points = load_sweep(["sweep=staleness"]).points
-    assert [point[:2] for point in points] == [[f"system={s}", f"seed={i}"] for s in systems for i in (0, 1)]
-    assert [load_config(point).system.name for point in points[::2]] == systems
+    assert points == [[f"system={system}", "num_seeds=5", "sweep=staleness"] for system in systems]
+    assert [load_config(point).system.name for point in points] == systems
 
 
 def test_command_line_replaces_keys_of_the_sweep_file() -> None:
@@ -50,14 +50,15 @@ def test_dummy_sweep_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert Path.cwd() == tmp_path and Path(config.run.dir).is_dir()
         seen.append(config)
 
-    cli.main(["-m", "sweep=staleness", "env=gymnax/Acrobot-v1", "env.kwargs.max_steps_in_episode=9"], task)
+    acrobot = ["env=gymnax/Acrobot-v1", "env.kwargs.max_steps_in_episode=9"]
+    cli.main(["-m", "sweep=staleness", *acrobot, "seed=0,1"], task)
     assert len({(config.system.name, config.seed) for config in seen}) == len(seen) == 10
     assert all(config.env.kwargs == {"max_steps_in_episode": 9} for config in seen)
     (folder,) = reported
     assert folder.parent == Path("runs/sweeps") and folder.name.endswith("-staleness")
     assert [Path(config.run.dir) for config in seen] == [folder / str(i) for i in range(10)]
     written = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
-    assert written == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "multirun.yaml"]
+    assert written == sorted([str(i) for i in range(10)] + [f"{i}/config.yaml" for i in range(10)] + ["sweep.yaml"])
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
@@ -74,10 +75,10 @@ def test_sweep_survives_a_point_that_fails(
         if config.seed == 1:
             raise FloatingPointError("diverged")
 
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(FloatingPointError, match="diverged"):
         cli.main(["--multirun", "seed=0,1,2", "hydra.sweep.dir=mine"], task)
-    assert stopped.value.code == 1 and seen == [0, 1, 2] and reported == [Path("mine")]
-    assert "diverged" in capsys.readouterr().err
+    assert seen == [0, 1, 2] and reported == [Path("mine")]
+    assert "error: point 1 failed: FloatingPointError: diverged" in capsys.readouterr().err
 
 
 def test_single_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,10 @@ def test_config_error_of_the_task_is_one_line(
 
     with pytest.raises(SystemExit) as stopped:
         cli.main(argv, task)
-    assert stopped.value.code == 2 and capsys.readouterr().err == "error: run.dir=x holds a run.\n"
+    error = "error: run.dir=x holds a run.\n"
+    swept = "-m" in argv
+    assert stopped.value.code == 2 - swept
+    assert capsys.readouterr().err == error + swept * "error: 1 of 1 points have no result: 0.\n"
 
 
 def test_help_explains_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -219,19 +219,19 @@ def test_sweep_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert rows[1]["return_mean"] == rows[1]["cost_usd"] == ""
 
     table = (sweep / "table.md").read_text()
-    assert "| stellaris | 0.9 | failed | 0 |" in table
+    assert "| stellaris | 0.9 | no result | 0 |" in table
     assert f"| stellaris | 0.96 | {expected.mean():.0f} ({expected.min():.1f} to {expected.max():.0f}) ? | 4 |" in table
     assert f"fewer than {FEWEST} seeds" in table
-    assert "Failed points: 2, 4." in table
+    assert "Points without a result: 2, 4." in table
     assert_picture(sweep / "curves.png", width=1200)
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("table.md", "table.csv", "curves.png", "Failed points: 2, 4"))
+    assert all(name in shown for name in ("table.md", "table.csv", "curves.png", "Points without a result: 2, 4"))
 
 
 def test_sweep_in_which_everything_failed(tmp_path: Path) -> None:
     make_run(tmp_path / "0", finished=False)
     report(tmp_path)
-    assert "| stellaris | failed |" in (tmp_path / "table.md").read_text()
+    assert "| stellaris | no result |" in (tmp_path / "table.md").read_text()
     assert not (tmp_path / "curves.png").exists()
 
 

@@ -11,17 +11,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
-
 from stellaris_jax.cli import program
-from stellaris_jax.config.commands import as_override, localised
-from stellaris_jax.config.compose import GROUPS, PRIMARY, choices, compose_config, load_sweep, shipped_configs
+from stellaris_jax.cli.sweep import sweep
+from stellaris_jax.config.commands import localised
+from stellaris_jax.config.compose import GROUPS, SWEEP_SEEDS, choices, compose_config, load_sweep
 from stellaris_jax.config.options import PLACES, Option, options_of
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config, knobs, sections
-from stellaris_jax.training.loading import checked, load_config
+from stellaris_jax.training.loading import load_config
 
 WIDTH = 120
 """Columns of the help, at most, and where it does not go to a terminal."""
@@ -30,11 +27,17 @@ NARROW = 80
 COMMANDS = {
     "stellaris-jax train [group=choice] [key=value] ...": "one run",
     "stellaris-jax train -m [sweep=choice] [key=a,b,c] ...": "a sweep: one run per combination",
+    "stellaris-jax train -m resume=DIR": "go on with a sweep that was stopped",
 }
 OPTIONS = {
     "-h, --help": "this text; with overrides, the values they lead to",
     "-m, --multirun": "sweep over every key with several values",
     "--config-dir DIR": "a directory laid out like configs/, with further choices",
+}
+SWEEPS = {
+    "sweep.together=true": "of a sweep: train its points beside each other, sharing programs; true or false",
+    "hydra.sweep.dir=DIR": "of a sweep: its directory, instead of one below runs/sweeps",
+    f"num_seeds={SWEEP_SEEDS}": "of a sweep that says nothing of seeds: runs of every point, with seeds from 0 on",
 }
 EXAMPLES = """\
 stellaris-jax train env=gymnax/acrobot num_seeds=8
@@ -58,8 +61,7 @@ def main(argv: Sequence[str] | None = None, task: Callable[[Config], Any] = trai
 
     Args:
       argv: the arguments; those of the process by default.
-      task: trains one configuration. In a sweep it is called once per point, with `run.dir` inside the sweep's
-        directory unless the command line sets it.
+      task: trains one configuration. Another than `train` is called for the points of a sweep one by one.
 
     It ends as `stellaris_jax.cli.program.run` says; a ConfigError before anything has run, if it can be known by then.
     In a sweep a RunError is told once its other points are done. The report of a sweep is written when its last point
@@ -80,7 +82,7 @@ def _main(task: Callable[[Config], Any], argv: Sequence[str]) -> None:
     if args.help:
         print(help_text(compose_config(overrides, args.config_dir), args.config_dir))
     elif args.multirun:
-        _sweep(task, overrides, args.config_dir)
+        sweep(None if task is train else task, overrides, args.config_dir)
     else:
         _single(task, overrides, args.config_dir)
 
@@ -90,6 +92,7 @@ def help_text(config: Config, config_dir: str | Path | None = None) -> str:
     width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
     lines = [line for head, about in COMMANDS.items() for line in _row(localised(head), about, 62, width)]
     lines += [line for head, about in OPTIONS.items() for line in _row(head, about, 23, width)]
+    lines += [line for head, about in SWEEPS.items() for line in _row(head, about, 23, width)]
     lines += ["", "GROUPS (files below configs/)"]
     for group in GROUPS:
         others = "; or any other environment of a suite, as in env=brax/ant" if group == "env" else ""
@@ -156,58 +159,3 @@ def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str
         if len(sweep.points) > 1:
             raise ConfigError(f"This is a sweep over {len(sweep.points)} points; add -m to run them all.")
     task(load_config(overrides, config_dir))
-
-
-def _sweep(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
-    """Check every point, then let Hydra launch them one after the other, and report."""
-    sweep = load_sweep(overrides, config_dir)
-    named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
-    points = [compose_config(point, config_dir) for point in sweep.points]
-    # All points run in this process, and JAX starts but once.
-    from stellaris_jax.engine.mesh import emulate
-
-    emulate(max(config.engine.devices for config in points))
-    for config in points:
-        checked(config)
-    failed: list[str] = []
-
-    def run_point(_: DictConfig) -> Any:
-        job = HydraConfig.get()
-        config = load_config(job.overrides.task, config_dir)
-        config = config.replace({"run.dir": config.run.dir or str(Path(job.sweep.dir) / job.sweep.subdir)})
-
-        def run_task() -> None:
-            print(f"point {job.job.num + 1} of {len(sweep.points)}: {' '.join(job.overrides.task)}", flush=True)
-            try:
-                task(config)
-            except RunError as error:
-                print(f"error: {error}", file=sys.stderr)
-                failed.append(str(job.job.num))
-
-        program.ended(run_task)  # Hydra would turn what ends a program into a traceback, and go on
-
-    app = hydra.main(config_path=str(shipped_configs()), config_name=PRIMARY, version_base="1.3")(run_point)
-    # Another sweep may have begun in the same second.
-    directory = sweep.directory if named else _reserved(sweep.directory)
-    arguments = sys.argv
-    sys.argv = [arguments[0], "--multirun", *sweep.overrides, as_override("hydra.sweep.dir", directory)]
-    try:
-        app()
-    finally:
-        sys.argv = arguments
-        if any(directory.glob("[0-9]*")):
-            from stellaris_jax.report.sweep import report
-
-            report(directory)
-    if failed:
-        raise RunError(f"{len(failed)} of {len(sweep.points)} points have no result: {', '.join(failed)}.")
-
-
-def _reserved(directory: Path) -> Path:
-    from stellaris_jax.training.rundir import reason, reserve
-
-    try:
-        return reserve(directory)
-    except OSError as error:
-        advice = "hydra.sweep.dir=PATH names another place"
-        raise ConfigError(f"{directory} cannot be made: {reason(error)}; {advice}.") from None

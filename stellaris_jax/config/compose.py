@@ -50,11 +50,15 @@ RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run
 
 PRIMARY = "train"
 
+SWEEP_SEEDS = 5
+"""Seeds of every point of a sweep, unless it says otherwise: the fewest that an interval is drawn for."""
+
 MOST_POINTS = 10_000
 """Points of a sweep."""
 
 LONGEST_LINE = 100_000
 """Characters of an override; Hydra reads a million in minutes."""
+
 
 def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
     """Compose a configuration whose keys and types are right; what they mean may not be (see `load_config`).
@@ -66,53 +70,97 @@ def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None 
     Raises:
       ConfigError: one sentence.
     """
+    return compose_configs([overrides], config_dir)[0]
+
+
+def compose_configs(points: Sequence[Sequence[str]], config_dir: str | Path | None = None) -> list[Config]:
+    """Compose several configurations, each as `compose_config` does."""
     with _composer(config_dir) as hydra:
-        parsed = hydra.parse(overrides)
-        for override in parsed:
-            if override.is_sweep_override():
-                raise ConfigError(
-                    f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
-                )
-        resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
-        if resumed:
-            return _resumed(resumed[-1], parsed)
-        config = typed(hydra.compose(parsed))
-        keys = {key for override in parsed for key in _leaves(override.key_or_group, override.value())}
-        check_given(config, keys)
-        for section in ("system", "scaling"):
-            rule, name = f"{section}.rule", f"{section}.name"
-            if rule in keys and name not in keys:  # then it need not be what its preset is called
-                preset = hydra.compose([o for o in parsed if o.key_or_group != rule])
-                if preset[section].rule != (own := attrgetter(rule)(config)):
-                    config = config.replace({name: f"rule {own}"})
-        return config
+        return [_composed(hydra, overrides) for overrides in points]
+
+
+def _composed(hydra: _Composer, overrides: Sequence[str]) -> Config:
+    parsed = hydra.parse(overrides)
+    for override in parsed:
+        if override.is_sweep_override():
+            raise ConfigError(
+                f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
+            )
+    resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
+    if resumed:
+        return _resumed(resumed[-1], parsed)
+    config = typed(hydra.compose(parsed))
+    keys = {key for override in parsed for key in _leaves(override.key_or_group, override.value())}
+    check_given(config, keys)
+    for section in ("system", "scaling"):
+        rule, name = f"{section}.rule", f"{section}.name"
+        if rule in keys and name not in keys:  # then it need not be what its preset is called
+            preset = hydra.compose([o for o in parsed if o.key_or_group != rule])
+            if preset[section].rule != (own := attrgetter(rule)(config)):
+                config = config.replace({name: f"rule {own}"})
+    return config
 
 
 class Sweep(NamedTuple):
-    """What a multirun goes through: its overrides with those of the sweep file among them, the override list of every
-    point (a single one where nothing is swept), and its directory."""
+    """What a multirun goes through.
+
+    overrides: its own, with those of the sweep file among them.
+    points: the overrides of every point; a single one where nothing is swept, and none where a sweep goes on.
+    directory: where it lies, or is to lie.
+    resumed: it goes on.
+    together: its points are trained beside each other and share programs.
+    """
 
     overrides: list[str]
     points: list[list[str]]
     directory: Path
+    resumed: bool = False
+    together: bool = True
 
 
 def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
     """Expand what is swept, on the command line (`seed=0,1,2`) and in the chosen file of group `sweep`.
 
-    A key given on the command line replaces that of the file. Raises ConfigError.
+    A key given on the command line replaces that of the file. A sweep that says nothing of seeds has SWEEP_SEEDS of
+    every point. Raises ConfigError.
     """
     with _composer(config_dir) as hydra:
-        given = hydra.parse(overrides)
+        own = [line for line in overrides if line.lstrip("+").startswith("sweep.")]
+        together = _together(own)
+        given = hydra.parse([line for line in overrides if line not in own])
         keys = {o.key_or_group for o in given}
+        if "resume" in keys:
+            if any(o.is_sweep_override() for o in given):
+                raise ConfigError("The points of a sweep that is resumed are those it has; nothing can be swept over.")
+            place = [str(o.value()) for o in given if o.key_or_group == "resume"][-1]
+            others = [_line(o) for o in given if o.key_or_group != "resume"]
+            return Sweep(others, [], Path(place), resumed=True, together=together)
+        if "run.dir" in keys:
+            raise ConfigError("run.dir is not possible with -m: points lie in the directory of their sweep.")
         chosen = [o for o in given if o.key_or_group == "sweep" or o.is_hydra_override()]
         node = hydra.compose(chosen, hydra=True).hydra
         params = {key: value for key, value in (node.sweeper.params or {}).items() if key not in keys}
+        if not {"seed", "num_seeds"} & {*keys, *params}:
+            params["num_seeds"] = SWEEP_SEEDS
         merged = hydra.parse([f"{key}={value}" for key, value in params.items()]) + given
         points = list(itertools.islice(itertools.product(*(_values(o) for o in merged)), MOST_POINTS + 1))
         if len(points) > MOST_POINTS:
             raise ConfigError(f"This sweep has more than {MOST_POINTS} points; sweep over fewer values.")
-        return Sweep(hydra.search + [_line(o) for o in merged], [list(point) for point in points], Path(node.sweep.dir))
+        lines = [_line(o) for o in merged]
+        return Sweep(lines, [list(point) for point in points], Path(node.sweep.dir), together=together)
+
+
+def _together(lines: Sequence[str]) -> bool:
+    """What settings of the sweep itself say; there is but one."""
+    together = True
+    for line in lines:
+        key, _, value = line.lstrip("+").partition("=")
+        if key != "sweep.together":
+            raise unknown_key(key)
+        if value.lower() not in ("true", "false"):
+            raise ConfigError(f"sweep.together must be true or false, not {shown(value)}.")
+        together = value.lower() == "true"
+    return together
 
 
 def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
@@ -219,6 +267,8 @@ class _Composer:
         elif key in sections():
             if not isinstance(override.value(), dict):
                 raise no_value(key)
+        elif key == "sweep.together":
+            raise ConfigError(f"{key} is for sweeps; add -m.")
         elif _knob_of(key) is None:
             raise unknown_key(key)
 
@@ -322,6 +372,8 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     if not directory:
         raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
     path = Path(directory) / "config.yaml"
+    if os.path.isfile(path.with_name("sweep.yaml")):
+        raise ConfigError(f"resume={directory} holds a sweep; add -m to go on with it.")
     if not os.path.isfile(path):  # nor where the path is too long to be one
         raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
     stored = from_yaml(path)

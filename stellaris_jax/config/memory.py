@@ -74,3 +74,8 @@ def _check(parts: dict[Part, int], there_is: float, kind: str) -> None:
 
 def _gib(size: float) -> str:
     return f"{size / GIB:.3g} GiB"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

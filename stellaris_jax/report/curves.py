@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -32,6 +33,8 @@ WIDTH, LINE = 10, 110
 """Inches that a figure is wide, and characters of a line of text that are no wider."""
 MOST_POINTS = 250
 FORMATS = (".png", ".pdf", ".svg")
+DRAWING = threading.Lock()
+"""Held while a run is drawn: several runs may end at once, and matplotlib is for one thread."""
 
 
 def plot_run(run_dir: Path, path: Path | None = None) -> Path:
@@ -39,7 +42,9 @@ def plot_run(run_dir: Path, path: Path | None = None) -> Path:
 
     Raises ConfigError where the directory holds no metrics.
     """
-    return save(run_figure(_with_records(run_dir)), path or Path(run_dir) / "curve.png")
+    run = _with_records(run_dir)
+    with DRAWING:
+        return save(run_figure(run), path or Path(run_dir) / "curve.png")
 
 
 def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Path:

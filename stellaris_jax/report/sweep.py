@@ -36,8 +36,9 @@ def report(sweep_dir: Path, threshold: float | None = None) -> None:
     """Writes `table.md`, `table.csv` and `curves.png` into a sweep directory and prints the table.
 
     The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed
-    are one row. A point without a summary has failed; it is listed and left out of means and curves. A point that
-    repeats another, as one does that is swept over an option its rule does not have, is left out: it is no other seed.
+    are one row. A point without a summary has failed, or is not over; it is listed and left out of means and curves.
+    A point that repeats another, as one does that is swept over an option its rule does not have, is left out: it is no
+    other seed.
 
     Args:
       sweep_dir: the directory.
@@ -71,7 +72,7 @@ def report(sweep_dir: Path, threshold: float | None = None) -> None:
     if any(row.mark for row in judgement):
         console.print(Text(LEGEND[1]))
     if failed:
-        console.print(Text(f"Failed points: {', '.join(failed)}", style="red"))
+        console.print(Text(f"Points without a result: {', '.join(failed)}", style="red"))
     for path in written:
         console.print(Text(str(path)), soft_wrap=True)
 
@@ -133,7 +134,7 @@ def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[st
         }
     return {
         **headings(row.group),
-        "return": "failed" if failed else f"{result} {SIGNS.get(row.mark, '')}".strip(),
+        "return": "no result" if failed else f"{result} {SIGNS.get(row.mark, '')}".strip(),
         "seeds": str(values["seeds"]),
         "IQM": significant(values["return_iqm"]),
         "area": significant(values["area"]),
@@ -161,7 +162,7 @@ def _markdown(name: str, cells: list[dict[str, str]], failed: list[str], curves:
         lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
         lines += ["", "\n\n".join(LEGEND)]
     if failed:
-        lines += ["", f"Failed points: {', '.join(failed)}."]
+        lines += ["", f"Points without a result: {', '.join(failed)}."]
     if curves:
         lines += ["", "![Return against env steps, simulated seconds and dollars](curves.png)"]
     return "\n".join(lines) + "\n"

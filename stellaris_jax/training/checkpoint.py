@@ -10,6 +10,7 @@ import math
 import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +36,11 @@ class CheckpointError(RunError):
 
 def _is_key(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+ORBAX = threading.Lock()
+"""Held while Orbax is called: what it counts and waits for is one for the process, and two threads that save at once
+wait for each other for ever."""
 
 
 def _leaves(state: Any) -> list[Any]:
@@ -116,7 +122,8 @@ class Checkpoints:
             logging.getLogger(name).addFilter(_is_news)
         if not isinstance(sys.unraisablehook, _DeafToAsyncio):
             sys.unraisablehook = _DeafToAsyncio(sys.unraisablehook)
-        self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
+        with ORBAX:
+            self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
         self.actions = ActionLog(self.directory.with_name("actions.bin"))
 
     def rounds(self) -> list[int]:
@@ -158,7 +165,8 @@ class Checkpoints:
     @contextmanager
     def _told(self, round_: int) -> Iterator[None]:
         try:
-            yield
+            with ORBAX:
+                yield
         except Exception as error:  # whatever the writer raises, in whichever of its threads
             place = f"round {round_} could not be saved in {self.directory}"
             raise CheckpointError(f"{place} ({_reason(error)}).") from error
@@ -201,7 +209,8 @@ class Checkpoints:
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()
         )
-        restored = self._manager.restore(round_, args=arguments)
+        with ORBAX:
+            restored = self._manager.restore(round_, args=arguments)
         leaves, document = restored["state"], restored["host"]
         if digest(leaves, document["host"]) != document["digest"]:
             raise ValueError("its contents do not match their fingerprint")
@@ -212,7 +221,7 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            with suppress(Exception):  # told of by `wait` already
+            with suppress(Exception), ORBAX:  # told of by `wait` already
                 self._manager.close()
 
 

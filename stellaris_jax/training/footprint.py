@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.memory import Part, check_fits
+from stellaris_jax.config.memory import Part, check_fits, cores, of_device, of_host
 from stellaris_jax.config.options import value_of
 from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
@@ -18,6 +18,9 @@ from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
 from stellaris_jax.registry import register
 
+SPARE = 0.5
+"""Share of the memory there is that runs beside each other may need at least: what compilers and libraries add to it,
+nobody knows beforehand."""
 WORD = 4
 """Bytes of a number on a device."""
 OBJECT = 64
@@ -46,10 +49,31 @@ def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: Acto
     Without its environment and network, only what is certain without them is counted: enough to make them.
     """
     if env is None or network is None:
-        hidden = config.network.hidden
-        check_fits(parts(config, Sizes(parameters=sum(a * b for a, b in pairwise([1, *hidden])))))
+        check_fits(parts(config, _least(config)))
     else:
         check_fits(parts(config, _sizes(env, network)))
+
+
+def _least(config: Config) -> Sizes:
+    """What is certain without the environment and the network."""
+    return Sizes(parameters=sum(a * b for a, b in pairwise([1, *config.network.hidden])))
+
+
+def beside(configs: Sequence[Config]) -> int:
+    """How many of these runs can be under way beside each other: one per core, as far as there is memory for them.
+
+    Engines over several devices are executed one at a time.
+    """
+    if any(config.engine.devices > 1 for config in configs):
+        return 1
+    device = jax.local_devices()[0]
+    whole = [list(parts(config, _least(config))) for config in configs]
+    host = max((sum(part.host for part in needed) for needed in whole), default=0)
+    inside = max((sum(part.device for part in needed) for needed in whole), default=0)
+    there_are = [of_host() / max(1, host + inside if device.platform == "cpu" else host)]
+    if device.platform != "cpu":
+        there_are.append(of_device(device) / max(1, inside))
+    return max(1, min(cores(), int(SPARE * min(there_are))))
 
 
 def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:

@@ -7,9 +7,9 @@ A member that is executed apart is the same to the bit whatever runs beside it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, TypeVar
 
 import jax
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.config.memory import cores
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Fragment, Normalizers
 from stellaris_jax.engine.state import EngineState, policies
@@ -41,7 +42,7 @@ class Members:
         self.states = [engine.init(block, self.hyper) for block in self.blocks(self.seeds)]
         # Programs over several devices wait for each other, so no two of them may be under way.
         alone = engine.static.devices > 1 or len(self.states) == 1
-        self._threads = None if alone else ThreadPoolExecutor(min(cores(), len(self.states)), "members")
+        self._threads = None if alone else threads()
 
     def blocks(self, rows: Any) -> list[Any]:
         """Rows `[S, ...]` of all seeds, a list or a tree of arrays, as those of each block."""
@@ -119,11 +120,6 @@ class Members:
         """What a function returns for the state of each block, and the block's element of each of `rows`."""
         return list((map if self._threads is None else self._threads.map)(function, self.states, *rows))
 
-    def close(self) -> None:
-        """End the threads."""
-        if self._threads is not None:
-            self._threads.shutdown()
-
 
 def joined(parts: list[T]) -> T:
     """Trees of arrays of several blocks as one, with an axis `[S]` over all seeds; a copy where there are several."""
@@ -138,6 +134,7 @@ def finished(function: Callable[..., Any], *arguments: Any) -> Any:
     return jax.block_until_ready(function(*arguments))
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+@cache
+def threads() -> ThreadPoolExecutor:
+    """Those that execute members, of whichever runs: as many as there are cores."""
+    return ThreadPoolExecutor(cores(), "members")

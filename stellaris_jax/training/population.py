@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.loading import validate
-from stellaris_jax.training.members import cores
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.trainer import Trainer

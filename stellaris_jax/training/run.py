@@ -32,6 +32,7 @@ from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_ove
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.loading import validate
+from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.rundir import run_directory, writing
 from stellaris_jax.training.signals import Abandoned, Signals
@@ -82,22 +83,45 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         is not finite: then `summary.json` says so too, under "failure".
     """
     validate(config)
-    if config.engine.compile_cache:
-        enable_compile_cache()
     title = f"{config.system.name} · {config.algorithm.name} · {config.env.name}"
     with ExitStack() as stack:
         run_dir = stack.enter_context(run_directory(config))
+        display = stack.enter_context(closing(make_display(Console(), title, config.rounds, config.run.progress)))
+        signals = stack.enter_context(Signals(display.note, display.leave))
+        return train_within(run_dir, config, display, signals, Programs(), callbacks)
+
+
+def train_within(
+    run_dir: Path,
+    config: Config,
+    display: Display,
+    signals: Signals,
+    programs: Programs,
+    callbacks: Sequence[Callback] = (),
+) -> dict[str, Any]:
+    """Train as configured; see `train`.
+
+    Args:
+      run_dir: the run's directory, which this process holds (`run_directory`).
+      config: what to train, which can run.
+      display: shows the run.
+      signals: stop it.
+      programs: those of other runs of this process.
+      callbacks: those beside `config.run.callbacks`.
+    """
+    if config.engine.compile_cache:
+        enable_compile_cache()
+    with ExitStack() as stack:
+        begun = bool(config.resume) and any((run_dir / name).exists() for name in ("metrics.jsonl", "checkpoints"))
         if config.resume:
             _refuse_lost_checkpoints(run_dir)
-        display = stack.enter_context(closing(make_display(Console(), title, config.rounds, config.run.progress)))
-        signals = stack.enter_context(Signals(display.note, display.close))
         display.working(f"building {config.env.name} and the network")
         with signals.during("the environment and the network to be built", transient=True):
-            trainer = stack.enter_context(closing(Trainer(config, signals.stopping)))
+            trainer = stack.enter_context(closing(Trainer(config, signals.stopping, programs)))
         with writing(run_dir):
             checkpoints = stack.enter_context(closing(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep)))
         resumed = None
-        if config.resume:
+        if begun:
             with signals.during("the checkpoint to be read", transient=True):
                 resumed = _resume(trainer, checkpoints, display.note)
         with writing(run_dir):
@@ -132,8 +156,7 @@ class Session:
     ended: bool = False  # by a callback
 
     def __post_init__(self) -> None:
-        self.saved = self.trainer.round
-        self.signals.leave = self._leave
+        self._saved_at(self.trainer.round)
         self.evaluation_rounds = set(self.trainer.evaluation_rounds)
         self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
         for record in self.telemetry.evaluations:
@@ -152,26 +175,26 @@ class Session:
         except EnvStalled:
             self._rescue()
             if not self.signals.caught:
-                self._leave()
+                self.display.leave()
                 raise
         except (Exception, SystemExit):
             self._rescue()
             with suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads any more
-                self._leave()
+                self.display.leave()
             raise
         except Abandoned:
-            self._leave()
+            self.display.leave()
             raise
         if not self.signals.caught:
             return evaluation
-        self._leave()
+        self.display.leave()
         raise Interrupted(self.signals.caught[0], self.run_dir)
 
-    def _leave(self) -> None:
-        """Tell how to go on with a run that is stopped, and end the display."""
-        state = f"round {self.saved} is saved" if self.saved else "nothing has been saved yet"
-        self.display.note(f"stopped; {state}; continue with: {resume_command(self.run_dir)}")
-        self.display.close()
+    def _saved_at(self, number: int) -> None:
+        """Take note that everything up to a round is on disk."""
+        self.saved = number
+        state = f"round {number} is saved" if number else "nothing has been saved yet"
+        self.display.farewell = f"stopped; {state}; continue with: {resume_command(self.run_dir)}"
 
     def _train(self) -> Evaluation | None:
         trainer, stopping = self.trainer, self.signals.stopping
@@ -210,13 +233,13 @@ class Session:
         self.display.working(f"compiling {self.trainer.about_chunk}")
         with self.signals.during("the compiler", transient=self.trainer.round == self.saved):
             seconds = self.trainer.compile()
-        self.display.note(f"compiled in {seconds:.1f} s")
+        self.display.worked(f"compiled in {seconds:.1f} s")
 
     def _save(self) -> None:
         with writing(self.run_dir):
             self.telemetry.flush()
             self.trainer.save(self.checkpoints)
-        self.saved = self.trainer.round
+        self._saved_at(self.trainer.round)
 
     def _evaluate(self) -> Evaluation:
         """Evaluate the policy, of a round that is on disk whatever becomes of it."""

@@ -34,7 +34,8 @@ class Signals:
     So a thread of our own is woken by them. It tells what is being waited for, and ends the process where the main
     thread does not get to: after a second signal, and after a SIGTERM while only `transient` work is under way.
 
-    Outside the main thread nothing is caught: whoever runs that has the signals.
+    Outside the main thread nothing is caught: whoever runs that has the signals. Threads that work for one program
+    share one of these, which waits for what each of them has under way.
 
     Args:
       tell: shows a message; called from the thread.
@@ -45,19 +46,23 @@ class Signals:
         self.tell, self.leave = tell, leave
         self.stopping = threading.Event()
         self.caught: list[int] = []
-        self._work, self._transient = "what is under way", False
+        self._work: dict[int, tuple[str, bool]] = {}  # of each thread
         self._handled = 0
         self._previous: dict[signal.Signals, Any] = {}
 
     @contextmanager
     def during(self, work: str, transient: bool = False) -> Iterator[None]:
         """Name what is under way; `transient` work is of no use to anybody once it has been given up."""
-        before = self._work, self._transient
-        self._work, self._transient = work, transient
+        thread = threading.get_ident()
+        before = self._work.get(thread)
+        self._work[thread] = work, transient
         try:
             yield
         finally:
-            self._work, self._transient = before
+            if before is None:
+                del self._work[thread]
+            else:
+                self._work[thread] = before
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
@@ -109,10 +114,12 @@ class Signals:
 
     def _note(self, signum: signal.Signals) -> bool:
         """Take note of the first signal; whether the process is to end soon whatever happens."""
-        impatient = self._transient and signum == signal.SIGTERM
+        under_way = list(self._work.values()) or [("what is under way", False)]
+        impatient = signum == signal.SIGTERM and all(transient for _, transient in under_way)
         limit = f" for at most {PATIENCE_SECONDS:.0f} s" if impatient else ""
+        work = "; and for ".join(dict.fromkeys(text for text, _ in under_way))
         self.stopping.set()
-        self.tell(f"{signum.name}: waiting{limit} for {self._work}; a second signal ends the run at once")
+        self.tell(f"{signum.name}: waiting{limit} for {work}; a second signal ends the run at once")
         return impatient
 
     def _end(self) -> None:

@@ -61,9 +61,7 @@ class Trainer:
       programs: those of other runs, to be used as far as they fit; new ones by default.
     """
 
-    def __init__(
-        self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None
-    ):
+    def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
         validate(config)
         self.programs = programs = programs or Programs()
         self.config = config
@@ -229,9 +227,8 @@ class Trainer:
         return np.concatenate(values).tolist()
 
     def close(self) -> None:
-        """Stop the actors of host environments, and the threads that execute seeds."""
+        """Stop the actors of host environments."""
         self.source.close()
-        self.members.close()
 
     def run(self, rounds: int | None = None) -> list[Record]:
         """Train `rounds` more rounds (rounded up to chunks), or to the end; returns all records."""

@@ -16,7 +16,6 @@ from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.jsonl import MetricsLog, plain
 from stellaris_jax.report.telemetry.logger import Logger
 from stellaris_jax.report.telemetry.progress import Display
-from stellaris_jax.report.telemetry.summary import print_summary
 
 
 class Telemetry:
@@ -70,11 +69,11 @@ class Telemetry:
         self._display.note(text)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Closes everything and prints the final table."""
+        """Closes everything and shows the final table."""
         for logger in self._loggers:
             logger.summary(plain(summary))
         self.close()
-        print_summary(self._display.console, plain(summary), self._run_dir)
+        self._display.finished(plain(summary), self._run_dir)
 
     def close(self) -> None:
         """Ends the display and closes the files; a second call does nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -26,6 +27,7 @@ from stellaris_jax.report.telemetry.format import (
     significant,
     sparkline,
 )
+from stellaris_jax.report.telemetry.summary import print_summary
 
 REFRESH_PER_SECOND = 2
 LINE_EVERY_SECONDS = 10.0
@@ -46,6 +48,7 @@ class Display:
         self.latest: dict[str, Any] = {}
         self.evaluations: list[dict[str, Any]] = []
         self.work = ("", self.started)
+        self.farewell = ""
         self._first_arrival: tuple[float, int] | None = None
         self._last_arrival = (self.started, 0)
 
@@ -67,12 +70,27 @@ class Display:
         """Shows what is under way, before it is begun, where it may take minutes without a record."""
         self.work = (text, time.monotonic())
 
+    def worked(self, text: str) -> None:
+        """Shows what came of what was under way."""
+        self.note(text)
+
     def note(self, text: str) -> None:
         """Shows a message once."""
         self.console.print(Text(text), soft_wrap=True)
 
+    def finished(self, summary: dict[str, Any], run_dir: Path) -> None:
+        """Ends the display with the final table, the run directory and what to do with it."""
+        self.close()
+        print_summary(self.console, summary, run_dir)
+
     def close(self) -> None:
         """Ends the display; a second call does nothing."""
+
+    def leave(self) -> None:
+        """Ends the display of a run that is stopped, telling how to go on with it."""
+        if self.farewell:
+            self.note(self.farewell)
+        self.close()
 
     def seconds_left(self) -> float | None:
         """Real seconds to the last round at the pace so far; None until two calls have set a pace."""

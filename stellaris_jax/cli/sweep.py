@@ -1,0 +1,105 @@
+"""`stellaris-jax train -m`: a sweep, new or going on, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stellaris_jax.cli import program
+from stellaris_jax.config.commands import as_override
+from stellaris_jax.config.compose import Sweep, compose_configs, load_sweep
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.training.loading import checked
+
+if TYPE_CHECKING:
+    from stellaris_jax.training.sweep import Outcome
+
+
+def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config_dir: str | None) -> None:
+    """Check every point, then train them, and report.
+
+    Args:
+      task: trains one point; without it they are trained beside each other unless `sweep.together=false` is among the
+        overrides.
+      overrides: the command line's.
+      config_dir: a directory with further choices.
+
+    Raises:
+      ConfigError: before anything has run, if it can be known by then.
+      RunError: points have no result; once the others are done.
+    """
+    asked = load_sweep(overrides, config_dir)
+    configs = _resumed(asked, config_dir) if asked.resumed else compose_configs(asked.points, config_dir)
+    # All points run in this process, and JAX starts but once.
+    from stellaris_jax.engine.mesh import emulate
+
+    emulate(max(config.engine.devices for config in configs))
+    configs = [checked(config) for config in configs]
+    from stellaris_jax.training.sweep import lay_out, train_together
+
+    directory = asked.directory
+    if not asked.resumed:
+        # Another sweep may have begun in the same second.
+        named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
+        directory = asked.directory if named else _reserved(asked.directory)
+        configs = lay_out(directory, configs, asked.overrides)
+    try:
+        with program.signalled():
+            together = task is None and asked.together
+            outcome = train_together(directory, configs) if together else _one_by_one(configs, task or _train)
+    finally:
+        from stellaris_jax.report.sweep import report
+
+        report(directory)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.failed:
+        names = ", ".join(map(str, sorted(outcome.failed)))
+        raise RunError(f"{len(outcome.failed)} of {len(configs)} points have no result: {names}.")
+
+
+def _resumed(asked: Sweep, config_dir: str | None) -> list[Config]:
+    """The configurations of a sweep's points as they are stored, with the overrides that may change."""
+    from stellaris_jax.training.sweep import laid_out
+
+    places = laid_out(asked.directory)
+    return compose_configs([[as_override("resume", place), *asked.overrides] for place in places], config_dir)
+
+
+def _one_by_one(configs: Sequence[Config], task: Callable[[Config], Any]) -> Outcome:
+    """Train points one after the other, each with its own display."""
+    from stellaris_jax.training.run import Interrupted
+    from stellaris_jax.training.sweep import Outcome, is_done
+
+    outcome = Outcome()
+    for number, config in enumerate(configs):
+        if is_done(config):
+            continue
+        print(f"point {number + 1} of {len(configs)}: {config.run.dir}", flush=True)
+        try:
+            task(config)
+        except (ConfigError, RunError) as error:
+            outcome.add(number, error)
+        except Interrupted:
+            raise
+        except (Exception, SystemExit) as error:
+            outcome.add(number, error)
+    return outcome
+
+
+def _train(config: Config) -> None:
+    from stellaris_jax.training.run import train
+
+    train(config)
+
+
+def _reserved(directory: Path) -> Path:
+    from stellaris_jax.training.rundir import reason, reserve
+
+    try:
+        return reserve(directory)
+    except OSError as error:
+        advice = "hydra.sweep.dir=PATH names another place"
+        raise ConfigError(f"{directory} cannot be made: {reason(error)}; {advice}.") from None

@@ -1,0 +1,121 @@
+"""What many runs show while they train beside each other: one line for all of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from stellaris_jax.report.telemetry.format import compact, duration, percent, significant
+from stellaris_jax.report.telemetry.progress import LINE_EVERY_SECONDS, REFRESH_PER_SECOND, Display
+
+
+class Together:
+    """One line on all points of a sweep: how many are done, their speed, the best return, the time that is left.
+
+    Its methods may be called from any thread.
+
+    Args:
+      console: where it is shown: as a line that is drawn anew on a terminal, else as a line every ten seconds.
+      steps: env steps of every point, over its seeds.
+      done: points that are finished already.
+      progress: draw the line anew, where that can be done.
+    """
+
+    def __init__(self, console: Console, steps: list[int], done: set[int], progress: bool = True) -> None:
+        self.console = console
+        self.steps = steps
+        self.done = set(done)
+        self.reached = {point: steps[point] for point in done}
+        self.best: tuple[float, int] | None = None
+        self._started, self._before = time.monotonic(), sum(self.reached.values())
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+        self._last_line = self._started
+        live = progress and console.is_terminal and not console.is_dumb_terminal
+        self._live: Live | None = None
+        if live:
+            # No lock is taken where it is drawn: whoever prints a note holds both.
+            self._live = Live(get_renderable=self.line, console=console, refresh_per_second=REFRESH_PER_SECOND)
+            self._live.start()
+
+    def line(self) -> Text:
+        """How things stand."""
+        reached, whole = sum(list(self.reached.values())), sum(self.steps)
+        seconds = time.monotonic() - self._started
+        here = reached - self._before
+        parts = [f"{len(self.done)}/{len(self.steps)} points", percent(reached / whole if whole else 1.0)]
+        if here:
+            parts += [f"{compact(here / seconds)} steps/s", f"ETA {duration(seconds * (whole - reached) / here)}"]
+        if self.best is not None:
+            parts.append(f"best {significant(self.best[0])} (point {self.best[1]})")
+        return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
+
+    def advanced(self, point: int, steps: int) -> None:
+        """A point has trained that many steps in all."""
+        with self._lock:
+            self.reached[point] = min(steps, self.steps[point])
+            due = self._live is None and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS
+            if due:
+                self._last_line = time.monotonic()
+        if due:
+            self._print(self.line())
+
+    def evaluated(self, point: int, value: float | None) -> None:
+        """A point's policy was evaluated."""
+        with self._lock:
+            if value is not None and (self.best is None or value > self.best[0]):
+                self.best = value, point
+
+    def finished(self, point: int) -> None:
+        """A point is over, with or without a result."""
+        with self._lock:
+            self.done.add(point)
+            self.reached[point] = self.steps[point]
+
+    def note(self, text: str, point: int | None = None) -> None:
+        """Shows a message, of one point or of all; the same one of several points is shown once."""
+        with self._lock:
+            if point is not None and text in self._told:
+                return
+            self._told.add(text)
+        self._print(Text(text if point is None else f"point {point}: {text}"))
+
+    def close(self) -> None:
+        """Ends the display with the line as it stands; a second call does nothing."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def _print(self, text: Text) -> None:
+        self.console.print(text, soft_wrap=True)
+
+
+class PointDisplay(Display):
+    """The display of one point, which tells the line of all; what only matters to who watches one run is left out."""
+
+    def __init__(self, together: Together, point: int, total_rounds: int, seeds: int) -> None:
+        super().__init__(together.console, f"point {point}", total_rounds)
+        self.together, self.point, self.seeds = together, point, seeds
+
+    def rounds(self, records: list[dict[str, Any]]) -> None:
+        self.together.advanced(self.point, round(records[-1]["env_steps"] * self.seeds))
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        self.together.evaluated(self.point, record["eval_return_mean"])
+
+    def working(self, text: str) -> None: ...
+
+    def worked(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.together.note(text, self.point)
+
+    def leave(self) -> None: ...
+
+    def finished(self, summary: dict[str, Any], run_dir: Path) -> None: ...

@@ -1,0 +1,196 @@
+"""Sweeps on disk, and how their points are trained: beside each other, sharing programs, each gone on with.
+
+The directory of a sweep holds one directory per point, named by its number, and `sweep.yaml`. A point's `config.yaml`
+is there before any point begins, so a sweep that was stopped knows all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from stellaris_jax.config.commands import argument, command
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.stored import read_yaml, to_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.static import Static
+from stellaris_jax.report.sweep import points
+from stellaris_jax.report.telemetry.jsonl import complain
+from stellaris_jax.report.telemetry.together import PointDisplay, Together
+from stellaris_jax.training.footprint import beside
+from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.run import Interrupted, train_within, write_atomically
+from stellaris_jax.training.rundir import run_directory, writing
+from stellaris_jax.training.signals import Abandoned, Signals
+
+ABOUT = "sweep.yaml"
+"""Of a sweep's directory: what was asked for, written once all points are laid out."""
+
+
+def lay_out(directory: Path, configs: Sequence[Config], overrides: Sequence[str]) -> list[Config]:
+    """Make the directories of a sweep's points.
+
+    Args:
+      directory: the sweep's.
+      configs: one for each point.
+      overrides: what the sweep was asked for with.
+
+    Returns:
+      The configurations, each with its directory.
+
+    Raises:
+      ConfigError: the directory holds a sweep or something else.
+      RunError: it cannot be written.
+    """
+    if directory.is_dir() and any(directory.iterdir()):
+        goes_on = f", or continue the sweep with -m {argument('resume', directory)}"
+        advice = goes_on if (directory / ABOUT).is_file() else ""
+        raise ConfigError(f"hydra.sweep.dir={directory} is not empty; name another directory{advice}.")
+    laid = []
+    with writing(directory):
+        for number, config in enumerate(configs):
+            place = directory / str(number)
+            place.mkdir(parents=True)
+            write_atomically(place / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
+            laid.append(config.replace({"resume": str(place), "run.dir": str(place)}))
+        about = {"overrides": list(overrides), "points": len(configs)}
+        write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(about)))
+    return laid
+
+
+def laid_out(directory: Path) -> list[Path]:
+    """The directories of the points of a sweep that is to go on. Raises ConfigError."""
+    path = directory / ABOUT
+    if not path.is_file():
+        raise ConfigError(f"resume={directory} holds no sweep: there is no {path}.")
+    count, places = read_yaml(path).get("points"), points(directory)
+    if count != len(places):
+        raise ConfigError(f"resume={directory} should hold {count} points, says {path}, and holds {len(places)}.")
+    return places
+
+
+def is_done(config: Config) -> bool:
+    """Whether the run of a point's directory has come to its end, with a result or without."""
+    try:
+        summary = json.loads((Path(config.run.dir) / "summary.json").read_text(encoding="utf-8"))
+        ended = summary["ended_early"] or summary["failure"] is not None
+        return bool(ended or summary["rounds"] >= config.rounds)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+@dataclass
+class Outcome:
+    """What became of a sweep: points without a result, and the first error that nobody foresaw."""
+
+    failed: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def add(self, number: int, error: BaseException) -> None:
+        """Take note of a point that has failed, and tell why."""
+        self.failed.append(number)
+        if isinstance(error, ConfigError | RunError):
+            complain(f"error: {error}")
+            return
+        complain(f"error: point {number} failed: {type(error).__name__}: {error}")
+        self.error = self.error or error
+
+
+def train_together(directory: Path, configs: Sequence[Config]) -> Outcome:
+    """Train the points of a sweep that are not done, as many beside each other as there are cores and memory for.
+
+    Points whose programs are the same follow each other and share them. A point is what it would be alone.
+
+    Args:
+      directory: the sweep's.
+      configs: those of all points, each with its directory (`lay_out`).
+
+    Raises:
+      Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
+    """
+    done = {number for number, config in enumerate(configs) if is_done(config)}
+    steps = [config.total_steps * config.num_seeds for config in configs]
+    progress = all(config.run.progress for config in configs)
+    with closing(Together(Console(), steps, done, progress)) as display:
+
+        def leave() -> None:
+            goes_on = f"{command('train')} -m {argument('resume', directory)}"
+            display.note(f"stopped; {len(display.done)} of {len(configs)} points are done; continue with: {goes_on}")
+            display.close()
+
+        with Signals(display.note, leave) as signals:
+            work = _Work(configs, done, display, signals)
+            try:
+                work.through()
+            except Abandoned:
+                leave()
+                raise
+            if signals.caught:
+                leave()
+                raise Interrupted(signals.caught[0], directory)
+    return work.outcome
+
+
+class _Work:
+    """The points of a sweep that are still to be trained, handed out to threads."""
+
+    def __init__(self, configs: Sequence[Config], done: set[int], display: Together, signals: Signals):
+        self.configs, self.display, self.signals = configs, display, signals
+        self.outcome = Outcome()
+        keys = [(config.env, config.network, Static.of(config)) for config in configs]
+        first = {key: keys.index(key) for key in set(keys)}
+        order = sorted(set(range(len(configs))) - done, key=lambda number: (first[keys[number]], number))
+        self._keys, self._left = keys, Counter(keys[number] for number in order)
+        self._order: Iterator[int] = iter(order)
+        self._programs: dict[Hashable, Programs] = {}
+        self._lock = threading.Lock()
+        self.width = min(beside([configs[number] for number in order]), len(order))
+
+    def through(self) -> None:
+        """Train all of them; raises what ends the process only."""
+        if not self.width:
+            return
+        threads = ThreadPoolExecutor(self.width, "points")
+        try:
+            for future in [threads.submit(self._worker) for _ in range(self.width)]:
+                future.result()
+        finally:
+            threads.shutdown(wait=False)
+
+    def _worker(self) -> None:
+        while not self.signals.stopping.is_set():
+            with self._lock:
+                number = next(self._order, None)
+                if number is None:
+                    return
+                programs = self._programs.setdefault(self._keys[number], Programs())
+            try:
+                self._train(number, programs)
+            except Interrupted:
+                return
+            except (Exception, SystemExit) as error:
+                with self._lock:
+                    self.outcome.add(number, error)
+            finally:
+                with self._lock:
+                    key = self._keys[number]
+                    self._left[key] -= 1
+                    if not self._left[key]:
+                        del self._programs[key]  # nobody else needs them
+            self.display.finished(number)
+
+    def _train(self, number: int, programs: Programs) -> dict[str, Any]:
+        config = self.configs[number]
+        display = PointDisplay(self.display, number, config.rounds, config.num_seeds)
+        with run_directory(config) as run_dir:
+            return train_within(run_dir, config, display, self.signals, programs)
