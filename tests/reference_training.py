@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from reference import Aggregation, Delivery
+from settings import numbers_and_options
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.config.tree import Config
@@ -34,6 +35,7 @@ class Functions:
     def __init__(self, config: Config, env: Any, network: Any):
         self.config, self.env, self.network = config, env, network
         algorithm = config.algorithm
+        self.options = vars(numbers_and_options(algorithm))
         self.optimizer = optax.chain(
             optax.clip_by_global_norm(algorithm.max_grad_norm),
             optax.adam(algorithm.learning_rate, eps=algorithm.adam_eps),
@@ -94,11 +96,11 @@ class Functions:
     # What each algorithm wants more of, the square of its critic's error, and the policy its KL is measured from.
 
     def _ppo(self, params: Tree, value: jax.Array, batch: Tree, smallest: jax.Array, target: Tree) -> Any:
-        c = self.config.algorithm
+        o = self.options
         ratio, weight = self._truncated(self._ratio(params, batch), smallest)
         error = (value - batch.target) ** 2
-        if c.value_clip > 0:
-            moved = jnp.clip(value, batch.value - c.value_clip, batch.value + c.value_clip)
+        if o["value_clip"] > 0:
+            moved = jnp.clip(value, batch.value - o["value_clip"], batch.value + o["value_clip"])
             error = jnp.maximum(error, (moved - batch.target) ** 2)
         return weight * self._clipped(ratio, batch.advantage), error, batch.distribution
 
@@ -107,17 +109,17 @@ class Functions:
         goal, advantage = self._vtrace(own, value, batch)
         ratio, weight = self._truncated(own, smallest)
         log_pi = self._log_prob(self.network.policy(params, batch.obs), batch.action)
-        factor = jnp.minimum(weight * ratio, self.config.algorithm.rho_bar)
+        factor = jnp.minimum(weight * ratio, self.options["rho_bar"])
         return factor * advantage * log_pi, (value - goal) ** 2, batch.distribution
 
     def _impact(self, params: Tree, value: jax.Array, batch: Tree, smallest: jax.Array, target: Tree) -> Any:
         """Luo et al. 2020; pi_t is the policy of the target network."""
-        c = self.config.algorithm
+        o = self.options
         of_target = self._ratio(target, batch)
         goal, advantage = self._vtrace(of_target, value, batch)
-        advantage = jnp.minimum(of_target, c.rho_bar) * advantage
+        advantage = jnp.minimum(of_target, o["rho_bar"]) * advantage
         ratio, weight = self._truncated(self._ratio(params, batch), smallest)
-        gain = weight * self._clipped(jnp.minimum(1 / of_target, c.impact_ratio) * ratio, advantage)
+        gain = weight * self._clipped(jnp.minimum(1 / of_target, o["impact_ratio"]) * ratio, advantage)
         return gain, (value - goal) ** 2, self.network.policy(target, batch.obs)
 
     def _truncated(self, ratio: jax.Array, smallest: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -137,12 +139,12 @@ class Functions:
         return ratio, weight
 
     def _clipped(self, ratio: jax.Array, advantage: jax.Array) -> jax.Array:
-        inside = jnp.clip(ratio, 1 - self.config.algorithm.clip, 1 + self.config.algorithm.clip)
+        inside = jnp.clip(ratio, 1 - self.options["clip"], 1 + self.options["clip"])
         return advantage * jnp.where(advantage >= 0, jnp.minimum(ratio, inside), jnp.maximum(ratio, inside))
 
     def _vtrace(self, ratio: jax.Array, value: jax.Array, batch: Tree) -> tuple[jax.Array, jax.Array]:
         """Targets vs and advantages r + gamma vs' - V (Espeholt et al. 2018), from the last step back; `[B]` each."""
-        c, steps = self.config.algorithm, batch.steps
+        c, o, steps = self.config.algorithm, self.options, batch.steps
         in_time = [x.reshape(c.rollout_length, -1) for x in (ratio, jax.lax.stop_gradient(value), *steps)]
         goals, advantages = [], []
         later_value = later_goal = jnp.zeros_like(in_time[0][0])
@@ -155,7 +157,7 @@ class Functions:
             error = reward + c.gamma * next_value - value
             carried = c.gamma * c.gae_lambda * surprise
             advantages.append(error + carried)
-            goals.append(value + jnp.minimum(ratio, c.rho_bar) * error + jnp.minimum(ratio, c.c_bar) * carried)
+            goals.append(value + jnp.minimum(ratio, o["rho_bar"]) * error + jnp.minimum(ratio, o["c_bar"]) * carried)
             later_value, later_goal = value, goals[-1]
         return jnp.concatenate(goals[::-1]), jnp.concatenate(advantages[::-1])
 
@@ -209,7 +211,7 @@ class Training:
         smallest = np.full(len(rows), np.inf, np.float32)
         for version in delivery.peers:
             smallest = np.minimum(smallest, self.functions.ratio(self.cache[version], batch))
-        target = self.cache[delivery.version - delivery.version % self.functions.config.algorithm.target_interval]
+        target = self.cache[delivery.version - delivery.version % self.functions.options.get("target_interval", 1)]
         args = (batch, smallest, self.kl_coefficient, target)
         gradient, kl = jax.device_get(self.functions.gradient(self.cache[delivery.version], *args))
         if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)):

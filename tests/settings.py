@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.losses.common import LossInputs
+from stellaris_jax.config.options import completed
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import AlgorithmConfig, Config, DelayConfig, ScalingConfig, SystemConfig
+from stellaris_jax.registry import register
 from stellaris_jax.training.loading import load_config
 
 
@@ -25,6 +29,12 @@ def system_of(rule: str = "stellaris", **settings: Any) -> SystemConfig:
     return part
 
 
+def algorithm_of(name: str = "ppo", **settings: Any) -> AlgorithmConfig:
+    """An algorithm with its fields and options."""
+    part: AlgorithmConfig = _part(AlgorithmConfig, {"name": name, **settings})
+    return part
+
+
 def scaling_of(rule: str, **settings: Any) -> ScalingConfig:
     """Scaling with fields and options of its rule."""
     part: ScalingConfig = _part(ScalingConfig, {"rule": rule, **settings})
@@ -34,6 +44,16 @@ def scaling_of(rule: str, **settings: Any) -> ScalingConfig:
 def delay(kind: str = "constant", seconds: float = 1.0, **options: Any) -> DelayConfig:
     """A delay model with its options."""
     return DelayConfig(kind, seconds, options)
+
+
+def numbers_and_options(algorithm: AlgorithmConfig) -> SimpleNamespace:
+    """The fields of an algorithm's section and its options, those that are not given at their defaults."""
+    return SimpleNamespace(**vars(algorithm), **completed(register.algorithm[algorithm.name], algorithm.options))
+
+
+def loss_of(algorithm: AlgorithmConfig, inputs: LossInputs) -> Any:
+    """The loss of an algorithm with its options, and its metrics."""
+    return register.algorithm[algorithm.name](algorithm.options).loss(inputs)
 
 
 def hyper_of(algorithm: AlgorithmConfig | None = None, rho: float = 1.0) -> Hyper:

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from host_env import Clockwork
-from settings import hyper_of
+from settings import hyper_of, loss_of
 from training import HOST_ENVS as N
 from training import LONG, T, assert_identical, clockwork, leaves
 
 from stellaris_jax import Config, Trainer
 from stellaris_jax.agent.losses.common import LossInputs, Samples
-from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
@@ -189,7 +188,8 @@ def test_nothing_is_learned_from_dead_transitions() -> None:
     def loss(logits: jax.Array, value: jax.Array, batch: Samples) -> Any:
         peers = jnp.zeros_like(value)
         settings = (hyper_of(), jnp.float32(0.2), rows, peers, "weight")
-        return ppo_loss(LossInputs(batch, distribution, *settings, parameters=logits, value=value))
+        inputs = LossInputs(batch, distribution, *settings, parameters=logits, value=value)
+        return loss_of(AlgorithmConfig(), inputs)
 
     gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
     whole, logits, value = columns(np.ones(rows, bool))
@@ -305,7 +305,7 @@ def test_statistics_leave_dead_transitions_out() -> None:
 def test_dead_transitions_are_no_part_of_a_sequence() -> None:
     """They stay in their place in `[T, N]`, one after every end, and sequences around them train."""
     settings = clockwork(
-        "algorithm=impact", "algorithm.minibatches=3", "algorithm.target_interval=2", "env.overlap=false"
+        "algorithm=impact", "algorithm.minibatches=3", "algorithm.options.target_interval=2", "env.overlap=false"
     )
     trainer = Trainer(settings)
     before = np.asarray(trainer.state.params)

@@ -98,7 +98,7 @@ def test_single_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["-m", "system=central", "system.learners=1,2"], "must be 1, not 2"),
         (["sweep=staleness"], "add -m"),
         (["seed=1,2"], "add -m"),
-        (["-m", "algorithm.clip=interval(0,1)"], "list of values"),
+        (["-m", "algorithm.options.clip=interval(0,1)"], "list of values"),
         (["--seed=3"], "key=value"),
         (["--seed", "3"], "key=value"),
         (["--config-dir", "/nowhere"], "/nowhere"),
@@ -136,7 +136,7 @@ def test_config_error_of_the_task_is_one_line(
 
 
 def test_help_explains_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["--help", "env=brax/hopper", "algorithm.clip=0.123"], lambda config: None)
+    cli.main(["--help", "env=brax/hopper", "algorithm.options.clip=0.123"], lambda config: None)
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert max(map(len, lines)) <= cli.WIDTH

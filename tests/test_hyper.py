@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.config.schema import Knob
-from stellaris_jax.config.tree import knobs
+from stellaris_jax.config.options import numbers_of, value_of
+from stellaris_jax.registry import register
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=2", "network.hidden=[4]", "system.learners=2", "total_steps=64",
@@ -21,13 +22,21 @@ def small(*overrides: str) -> Config:
     return load_config([*SMALL, *overrides])
 
 
-def another(entry: Knob, value: float) -> float:
+def another(value: float) -> float:
     """Another value that a number may have."""
     return value / 2 if value else 0.25
 
 
 def keys() -> list[str]:
-    return ["system.rho" if name == "rho" else f"algorithm.{name}" for name in Hyper._fields]
+    """Those of `Hyper`, and the options of all algorithms that are numbers."""
+    own = ["system.rho" if name == "rho" else f"algorithm.{name}" for name in Hyper._fields if name != "options"]
+    return own + [f"algorithm.options.{name}" for name in OWNERS]
+
+
+OWNERS = {
+    name: algorithm for algorithm in ("ppo", "impala", "impact") for name in numbers_of(register.algorithm[algorithm])
+}
+"""An algorithm that has the option."""
 
 
 def lowered(config: Config) -> str:
@@ -42,11 +51,12 @@ def test_other_numbers_are_the_same_program(algorithm: str) -> None:
     config = small(f"algorithm={algorithm}")
     values = {"algorithm.learning_rate": 0.1}
     for key in keys():
-        section, _, name = key.partition(".")
-        values[key] = another(knobs()[key], getattr(getattr(config, section), name))
+        if ".options." not in key or key.rpartition(".")[2] in config.algorithm.options:
+            values[key] = another(value_of(config, key))
     first = lowered(config)
     assert lowered(config.replace(values)) == first
-    off = {key: 0.0 for key in ("algorithm.max_grad_norm", "algorithm.value_clip", "algorithm.entropy_coefficient")}
+    off = dict.fromkeys(["algorithm.max_grad_norm", "algorithm.entropy_coefficient"], 0.0)
+    off |= {"algorithm.options.value_clip": 0.0} if algorithm == "ppo" else {}
     assert lowered(config.replace({**off, "algorithm.anneal": True, "seed": 7})) == first
     assert lowered(config.replace({"algorithm.epochs": 2})) != first
 
@@ -62,12 +72,11 @@ def test_every_number_has_an_effect(key: str) -> None:
     """On what is learned, where the algorithm has it."""
     name = key.rpartition(".")[2]
     settings = {
-        "rho": ["system.rho=0.3"], "rho_bar": ["algorithm=impala"], "c_bar": ["algorithm=impala"],
-        "impact_ratio": ["algorithm=impact", "algorithm.target_interval=1"],
+        "rho": ["system.rho=0.3"], "impact_ratio": ["algorithm=impact", "algorithm.options.target_interval=1"],
         "kl_target": ["algorithm.kl_coefficient=0.2"], "max_grad_norm": ["algorithm.max_grad_norm=0.01"],
-    }.get(name, [])  # fmt: skip
+    }.get(name, [f"algorithm={OWNERS[name]}"] if name in OWNERS else [])  # fmt: skip
     config = small("algorithm.learning_rate=0.05", "algorithm.epochs=4", *settings)
-    value = getattr(config.system if name == "rho" else config.algorithm, name)
+    value = value_of(config, key)
     smaller = {"clip": 0.01, "value_clip": 0.01, "impact_ratio": 0.5, "c_bar": 0.5, "rho_bar": 0.5, "rho": 1.0,
                "kl_target": 1e-6, "kl_coefficient": 0.5}  # fmt: skip
     changed = config.replace({key: smaller.get(name, value / 2)})
@@ -75,12 +84,13 @@ def test_every_number_has_an_effect(key: str) -> None:
 
 
 def test_off_is_what_changes_nothing() -> None:
-    first = params(small("algorithm.max_grad_norm=0", "algorithm.value_clip=0"))
-    assert np.array_equal(first, params(small("algorithm.max_grad_norm=1e30", "algorithm.value_clip=0")))
-    assert np.allclose(first, params(small("algorithm.max_grad_norm=0", "algorithm.value_clip=1e30")), rtol=1e-4)
+    first = params(small("algorithm.max_grad_norm=0", "algorithm.options.value_clip=0"))
+    assert np.array_equal(first, params(small("algorithm.max_grad_norm=1e30", "algorithm.options.value_clip=0")))
+    wide = params(small("algorithm.max_grad_norm=0", "algorithm.options.value_clip=1e30"))
+    assert np.allclose(first, wide, rtol=1e-4)
 
 
 def test_numbers_are_of_every_seed() -> None:
     trainer = Trainer(small("num_seeds=3", "algorithm.gamma=0.5", "engine.members=together"))
-    assert {value.shape for value in trainer.members.hyper} == {(3,)}
+    assert {value.shape for value in jax.tree.leaves(trainer.members.hyper)} == {(3,)}
     np.testing.assert_array_equal(trainer.members.hyper.gamma, np.float32([0.5] * 3))

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-from settings import delay, system_of
+from settings import algorithm_of, delay, system_of
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
-    AlgorithmConfig,
     Config,
     DelaysConfig,
     EngineConfig,
@@ -50,13 +49,13 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
     config = Config(
         env=EnvConfig(name=f"diagnostic/{name}", num_envs=8),
         network=NetworkConfig(hidden=[16, 16]),
-        algorithm=AlgorithmConfig(
+        algorithm=algorithm_of(
             loss,
             rollout_length=16,
             minibatches=8,
             learning_rate=1e-2,
             gamma=GAMMA,
-            value_clip=0.0,
+            **({"value_clip": 0.0} if loss == "ppo" else {}),
             value_coefficient=2.0,
             entropy_coefficient=0.0,
         ),
@@ -68,7 +67,7 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
     env = make(config.env.name, {})
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     # One plan for all algorithms, as if each had a target network.
-    static = replace(Static.of(config), rounds=CHUNK, target_interval=config.algorithm.target_interval)
+    static = replace(Static.of(config), rounds=CHUNK, target_interval=16)
     engine = Engine(config.env, env, network, static)
     timeline = Timeline.of(config, seed=0)
     state, staleness = engine.init([0], Hyper.of(config).rows(1)), []

@@ -38,7 +38,7 @@ def trained(config: Config) -> tuple[Any, Any, list[Any]]:
     [
         ("system=stellaris", "delays=pareto", "delays.failure=0.1"),
         ("system=async", "algorithm=impala"),
-        ("system=ssp", "algorithm=impact", "algorithm.target_interval=2", "system.actors=pipelined"),
+        ("system=ssp", "algorithm=impact", "algorithm.options.target_interval=2", "system.actors=pipelined"),
         ("system=allreduce", "algorithm.kl_coefficient=0.2", "env.normalize_observation=true"),
     ],
     ids=lambda overrides: overrides[0],
@@ -168,7 +168,8 @@ def test_populations_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_number_of_one_run_reaches_another() -> None:
     """Whatever hyper-parameters are: also where a run begins, as its KL coefficient does."""
     first = small("algorithm.kl_coefficient=0.2")
-    values = {"algorithm.kl_coefficient": 0.0, "algorithm.gamma": 0.9, "algorithm.clip": 0.01, "system.rho": 0.5}
+    values = {"algorithm.kl_coefficient": 0.0, "algorithm.gamma": 0.9, "system.rho": 0.5}
+    values |= {"algorithm.options.clip": 0.01}
     configs = [first, *(first.replace({key: value}) for key, value in values.items())]
     population = Population(configs)
     population.run()

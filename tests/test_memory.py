@@ -54,7 +54,7 @@ def nothing_made(warm: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (["num_seeds=10000"], ["num_seeds=10000", "system.versions=32", "network.hidden=[64, 64]"]),
         (["engine.lanes=1e8"], ["engine.lanes=100000000"]),
         (["system.versions=1e6"], ["system.versions=1000000"]),
-        (["algorithm=impact", "algorithm.target_interval=1e6"], ["algorithm.target_interval=1000000"]),
+        (["algorithm=impact", "algorithm.options.target_interval=1e6"], ["algorithm.options.target_interval=1000000"]),
         (["algorithm.epochs=1e7"], ["algorithm.epochs=10000000"]),
         (["env.num_envs=1e6", "algorithm.rollout_length=1000"], ["env.num_envs=1000000", "rollout_length=1000"]),
         (["network.hidden=[100000,100000]"], ["network.hidden=[100000, 100000]"]),

@@ -51,7 +51,8 @@ FAULTS = {
     ),
     "the algorithm {}": (
         "algorithm.name",
-        "def loss(inputs):\n    return inputs.value / (1 // 0)\nsj.register.algorithm('{}')(sj.Algorithm(loss))",
+        "@sj.register.algorithm('{}')\nclass Odd(sj.Algorithm):\n"
+        "    def loss(self, inputs):\n        return inputs.value / (1 // 0)",
     ),
     "the logger {}": (
         "run.loggers",

@@ -14,12 +14,11 @@ import rlax
 import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from settings import hyper_of
+from settings import algorithm_of, hyper_of, loss_of, numbers_and_options
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossInputs, Samples, adapt_kl_coefficient
 from stellaris_jax.agent.losses.gae import gae, linear_recurrence
-from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.config.tree import AlgorithmConfig, Config, EngineConfig, EnvConfig, NetworkConfig, SystemConfig
@@ -123,21 +122,22 @@ def numpy_loss(
     logits: np.ndarray, value: np.ndarray, batch: Samples, kl_coefficient: float, algorithm: AlgorithmConfig
 ) -> dict[str, float]:
     """The loss in float64, one sample at a time."""
+    c = numbers_and_options(algorithm)
     sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "kl", "clip_fraction"), 0.0)
     for i in range(len(value)):
         pi, mu = scipy.special.softmax(logits[i]), scipy.special.softmax(batch.distribution[i].astype(np.float64))
         ratio = pi[batch.action[i]] / np.exp(batch.log_prob[i])
         advantage, target, old = batch.advantage[i], batch.target[i], batch.value[i]
-        clipped = min(max(ratio, 1 - algorithm.clip), 1 + algorithm.clip)
+        clipped = min(max(ratio, 1 - c.clip), 1 + c.clip)
         sums["policy_loss"] -= min(ratio * advantage, clipped * advantage)
         errors = [(value[i] - target) ** 2]
-        if algorithm.value_clip > 0:
-            moved = min(max(value[i] - old, -algorithm.value_clip), algorithm.value_clip)
+        if c.value_clip > 0:
+            moved = min(max(value[i] - old, -c.value_clip), c.value_clip)
             errors.append((old + moved - target) ** 2)
         sums["value_loss"] += 0.5 * max(errors)
         sums["entropy"] -= float(pi @ np.log(pi))
         sums["kl"] += float(mu @ np.log(mu / pi))
-        sums["clip_fraction"] += abs(ratio - 1) > algorithm.clip
+        sums["clip_fraction"] += abs(ratio - 1) > c.clip
     means = {name: total / len(value) for name, total in sums.items()}
     means["loss"] = means["policy_loss"] + algorithm.value_coefficient * means["value_loss"]
     means["loss"] -= algorithm.entropy_coefficient * means["entropy"]
@@ -160,7 +160,7 @@ def make_batch(seed: int) -> tuple[np.ndarray, np.ndarray, Samples]:
     "algorithm",
     [
         AlgorithmConfig(),
-        AlgorithmConfig(clip=0.3, value_clip=0.0, value_coefficient=1.0, entropy_coefficient=0.0, kl_coefficient=0.2),
+        algorithm_of(clip=0.3, value_clip=0.0, value_coefficient=1.0, entropy_coefficient=0.0, kl_coefficient=0.2),
     ],
     ids=["default", "rllib"],
 )
@@ -170,7 +170,7 @@ def test_loss_and_gradient_against_numpy(algorithm: AlgorithmConfig) -> None:
 
     def loss(logits: jax.Array, value: jax.Array) -> Any:
         settings = (hyper_of(algorithm), jnp.float32(coefficient), 1)
-        return ppo_loss(LossInputs(batch, Categorical(ACTIONS), *settings, parameters=logits, value=value))
+        return loss_of(algorithm, LossInputs(batch, Categorical(ACTIONS), *settings, parameters=logits, value=value))
 
     (result, metrics), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(logits, value)
     expected = numpy_loss(logits, value, batch, coefficient, algorithm)
@@ -196,11 +196,11 @@ def test_policy_loss_and_gradient_against_rlax() -> None:
 
     def ours(logits: jax.Array) -> jax.Array:
         settings = (hyper_of(algorithm), jnp.float32(0), 1)
-        return ppo_loss(LossInputs(batch, Categorical(ACTIONS), *settings, parameters=logits, value=value))[0]
+        return loss_of(algorithm, LossInputs(batch, Categorical(ACTIONS), *settings, parameters=logits, value=value))[0]
 
     def theirs(logits: jax.Array) -> jax.Array:
         log_prob = jax.nn.log_softmax(logits)[jnp.arange(ROWS), batch.action]
-        return rlax.clipped_surrogate_pg_loss(jnp.exp(log_prob - batch.log_prob), batch.advantage, algorithm.clip)
+        return rlax.clipped_surrogate_pg_loss(jnp.exp(log_prob - batch.log_prob), batch.advantage, 0.2)
 
     (first, gradient), (second, reference) = (jax.value_and_grad(f)(jnp.asarray(logits)) for f in (ours, theirs))
     np.testing.assert_allclose(first, second, rtol=1e-5)
@@ -291,7 +291,7 @@ class PlainPPO:
         return hidden @ params[part]["Dense_1"]["kernel"] + params[part]["Dense_1"]["bias"]
 
     def _loss(self, params: Any, batch: dict[str, Any], kl_coefficient: float) -> tuple[jax.Array, jax.Array]:
-        algorithm = CONFIG.algorithm
+        algorithm = numbers_and_options(CONFIG.algorithm)
         log_pi = jax.nn.log_softmax(self._forward(params, "actor", batch["obs"]))
         log_mu = jax.nn.log_softmax(batch["logits"])
         row = jnp.arange(len(batch["action"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from settings import numbers_and_options
 
 from stellaris_jax.config.compose import GROUPS, choices, shipped_configs
 from stellaris_jax.config.tree import Config, knobs
@@ -97,7 +98,8 @@ def test_experiments_are_table_iii(choice: str) -> None:
     assert delays == env if paper.startswith("stellaris") else delays.startswith(f"{paper}_")
     table = {"learning_rate": (5e-5, 5e-4), "clip": (0.3, 0.4), "kl_coefficient": (0.2, 1.0), "kl_target": (0.01, 0.01)}
     table |= {"entropy_coefficient": (0.0, 0.01), "value_coefficient": (1.0, 1.0), "gamma": (0.99, 0.99)}
-    assert {key: getattr(algorithm, key) for key in table} == {key: row[impact] for key, row in table.items()}
+    found = vars(numbers_and_options(algorithm))
+    assert {key: found[key] for key in table} == {key: row[impact] for key, row in table.items()}
     samples = config.env.num_envs * algorithm.rollout_length
     assert samples == SAMPLES[paper][atari] and config.total_steps == 50 * samples
     if config.scaling.maximum:

@@ -55,7 +55,7 @@ def test_curvature_is_that_of_the_explicit_hessian(mode: str) -> None:
 def test_curvature_sees_the_target_network(interval: int) -> None:
     """After 3 rounds of 8 versions it is version 24, the newest, or 16, that of two rounds."""
     settings = ("algorithm=impact", "system=central", "system.learners=1")
-    target = f"algorithm.target_interval={interval}"
+    target = f"algorithm.options.target_interval={interval}"
     trainer = Trainer(
         scalable(*EXACT, *settings, target, "scaling.options.mode=artifact", "scaling.minimum=8", rounds=3)
     )

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from reference import System
 from reference_training import Functions, Training
-from settings import delay, system_of
+from settings import algorithm_of, delay, system_of
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import (
-    AlgorithmConfig,
     Config,
     DelaysConfig,
     EngineConfig,
@@ -187,6 +186,14 @@ BENCHES: dict[str, dict[str, Any]] = {
 }
 
 
+OPTIONS: dict[str, dict[str, float]] = {
+    "ppo": {},
+    "impala": {"c_bar": 1.05},
+    "impact": {"clip": 0.2, "target_interval": 3, "c_bar": 1.05, "impact_ratio": 1.01},
+}
+"""Of every algorithm."""
+
+
 class Bench:
     """One compiled engine, which runs the plans of any rule, and the literal system's functions beside it."""
 
@@ -205,9 +212,9 @@ class Bench:
             num_seeds=seeds,
             env=replace(env or EnvConfig(), num_envs=8),
             network=NetworkConfig(hidden=(8,)),
-            algorithm=AlgorithmConfig(
+            algorithm=algorithm_of(
                 algorithm, rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2,
-                target_interval=3, c_bar=1.05, impact_ratio=1.01,
+                **OPTIONS[algorithm],
             ),
             # Ratios of 1 are common, and rounding decides which side of rho = 1 they fall on.
             system=system_of(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02),
@@ -221,7 +228,7 @@ class Bench:
             seeds=seeds,
             peers=0 if truncation == "none" else min(7, versions - 1),
             buffers=2,
-            target_interval=self.config.algorithm.target_interval,
+            target_interval=3,
         )
         self.shape = static.shape
         vec_env = make(self.config.env.name, {})

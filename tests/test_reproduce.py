@@ -166,7 +166,7 @@ def test_what_was_learned_is_not_trained_again(root: Path, tmp_path: Path) -> No
     assert Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2")).digest == CENTRAL.digest != differs.digest
     alike = ("checkpoint.interval=3", "env.timeout=9")
     assert Variant(CENTRAL.name, (*CENTRAL.overrides, *alike)).digest == CENTRAL.digest
-    other = Variant(CENTRAL.name, (*CENTRAL.overrides, "algorithm.clip=0.1"))
+    other = Variant(CENTRAL.name, (*CENTRAL.overrides, "algorithm.options.clip=0.1"))
     with pytest.raises(ConfigError, match="has toy/central with other settings: remove its lines to train it anew"):
         learned([other], SEEDS, tmp_path / "nothing", store)
 

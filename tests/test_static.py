@@ -33,8 +33,8 @@ def test_data_shapes_nothing(override: str) -> None:
         (("system.truncation=none",), {"peers": 0}),
         (("system.versions=3",), {"peers": 2, "ring": 3}),
         (("system.actors=pipelined",), {"buffers": 2}),
-        (("algorithm=impact", "algorithm.target_interval=3"), {"target_interval": 3, "ring": 14}),
-        (("algorithm.target_interval=3",), {"target_interval": 1, "ring": 12}),  # PPO has no target network
+        (("algorithm=impact", "algorithm.options.target_interval=3"), {"target_interval": 3, "ring": 14}),
+        (("algorithm=impala", "env.num_envs=4"), {"target_interval": 1, "ring": 12}),  # which has no target network
         (("num_seeds=2", "engine.chunk_rounds=7"), {"seeds": 1, "rounds": 7}),  # one after the other
         (("num_seeds=2", "engine.members=together"), {"seeds": 2}),
         (("scaling=nitro", "engine.chunk_rounds=7"), {"rounds": 1}),  # the next round's actors are known after it

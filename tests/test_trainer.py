@@ -83,7 +83,8 @@ def test_damaged_checkpoint_falls_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["ppo", "impact"])
 def test_resume_towards_more_steps(algorithm: str, tmp_path: Path) -> None:
     """IMPACT's target network, version 7, 14, ..., is saved in the ring, which is longer for it."""
-    run_dir, loss = tmp_path / "run", [f"algorithm={algorithm}", "algorithm.target_interval=7"]
+    run_dir, loss = tmp_path / "run", [f"algorithm={algorithm}"]
+    loss += ["algorithm.options.target_interval=7"] if algorithm == "impact" else []
     train(tiny(steps(4), *loss, f"run.dir={run_dir}"))
     train(load_config([f"resume={run_dir}", steps(8)]))
     reference = Trainer(tiny(steps(8), *loss))

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from settings import hyper_of
+from settings import algorithm_of, hyper_of, loss_of
 
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps
-from stellaris_jax.agent.losses.ppo import ppo_loss
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
 from stellaris_jax.config.tree import AlgorithmConfig
-from stellaris_jax.registry import register
 
 CLIP = 0.3
 examples = settings(deadline=None, max_examples=100)
@@ -46,10 +44,11 @@ def compiled(mode: str, peers: bool) -> Any:
     def loss(log_pi: jax.Array, others: jax.Array, log_mu: jax.Array, advantage: jax.Array, rho: jax.Array) -> Any:
         zeros = jnp.zeros_like(log_pi)
         batch = Samples(zeros[:, None], zeros, log_mu[:, None], log_mu, zeros, advantage, zeros)
-        numbers = hyper_of(AlgorithmConfig(clip=CLIP))._replace(rho=rho)
+        numbers = hyper_of()._replace(rho=rho)
         peer_log_ratio = others - log_mu if peers else None
         settings = (numbers, jnp.float32(0.0), 1, peer_log_ratio, mode)
-        return ppo_loss(LossInputs(batch, LogProb(), *settings, parameters=log_pi[:, None], value=zeros))
+        inputs = LossInputs(batch, LogProb(), *settings, parameters=log_pi[:, None], value=zeros)
+        return loss_of(algorithm_of(clip=CLIP), inputs)
 
     return jax.jit(jax.grad(loss, has_aux=True))
 
@@ -199,7 +198,7 @@ def test_a_target_beyond_float32_stays_finite(algorithm: str) -> None:
     def loss(log_pi: jax.Array) -> Any:
         rest = (hyper_of(settings), jnp.float32(0.0), 2, None, "weight")
         inputs = LossInputs(batch, LogProb(), *rest, parameters=log_pi[:, None], value=zeros)
-        return register.algorithm[algorithm].loss(inputs)
+        return loss_of(settings, inputs)
 
     found, metrics = jax.grad(loss, has_aux=True)(jnp.float32([250.0, -250.0]))
     assert np.isfinite(found).all() and np.isfinite(metrics).all()

@@ -12,7 +12,7 @@ import rlax
 import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from settings import hyper_of
+from settings import algorithm_of, hyper_of, loss_of, numbers_and_options
 
 from stellaris_jax.agent.losses.common import LossInputs, Samples, Steps
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
@@ -175,6 +175,12 @@ def inputs(seed: int) -> Inputs:
     return Inputs(logits, value, batch)
 
 
+OPTIONS: dict[str, dict[str, float]] = {
+    "impala": {"c_bar": 0.9},
+    "impact": {"clip": 0.3, "c_bar": 0.9, "impact_ratio": 1.2},
+}
+
+
 def numpy_targets(
     log_ratio: np.ndarray, value: np.ndarray, batch: Samples, algorithm: AlgorithmConfig
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -187,7 +193,7 @@ def numpy_targets(
             next_value[t, n] = value[t + 1, n]
     ends = (steps.terminated.reshape(shape), steps.truncated.reshape(shape))
     data = Fragment(log_ratio.reshape(shape), steps.reward.reshape(shape), value, next_value, *ends)
-    c = algorithm
+    c = numbers_and_options(algorithm)
     results = sum_vtrace(data, c.gamma, c.gae_lambda, c.rho_bar, c.c_bar, batch.valid.reshape(shape))
     return results[0].reshape(-1), results[1].reshape(-1)
 
@@ -196,12 +202,12 @@ def numpy_loss(
     name: str, moved: Inputs, fixed: Inputs, smallest: np.ndarray, mode: str, rho: float, algorithm: AlgorithmConfig
 ) -> dict[str, float]:
     """A loss in float64, one sample at a time, at the learner's `moved` outputs; what has no gradient is of `fixed`."""
-    c, batch = algorithm, fixed.batch
+    c, batch = numbers_and_options(algorithm), fixed.batch
     valid, rows = np.flatnonzero(batch.valid), np.arange(ROWS)
     log_pi_fixed = scipy.special.log_softmax(fixed.logits.astype(np.float64), axis=-1)[rows, batch.action]
     log_t = scipy.special.log_softmax(batch.target_policy.astype(np.float64), axis=-1)[rows, batch.action]
     traced = log_pi_fixed if name == "impala" else log_t
-    goal, advantage = numpy_targets(traced - batch.log_prob, fixed.value, batch, c)
+    goal, advantage = numpy_targets(traced - batch.log_prob, fixed.value, batch, algorithm)
     sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "truncated_fraction"), 0.0)
     for i in valid:
         pi = scipy.special.softmax(moved.logits[i].astype(np.float64))
@@ -246,7 +252,9 @@ def numpy_loss(
     + [("impact", mode) for mode in ("none", "weight", "surrogate", "artifact")],
 )
 def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
-    algorithm = AlgorithmConfig(name, rollout_length=LENGTH, kl_coefficient=0.2, clip=0.3, c_bar=0.9, impact_ratio=1.2)
+    algorithm = algorithm_of(
+        name, rollout_length=LENGTH, kl_coefficient=0.2, **OPTIONS[name]
+    )
     rho, given_ = 0.95, inputs(0)
     smallest = np.exp(np.random.default_rng(1).normal(0.2, 0.3, ROWS)).astype(np.float32)
 
@@ -254,7 +262,7 @@ def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
         peers = jnp.log(smallest)
         settings = (hyper_of(algorithm, rho), jnp.float32(0.7), LENGTH, peers, mode)
         inputs = LossInputs(given_.batch, Categorical(ACTIONS), *settings, parameters=logits, value=value)
-        return register.algorithm[name].loss(inputs)
+        return loss_of(algorithm, inputs)
 
     differentiate = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (result, metrics), gradients = differentiate(given_.logits, given_.value)
@@ -279,19 +287,18 @@ def test_impact_on_its_target_network_is_ppo() -> None:
     """With pi_t = mu, IMPACT is PPO on V-trace's targets, in every mode of truncation."""
     logits, value, batch = inputs(2)
     batch = batch._replace(target_policy=batch.distribution)
-    algorithm = AlgorithmConfig("impact", rollout_length=LENGTH, value_clip=0.0, kl_coefficient=0.2)
+    algorithm = algorithm_of("impact", rollout_length=LENGTH, kl_coefficient=0.2)
+    plain = algorithm_of("ppo", clip=0.4, value_clip=0.0)
     settings, network = (hyper_of(algorithm), 0.7, LENGTH), {"parameters": logits, "value": value}
     target, advantage = minibatch_vtrace(
-        jnp.zeros(ROWS), LossInputs(batch, Categorical(ACTIONS), *settings, **network)
+        jnp.zeros(ROWS), LossInputs(batch, Categorical(ACTIONS), *settings, **network), 1.0, 1.0
     )
     same = batch._replace(target=target, advantage=advantage)
     peers = jnp.linspace(-0.5, 0.5, ROWS)
     for mode in ("weight", "surrogate", "artifact", "none"):
         (impact, _), (ppo, _) = (
-            register.algorithm[name].loss(
-                LossInputs(data, Categorical(ACTIONS), *settings, peers, mode, **network)
-            )
-            for name, data in (("impact", batch), ("ppo", same))
+            loss_of(which, LossInputs(data, Categorical(ACTIONS), *settings, peers, mode, **network))
+            for which, data in ((algorithm, batch), (plain, same))
         )
         assert float(impact) == pytest.approx(float(ppo), rel=1e-5)
 

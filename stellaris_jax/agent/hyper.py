@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import optax
 
+from stellaris_jax.config.options import numbers_of
 from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import register
 
 
 class Hyper(NamedTuple):
     """Scalars of one run, or arrays `[S]` of one element per seed; by the names of the keys of `algorithm`.
 
+    options: the numbers among the options of the algorithm, by their names. rho: `system.rho` (Eq. 2).
+
     Whoever compiles for them compiles once for all values: what a key turns off by 0 is off by a value that changes
-    nothing, such as an infinite `max_grad_norm`. rho: `system.rho` (Eq. 2).
+    nothing, such as an infinite `max_grad_norm`.
 
     >>> hyper = Hyper.of(Config())
     >>> float(hyper.max_grad_norm), float(Hyper.of(Config().replace({"algorithm.max_grad_norm": 0})).max_grad_norm)
@@ -29,28 +34,27 @@ class Hyper(NamedTuple):
     max_grad_norm: Any
     gamma: Any
     gae_lambda: Any
-    clip: Any
-    value_clip: Any
     value_coefficient: Any
     entropy_coefficient: Any
     kl_coefficient: Any
     kl_target: Any
-    rho_bar: Any
-    c_bar: Any
-    impact_ratio: Any
     rho: Any
+    options: dict[str, Any]
 
     @classmethod
     def of(cls, config: Config) -> Hyper:
         """Those of a configuration, each a float32."""
         algorithm = config.algorithm
-        values = {name: getattr(algorithm, name) for name in cls._fields if name != "rho"}
-        off = {name: math.inf for name in ("max_grad_norm", "value_clip") if values[name] == 0}
-        return cls(**{name: np.float32(value) for name, value in {**values, **off, "rho": config.system.rho}.items()})
+        values = {name: getattr(algorithm, name) for name in cls._fields if name not in ("rho", "options")}
+        values |= {"max_grad_norm": algorithm.max_grad_norm or math.inf, "rho": config.system.rho}
+        options = numbers_of(register.algorithm[algorithm.name], algorithm.options)
+        leaves: Hyper = jax.tree.map(np.float32, cls(**values, options=options))
+        return leaves
 
     def rows(self, number: int) -> Hyper:
         """The same for so many seeds: arrays `[number]`."""
-        return Hyper(*(np.repeat(value, number) for value in self))
+        rows: Hyper = jax.tree.map(lambda value: np.repeat(value, number), self)
+        return rows
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam at the base learning rate (alpha_0), behind a clip of the aggregated gradient's norm."""

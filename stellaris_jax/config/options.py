@@ -131,6 +131,13 @@ def completed(thing: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _number(option, values[name]) for name, option in options_of(thing).items()}
 
 
+def numbers_of(thing: Any, given: Mapping[str, Any] | None = None) -> dict[str, float]:
+    """The options of something registered that are floats, with their values: those given, else defaults."""
+    floats = [name for name, option in options_of(thing).items() if option.knob.kind is float]
+    values = completed(thing, given or {})
+    return {name: values[name] for name in floats}
+
+
 def _number(option: Option, value: Any) -> Any:
     if option.knob.kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -161,6 +168,7 @@ class Place:
 
 
 PLACES = (
+    Place("algorithm", "algorithm.name", register.algorithm),
     Place("system", "system.rule", register.rule),
     Place("system", "system.admission", register.admission),
     Place("scaling", "scaling.rule", register.scaling),

@@ -72,6 +72,7 @@ class NetworkConfig(Section):
 @dataclass(frozen=True)
 class AlgorithmConfig(Section):
     name: str = knob("ppo", "the loss", kind="algorithm")
+    options: dict[str, Any] = knob({}, "options of the algorithm, those that have one of a name in brackets")
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
     minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
@@ -85,8 +86,6 @@ class AlgorithmConfig(Section):
     adam_eps: float = knob(1e-5, "epsilon of Adam", within="(0, inf)")
     gamma: float = knob(0.99, "discount per step (gamma)", within="[0, 1]")
     gae_lambda: float = knob(0.95, "lambda of advantage estimation: GAE's and V-trace's", within="[0, 1]")
-    clip: float = knob(0.2, "clip range of the importance ratio (epsilon of PPO and IMPACT)", within="(0, inf)")
-    value_clip: float = knob(0.2, "clip range of PPO's value update; 0 turns it off", within="[0, inf)")
     value_coefficient: float = knob(0.5, "weight of the value loss", within="[0, inf)")
     entropy_coefficient: float = knob(0.01, "weight of the entropy bonus", within="[0, inf)")
     kl_coefficient: float = knob(
@@ -95,12 +94,6 @@ class AlgorithmConfig(Section):
         within="[0, inf)",
     )
     kl_target: float = knob(0.01, "KL the coefficient is adapted towards, in nats", within="(0, inf)")
-    rho_bar: float = knob(1.0, "V-trace: the most an importance ratio weights an error (rho-bar)", within="(0, inf)")
-    c_bar: float = knob(1.0, "V-trace: the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
-    target_interval: int = knob(
-        16, "versions between refreshes of IMPACT's target network (pi_t); as many more are kept", within="[1, inf)"
-    )
-    impact_ratio: float = knob(2.0, "IMPACT: the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
 
 
 @dataclass(frozen=True)
@@ -327,8 +320,8 @@ class Config(Section):
         """The configuration with other values, by their dotted keys; itself stays as it is.
 
         >>> config = Config().replace({"algorithm.gamma": 0.9, "env.kwargs.backend": "spring"})
-        >>> config.algorithm.gamma, config.env.kwargs, config.algorithm.clip
-        (0.9, {'backend': 'spring'}, 0.2)
+        >>> config.algorithm.gamma, config.env.kwargs, config.algorithm.epochs
+        (0.9, {'backend': 'spring'}, 4)
 
         Raises ConfigError for a key that the schema does not have; values are checked when they are used.
         """

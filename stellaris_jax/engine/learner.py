@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses import Algorithm
+from stellaris_jax.agent.losses import Algorithm, TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.engine import versions
@@ -79,7 +79,7 @@ def gradient(
     """
     kind = static.algorithm
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
-    if kind.target_network:
+    if isinstance(kind, TargetNetwork):
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
     peers = None if invocation.peers is None else peer_log_ratio(network, ring, invocation.peers, batch)
     inputs = LossInputs(batch, network.distribution, hyper, kl_coefficient, static.steps, peers, static.truncation)
@@ -98,4 +98,4 @@ def loss(
 ) -> tuple[jax.Array, LossMetrics]:
     """The algorithm's loss at the parameters `tree`: of `inputs`, with what the network makes of their minibatch."""
     parameters, value = network.policy_and_value(tree, inputs.batch.obs)
-    return kind.loss(inputs._replace(parameters=parameters, value=value))
+    return kind.bound(inputs.hyper.options).loss(inputs._replace(parameters=parameters, value=value))

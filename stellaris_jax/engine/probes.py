@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, Samples
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
@@ -113,7 +114,7 @@ def _minibatch(
     network: ActorCritic, static: Static, state: EngineState, buffer: jax.Array, index: jax.Array
 ) -> Samples:
     batch = learner.minibatch(state.loader, buffer, index)
-    if not static.algorithm.target_network:
+    if not isinstance(static.algorithm, TargetNetwork):
         return batch
     slot = (state.version - state.version % static.target_interval) % len(state.ring)
     return learner.with_target(network, versions.lookup(state.ring, state.version, state.params, slot), batch)

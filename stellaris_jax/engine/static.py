@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 
-from stellaris_jax.agent.losses import Algorithm
+from stellaris_jax.agent.losses import Algorithm, TargetNetwork
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.registry import register
@@ -48,7 +48,7 @@ class Static:
     def of(cls, config: Config, hosted: bool = False) -> Static:
         """The static part of a configuration, of which only the environment can tell whether it is `hosted`."""
         settings, system, engine = config.algorithm, config.system, config.engine
-        algorithm: Algorithm = register.algorithm[settings.name]
+        algorithm: Algorithm = register.algorithm[settings.name](settings.options)
         return cls(
             algorithm=algorithm,
             seeds=config.num_seeds if together(engine.members) else 1,
@@ -62,7 +62,7 @@ class Static:
             peers=min(system.learners, system.versions) - 1 if system.truncation != "none" else 0,
             versions=system.versions,
             buffers=2 if system.actors == "pipelined" else 1,
-            target_interval=settings.target_interval if algorithm.target_network else 1,
+            target_interval=algorithm.target_interval if isinstance(algorithm, TargetNetwork) else 1,
             truncation=system.truncation,
             aggregation=system.aggregation,
             masked=is_masked(config),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 
+from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.memory import Part, check_fits, cores, of_device, of_host
 from stellaris_jax.config.options import value_of
@@ -119,7 +120,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     yield Part("minibatches", copies * static.buffers * order, 0, of("algorithm.epochs", *where))
 
     policy = WORD * sizes.parameters
-    limits = ("system.versions", *(["algorithm.target_interval"] if kind.target_network else []))
+    limits = ("system.versions", *(["algorithm.options.target_interval"] if isinstance(kind, TargetNetwork) else []))
     yield Part("policy versions", copies * shape.ring * policy, 0, of(*limits, "network.hidden"))
     yield Part("policies and optimizers", copies * 4 * policy, 0, of("network.hidden"))
     yield Part("gradients", seeds * static.lanes * policy, 0, of("engine.lanes", "network.hidden"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent.losses.algorithm import TargetNetwork
 from stellaris_jax.agent.losses.common import (
     LossInputs,
     LossMetrics,
@@ -15,33 +16,46 @@ from stellaris_jax.agent.losses.common import (
 )
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace
+from stellaris_jax.config.schema import knob
+from stellaris_jax.registry import register
 
 
-def impact_loss(inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
-    """PPO's clipped surrogate of the ratio min(mu / pi_t, 2) R', and value loss (V - vs)^2 / 2, as means.
+@register.algorithm("impact")
+class IMPACT(TargetNetwork):
+    """IMPACT (Luo et al. 2020): PPO's surrogate around a target network, on V-trace's advantages."""
 
-    pi_t is the target network: the surrogate's trust region is around it, V-trace corrects from mu towards it, and the
-    penalty is on KL(pi_t || pi). R' is pi / mu as Eq. 2 leaves it. Values are the learner's critic's. A learner's
-    target network is the one in force when its policy was the newest, however much later its gradient is aggregated.
+    sequences = True
+    clip: float = knob(0.4, "clip range of the importance ratio (epsilon)", within="(0, inf)")
+    rho_bar: float = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
+    c_bar: float = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
+    impact_ratio: float = knob(2.0, "the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
 
-    The minibatch is of whole sequences and has the target network's policy.
-    """
-    batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
-    assert batch.target_policy is not None, "the minibatch has no target network's policy"
-    target_log_ratio = inputs.distribution.log_prob(batch.target_policy, batch.action) - batch.log_prob
-    target, advantage = minibatch_vtrace(target_log_ratio, inputs)
-    advantage *= jnp.minimum(importance_ratio(target_log_ratio), hyper.rho_bar)
-    anchor = jnp.minimum(importance_ratio(-target_log_ratio), hyper.impact_ratio)
+    def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
+        """PPO's clipped surrogate of the ratio min(mu / pi_t, 2) R', and value loss (V - vs)^2 / 2, as means.
 
-    log_ratio = inputs.log_prob - batch.log_prob
-    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
-    own = importance_ratio(log_ratio)
-    terms = LossMetrics(
-        policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, hyper.clip),
-        value_loss=0.5 * jnp.square(value - target),
-        entropy=inputs.distribution.entropy(inputs.parameters),
-        kl=inputs.distribution.kl(batch.target_policy, inputs.parameters),
-        clip_fraction=jnp.abs(anchor * own - 1.0) > hyper.clip,
-        truncated_fraction=is_truncated(weight * ratio, own),
-    )
-    return total(terms, inputs)
+        pi_t is the target network: the surrogate's trust region is around it, V-trace corrects from mu towards it, and
+        the penalty is on KL(pi_t || pi). R' is pi / mu as Eq. 2 leaves it. Values are the learner's critic's. A
+        learner's target network is the one in force when its policy was the newest, however much later its gradient is
+        aggregated.
+
+        The minibatch is of whole sequences and has the target network's policy.
+        """
+        batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
+        assert batch.target_policy is not None, "the minibatch has no target network's policy"
+        target_log_ratio = inputs.distribution.log_prob(batch.target_policy, batch.action) - batch.log_prob
+        target, advantage = minibatch_vtrace(target_log_ratio, inputs, self.rho_bar, self.c_bar)
+        advantage *= jnp.minimum(importance_ratio(target_log_ratio), self.rho_bar)
+        anchor = jnp.minimum(importance_ratio(-target_log_ratio), self.impact_ratio)
+
+        log_ratio = inputs.log_prob - batch.log_prob
+        ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
+        own = importance_ratio(log_ratio)
+        terms = LossMetrics(
+            policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, self.clip),
+            value_loss=0.5 * jnp.square(value - target),
+            entropy=inputs.distribution.entropy(inputs.parameters),
+            kl=inputs.distribution.kl(batch.target_policy, inputs.parameters),
+            clip_fraction=jnp.abs(anchor * own - 1.0) > self.clip,
+            truncated_fraction=is_truncated(weight * ratio, own),
+        )
+        return total(terms, inputs)

@@ -5,31 +5,42 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent.losses.algorithm import Algorithm
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, importance_ratio, is_truncated, total
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace
+from stellaris_jax.config.schema import knob
+from stellaris_jax.registry import register
 
 
-def impala_loss(inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
-    """Policy gradient rho_t log pi (q - V) and value loss (V - vs)^2 / 2 (Section 4.2), as means over the minibatch.
+@register.algorithm("impala")
+class IMPALA(Algorithm):
+    """The actor-critic of IMPALA (Espeholt et al. 2018)."""
 
-    The ratio only weights the policy gradient here, min(rho_bar, R') without a gradient of its own, so Eq. 2 can be
-    taken literally and `weight` is the same mode as `surrogate`. Value targets see the learner's own ratio.
+    sequences = True
+    rho_bar: float = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
+    c_bar: float = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
 
-    The minibatch is of whole sequences.
-    """
-    batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
-    log_prob = inputs.log_prob
-    log_ratio = jax.lax.stop_gradient(log_prob) - batch.log_prob
-    target, advantage = minibatch_vtrace(log_ratio, inputs)
-    ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
-    own, used = importance_ratio(log_ratio), weight * ratio
-    terms = LossMetrics(
-        policy_loss=-jnp.minimum(used, hyper.rho_bar) * advantage * log_prob,
-        value_loss=0.5 * jnp.square(value - target),
-        entropy=inputs.distribution.entropy(inputs.parameters),
-        kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-        clip_fraction=own > hyper.rho_bar,
-        truncated_fraction=is_truncated(used, own),
-    )
-    return total(terms, inputs)
+    def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
+        """Policy gradient rho_t log pi (q - V) and value loss (V - vs)^2 / 2 (Section 4.2), as means.
+
+        The ratio only weights the policy gradient here, min(rho_bar, R') without a gradient of its own, so Eq. 2 can be
+        taken literally and `weight` is the same mode as `surrogate`. Value targets see the learner's own ratio.
+
+        The minibatch is of whole sequences.
+        """
+        batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
+        log_prob = inputs.log_prob
+        log_ratio = jax.lax.stop_gradient(log_prob) - batch.log_prob
+        target, advantage = minibatch_vtrace(log_ratio, inputs, self.rho_bar, self.c_bar)
+        ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
+        own, used = importance_ratio(log_ratio), weight * ratio
+        terms = LossMetrics(
+            policy_loss=-jnp.minimum(used, self.rho_bar) * advantage * log_prob,
+            value_loss=0.5 * jnp.square(value - target),
+            entropy=inputs.distribution.entropy(inputs.parameters),
+            kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
+            clip_fraction=own > self.rho_bar,
+            truncated_fraction=is_truncated(used, own),
+        )
+        return total(terms, inputs)

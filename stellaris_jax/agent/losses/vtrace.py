@@ -65,7 +65,9 @@ def vtrace(
     return value + excess, error + decayed(onwards, jnp.concatenate([excess[1:], beyond[None]]))
 
 
-def minibatch_vtrace(log_ratio: jax.Array, inputs: LossInputs) -> tuple[jax.Array, jax.Array]:
+def minibatch_vtrace(
+    log_ratio: jax.Array, inputs: LossInputs, rho_bar: jax.Array | float, c_bar: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
     """`vtrace` of a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
 
     Values are the learner's critic's. What it has not evaluated, the observation after the last step and the final ones
@@ -80,7 +82,5 @@ def minibatch_vtrace(log_ratio: jax.Array, inputs: LossInputs) -> tuple[jax.Arra
     last = jnp.arange(inputs.steps)[:, None] == inputs.steps - 1
     next_value = jnp.where(steps.truncated | last, steps.next_value, jnp.roll(value, -1, axis=0))
     of_learner = steps._replace(next_value=next_value)
-    target, advantage = vtrace(
-        log_ratio, value, of_learner, hyper.gamma, hyper.gae_lambda, hyper.rho_bar, hyper.c_bar, valid
-    )
+    target, advantage = vtrace(log_ratio, value, of_learner, hyper.gamma, hyper.gae_lambda, rho_bar, c_bar, valid)
     return target.reshape(-1), advantage.reshape(-1)

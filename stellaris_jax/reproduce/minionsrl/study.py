@@ -44,10 +44,10 @@ RULES: dict[str, tuple[str, ...]] = {
         "system=impact",
         "algorithm=impact",
         "algorithm.learning_rate=5e-4",
-        "algorithm.clip=0.4",
+        "algorithm.options.clip=0.4",
         "algorithm.kl_coefficient=1.0",
         "algorithm.entropy_coefficient=0.01",
-        "algorithm.target_interval=1",
+        "algorithm.options.target_interval=1",
     ),
 }
 """What is trained, by its name in the figures; IMPACT with the values of SC'24's Table III, on MuJoCo only."""

@@ -277,7 +277,9 @@ def _trained(study: Study, env: str, system: str, suffix: str, algorithm: str = 
     if suffix == TUNED:
         return tuned(study, env, system, algorithm)
     found = variant(env, system, algorithm)
-    return found.with_settings("target", f"algorithm.target_interval={_versions(found)}") if suffix == SLOW else found
+    if suffix != SLOW:
+        return found
+    return found.with_settings("target", f"algorithm.options.target_interval={_versions(found)}")
 
 
 def _versions(trained: Variant) -> int:

@@ -1,0 +1,58 @@
+"""What an algorithm is: a loss, its options, and the data it asks for. To add one, subclass and register it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+
+from stellaris_jax.agent.losses.common import LossInputs, LossMetrics
+from stellaris_jax.config.options import Optioned, numbers_of, options_of
+from stellaris_jax.config.schema import knob
+
+
+class Algorithm(Optioned):
+    """A loss with options of its own, which `algorithm.options` sets.
+
+    Options that are floats shape no program: inside `loss` they are arrays, and another value compiles nothing. All
+    others are constants there. Two algorithms are equal if they differ in floats alone.
+
+    >>> class Margin(Algorithm):
+    ...     margin: float = knob(0.1, "what an action must gain")
+    >>> Margin({"margin": 0.2}) == Margin(), Margin({"margin": 0.2}).margin
+    (True, 0.2)
+    """
+
+    sequences: ClassVar[bool] = False
+    """Minibatches are whole environments' fragments instead of single samples, and have `Samples.steps`."""
+
+    def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
+        """The loss of a minibatch, a scalar, and the means of its terms; see `total`."""
+        raise NotImplementedError
+
+    def bound(self, values: Mapping[str, Any]) -> Algorithm:
+        """The same algorithm with other values of its options."""
+        other = copy.copy(self)
+        vars(other).update(values)
+        return other
+
+    def _constants(self) -> tuple[Any, ...]:
+        kind: Any = type(self)
+        numbers = numbers_of(kind)
+        return (kind, *(getattr(self, name) for name in options_of(kind) if name not in numbers))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Algorithm) and self._constants() == other._constants()
+
+    def __hash__(self) -> int:
+        return hash(self._constants())
+
+
+class TargetNetwork(Algorithm):
+    """An algorithm with a target network, whose policy minibatches have as `Samples.target_policy`."""
+
+    target_interval: int = knob(
+        16, "versions between refreshes of the target network (pi_t); as many more are kept", within="[1, inf)"
+    )
