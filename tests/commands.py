@@ -37,9 +37,9 @@ def call(name: str, *arguments: object) -> CompletedProcess[str]:
     return CompletedProcess([name], code, out.getvalue(), err.getvalue())
 
 
-def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+def start(run_dir: Path, *overrides: str, script: str = "train.py") -> subprocess.Popen[str]:
     """`python scripts/train.py OVERRIDES` beside a run directory, with its output in a pipe."""
-    command = [sys.executable, str(SCRIPTS / "train.py"), *overrides]
+    command = [sys.executable, str(SCRIPTS / script), *overrides]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.Popen(
         command, cwd=run_dir.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -11,6 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent
 COMMANDS = {
     "train": "train an agent, or sweep over settings",
+    "tune": "search for better settings",
     "evaluate": "evaluate the policy of a run, or film it",
     "plot": "draw the curves of runs, or a timeline",
     "report": "write one page on a sweep, or on runs that belong together",

@@ -98,6 +98,7 @@ def train_within(
     signals: Signals,
     programs: Programs,
     callbacks: Sequence[Callback] = (),
+    watch: Callable[[Record], bool] = lambda record: False,
 ) -> dict[str, Any]:
     """Train as configured; see `train`.
 
@@ -108,6 +109,7 @@ def train_within(
       signals: stop it.
       programs: those of other runs of this process.
       callbacks: those beside `config.run.callbacks`.
+      watch: called with every evaluation's record; true ends the run.
     """
     if config.engine.compile_cache:
         enable_compile_cache()
@@ -135,7 +137,7 @@ def train_within(
                 f"{command('schedule')} makes one for other jobs (scaling.options.scheduler=PATH)"
             )
         called = [*(register.callback[name] for name in config.run.callbacks), *callbacks]
-        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, called)
+        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, called, watch)
         summary = session.finish(session.run())
     if summary["failure"] is not None:
         raise RunError(f"{run_dir}: {summary['failure']}")
@@ -153,7 +155,8 @@ class Session:
     checkpoints: Checkpoints
     signals: Signals
     callbacks: Sequence[Callback] = ()
-    ended: bool = False  # by a callback
+    watch: Callable[[Record], bool] = lambda record: False
+    ended: bool = False  # by a callback, or by who watches
 
     def __post_init__(self) -> None:
         self._saved_at(self.trainer.round)
@@ -252,6 +255,7 @@ class Session:
         self.checkpoints.score(self.trainer.round, record["eval_return_mean"])
         with writing(self.run_dir):
             self.telemetry.evaluation(record)
+        self.ended |= self.watch(record)
         return evaluation
 
     def _rescue(self) -> None:

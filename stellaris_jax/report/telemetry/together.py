@@ -25,12 +25,16 @@ class Together:
       steps: env steps of every point, over its seeds.
       done: points that are finished already.
       progress: draw the line anew, where that can be done.
+      unit: what they are called.
     """
 
-    def __init__(self, console: Console, steps: list[int], done: set[int], progress: bool = True) -> None:
+    def __init__(
+        self, console: Console, steps: list[int], done: set[int], progress: bool = True, unit: str = "points"
+    ) -> None:
         self.console = console
         self.steps = steps
         self.done = set(done)
+        self.unit = unit
         self.reached = {point: steps[point] for point in done}
         self.best: tuple[float, int] | None = None
         self._started, self._before = time.monotonic(), sum(self.reached.values())
@@ -49,11 +53,11 @@ class Together:
         reached, whole = sum(list(self.reached.values())), sum(self.steps)
         seconds = time.monotonic() - self._started
         here = reached - self._before
-        parts = [f"{len(self.done)}/{len(self.steps)} points", percent(reached / whole if whole else 1.0)]
+        parts = [f"{len(self.done)}/{len(self.steps)} {self.unit}", percent(reached / whole if whole else 1.0)]
         if here:
             parts += [f"{compact(here / seconds)} steps/s", f"ETA {duration(seconds * (whole - reached) / here)}"]
         if self.best is not None:
-            parts.append(f"best {significant(self.best[0])} (point {self.best[1]})")
+            parts.append(f"best {significant(self.best[0])} ({self.unit[:-1]} {self.best[1]})")
         return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
 
     def advanced(self, point: int, steps: int) -> None:
@@ -84,7 +88,7 @@ class Together:
             if point is not None and text in self._told:
                 return
             self._told.add(text)
-        self._print(Text(text if point is None else f"point {point}: {text}"))
+        self._print(Text(text if point is None else f"{self.unit[:-1]} {point}: {text}"))
 
     def close(self) -> None:
         """Ends the display with the line as it stands; a second call does nothing."""

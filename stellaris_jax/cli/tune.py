@@ -1,0 +1,111 @@
+"""Searches for better settings of a configuration: proposes, trains, and stops early what does not promise enough.
+
+stellaris-jax tune env=gymnax/cartpole --space ppo --trials 32     a search; overrides as for train
+stellaris-jax tune --resume DIR [--trials 64]                      go on with one, or further
+
+SPACE is a file of configs/tune, or one of your own: `key: {low: 1e-4, high: 1e-1, log: true}` or `key: [a, b]`, a line
+for each. All trials have the same seeds, three unless num_seeds= says otherwise. The first has the settings one would
+have without the search. Every trial is a run with a directory of its own, so all other commands take them, too.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from stellaris_jax.cli import program
+from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.config.compose import shipped_configs
+from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.schema import ConfigError
+
+SEEDS = 3
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command on these arguments; those of the process by default."""
+    program.run(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+    parser = program.Parser("tune", __doc__)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the configuration that is tuned")
+    parser.add_argument("--space", metavar="SPACE", help="what is varied: a name, or a .yaml file")
+    parser.add_argument("--trials", type=program.at_least(1), metavar="N", help="settings to try (32)")
+    parser.add_argument(
+        "--reduction", type=program.at_least(0), default=3, metavar="R",
+        help="one of R trials goes on after 1/R² and 1/R of the evaluations; 0: all do (3)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=program.seed, default=0, metavar="N", help="of the search (0)")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="directory of a new search")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="directory of a search to go on with")
+    parser.add_argument("--config-dir", metavar="DIR", help="as for train; its folder tune is looked into first")
+    given = parser.parse_args(argv)
+    if given.reduction == 1:
+        raise ConfigError("--reduction=1 lets all trials go on at every rung; 0 says so, 2 is the least that helps.")
+    if given.resume is not None and (given.overrides or given.space or given.dir):
+        raise ConfigError("--resume goes on with what a search was begun with; only --trials can be given with it.")
+    if given.resume is None and not given.space:
+        raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
+    _require_optuna()
+    # Imported late, so that --help and mistakes answer at once.
+    from stellaris_jax.training import tune
+
+    directory = _begun(given) if given.resume is None else given.resume
+    with program.signalled():
+        study = tune.tune(directory, given.trials)
+    for path in tune.report(directory, study):
+        print(path)
+    best = study.best_trial
+    print(f"trial {best.number}: return {best.value:.4g}; its run is {directory / str(best.number)}; the same again:")
+    settings = " ".join(f"{key}={value}" for key, value in best.params.items())
+    print(f"  {command('train')} {' '.join([*given.overrides, settings])}")
+    print(f"pages and tables: {command('report')} {path_argument(directory)}")
+
+
+def _begun(given: Namespace) -> Path:
+    from stellaris_jax.training import tune
+    from stellaris_jax.training.loading import load_config
+    from stellaris_jax.training.rundir import reserve
+
+    seeds = any(re.match(r"\+*(num_seeds|seed)=", line) for line in given.overrides)
+    config = load_config([*given.overrides, *([] if seeds else [f"num_seeds={SEEDS}"])], given.config_dir)
+    if config.resume or config.run.dir:
+        raise ConfigError("resume= and run.dir= are of single runs; --resume and --dir are those of searches.")
+    if not config.evaluation.points or not config.evaluation.episodes:
+        raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a search needs returns to compare.")
+    space = _space(given.space, given.config_dir)
+    search = tune.Search(given.trials or tune.Search.trials, given.reduction, given.seed)
+    if given.dir is not None:
+        directory: Path = given.dir
+    else:
+        label = re.sub(r"[^A-Za-z0-9.]+", "-", f"{space.stem}-{config.env.name}").strip("-").lower()
+        directory = reserve(Path("runs") / "tune" / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}")
+    tune.begin(directory, config, space, search)
+    return directory
+
+
+def _spaces(config_dir: str | None) -> dict[str, Path]:
+    folders = [shipped_configs() / "tune", *([Path(config_dir) / "tune"] if config_dir else [])]
+    return {path.stem: path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.yaml"))}
+
+
+def _space(name: str, config_dir: str | None) -> Path:
+    known = _spaces(config_dir)
+    path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
+    if path is None:
+        meant = did_you_mean(name, known)
+        raise ConfigError(f"--space={name} is neither a .yaml file nor one of {', '.join(known)}{meant}")
+    if not path.is_file():
+        raise ConfigError(f"--space={name} does not exist.")
+    return path
+
+
+def _require_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise ConfigError("tune needs Optuna: pip install 'stellaris-jax[tune]'.") from None

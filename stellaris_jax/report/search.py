@@ -1,0 +1,58 @@
+"""Pictures of a search: how its best result came about, and which settings mattered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, titled
+from stellaris_jax.report.telemetry.format import percent
+
+
+class Trial(NamedTuple):
+    """One setting of a search: its number, the returns of its evaluations, and whether it was let run to its end."""
+
+    number: int
+    returns: Sequence[float]
+    complete: bool
+
+
+def history_figure(trials: Sequence[Trial]) -> Figure:
+    """Left every trial's last return and the best so far, right all trials over their evaluations."""
+    figure = titled("Search", height=3.4)
+    last, course = figure.subplots(1, 2)
+    known = [trial for trial in trials if trial.returns]
+    for complete, colour, label in ((True, BLUE, "to its end"), (False, VERMILION, "stopped early")):
+        some = [trial for trial in known if trial.complete == complete]
+        if some:
+            last.scatter([t.number for t in some], [t.returns[-1] for t in some], s=14, color=colour, label=label)
+        for trial in some:
+            xs = range(1, len(trial.returns) + 1)
+            course.plot(xs, trial.returns, color=colour, linewidth=0.8, alpha=0.7, marker=".", markersize=3)
+    whole = [trial for trial in known if trial.complete]
+    if whole:
+        best = list(accumulate((trial.returns[-1] for trial in whole), max))
+        last.step([t.number for t in whole], best, where="post", color=GREEN, label="best so far")
+    last.set_xlabel("trial")
+    last.set_ylabel("return at the last evaluation")
+    course.set_xlabel("evaluation")
+    course.set_ylabel("return")
+    if known:
+        last.legend(fontsize=TEXT - 1)
+    return figure
+
+
+def importance_figure(shares: Mapping[str, float], trials: int) -> Figure:
+    """How much of what sets good trials apart comes from each setting; `shares` sum to 1."""
+    title = f"What mattered, of {trials} trials that ran to their end (PED-ANOVA)"
+    figure = titled(title, height=0.9 + 0.35 * len(shares))
+    axes = figure.subplots()
+    names = sorted(shares, key=lambda name: shares[name])
+    bars = axes.barh(names, [shares[name] for name in names], color=BLUE)
+    axes.bar_label(bars, [percent(shares[name]) for name in names], padding=3, fontsize=TEXT - 1)
+    axes.set_xlim(0, 1.12 * max(shares.values()))
+    axes.set_xlabel("share")
+    return figure

@@ -1,0 +1,303 @@
+"""A search for better settings: Optuna proposes, populations try, and what does not promise enough is stopped early.
+
+The directory of a search holds one run per trial, named by its number, Optuna's storage (`study.db`), and `tune.yaml`,
+what was asked for. Trials are trained beside each other and share programs; all have the same seeds, so only their
+settings differ. Asynchronous successive halving (Li et al. 2020) compares trials after a ninth and a third of their
+evaluations, and ends those that are not among the best third there; their places are free for the next ones.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import threading
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import optuna
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.stored import from_yaml, read_yaml, to_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.static import Static
+from stellaris_jax.report.search import Trial
+from stellaris_jax.report.telemetry.format import significant
+from stellaris_jax.report.telemetry.jsonl import complain, read_records
+from stellaris_jax.report.telemetry.together import PointDisplay, Together
+from stellaris_jax.training.footprint import beside
+from stellaris_jax.training.loading import checked
+from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.records import Record
+from stellaris_jax.training.run import Interrupted, train_within, write_atomically
+from stellaris_jax.training.rundir import run_directory, writing
+from stellaris_jax.training.signals import Abandoned, Signals
+from stellaris_jax.training.space import Space, Values
+
+ABOUT, STORAGE = "tune.yaml", "study.db"
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search is asked for.
+
+    trials: how many settings are tried. reduction: one of so many goes on at every rung; 0 lets all run to their end.
+    seed: of the sampler.
+    """
+
+    trials: int = 32
+    reduction: int = 3
+    seed: int = 0
+
+
+def begin(directory: Path, config: Config, space: Path, search: Search) -> None:
+    """Lay out a new search.
+
+    Args:
+      directory: a new one, or empty.
+      config: what is tuned; its own values are the first trial's.
+      space: the file of the space.
+      search: how.
+
+    Raises:
+      ConfigError: the directory holds something, or the space does not fit the configuration.
+      RunError: it cannot be written.
+    """
+    Space.read(space, config)
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ConfigError(f"{directory} is not empty; name another directory, or go on with a search by --resume.")
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
+        write_atomically(directory / "space.yaml", space.read_text(encoding="utf-8"))
+        write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(asdict(search))))
+
+
+def opened(directory: Path, trials: int | None = None) -> tuple[Config, Space, Search, optuna.Study]:
+    """A search that has been laid out, with another number of trials where one is given. Raises ConfigError."""
+    if not (directory / ABOUT).is_file():
+        raise ConfigError(f"{directory} holds no search: there is no {directory / ABOUT}.")
+    about: Values = {str(key): value for key, value in read_yaml(directory / ABOUT).items()}
+    try:
+        search = Search(**{**about, **({} if trials is None else {"trials": trials})})
+    except TypeError:
+        raise ConfigError(f"{directory / ABOUT} is not what a search was begun with.") from None
+    config = checked(from_yaml(directory / "config.yaml"))
+    return config, Space.read(directory / "space.yaml", config), search, _study(directory, config, search)
+
+
+def _study(directory: Path, config: Config, search: Search) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+    if search.reduction:
+        first = max(1, config.evaluation.points // search.reduction**2)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=search.reduction)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{(directory / STORAGE).absolute()}")
+    study = optuna.create_study(
+        storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
+    )
+    # A search that goes on must not propose again what it began with.
+    study.sampler = optuna.samplers.TPESampler(seed=search.seed + len(study.trials))
+    return study
+
+
+def tune(directory: Path, trials: int | None = None) -> optuna.Study:
+    """Go on with a search until its trials are over; those under way when it was stopped go on where they were.
+
+    Args:
+      directory: of a search that has been laid out (`begin`).
+      trials: another number of them than it was begun with.
+
+    Raises:
+      Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
+      RunError: no trial has a result.
+    """
+    config, space, search, study = opened(directory, trials)
+    defaults = space.of(config)
+    if defaults is not None and not study.trials:
+        study.enqueue_trial(defaults)
+    done = {trial.number for trial in study.trials if trial.state.is_finished()}
+    steps = [config.total_steps * config.num_seeds] * max(search.trials, len(study.trials))
+    with closing(Together(Console(), steps, done, config.run.progress, unit="trials")) as display:
+
+        def leave() -> None:
+            goes_on = f"{command('tune')} --resume {path_argument(directory)}"
+            display.note(f"stopped; {len(display.done)} of {len(steps)} trials are over; continue with: {goes_on}")
+            display.close()
+
+        with Signals(display.note, leave) as signals:
+            work = _Trials(directory, config, space, search, study, display, signals)
+            try:
+                work.through()
+            except Abandoned:
+                leave()
+                raise
+            if signals.caught:
+                leave()
+                raise Interrupted(signals.caught[0], directory)
+    if work.error is not None:
+        raise work.error
+    if not any(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials):
+        raise RunError(f"{directory}: no trial has a result.")
+    return study
+
+
+class _Trials:
+    """The trials of a search, each of them in a thread, as many as there are cores and memory for."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Config,
+        space: Space,
+        search: Search,
+        study: optuna.Study,
+        display: Together,
+        signals: Signals,
+    ):
+        self.directory, self.config, self.space, self.search = directory, config, space, search
+        self.study, self.display, self.signals = study, display, signals
+        self.error: BaseException | None = None
+        self._programs: dict[Hashable, Programs] = {}
+        self._lock = threading.Lock()
+        running = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.RUNNING]
+        self._stopped = [optuna.Trial(study, trial._trial_id) for trial in running]
+
+    def through(self) -> None:
+        """Run all of them; raises what ends the process only."""
+        width = beside([self.config] * self.search.trials)
+        threads = ThreadPoolExecutor(width, "trials")
+        try:
+            for future in [threads.submit(self._worker) for _ in range(width)]:
+                future.result()
+        finally:
+            threads.shutdown(wait=False)
+
+    def _worker(self) -> None:
+        while not (self.signals.stopping.is_set() or self.error):
+            with self._lock:
+                trial = self._next()
+            if trial is None:
+                return
+            try:
+                self._run(trial)
+            except Interrupted:
+                return
+            except (ConfigError, RunError) as error:
+                complain(f"error: trial {trial.number}: {error}")
+                self._tell(trial, None)
+            except (Exception, SystemExit) as error:
+                complain(f"error: trial {trial.number} failed: {type(error).__name__}: {error}")
+                self._tell(trial, None)
+                self.error = self.error or error
+            self.display.finished(trial.number)
+
+    def _next(self) -> optuna.Trial | None:
+        if self._stopped:
+            return self._stopped.pop(0)
+        states = [trial.state for trial in self.study.trials]
+        begun = sum(state != optuna.trial.TrialState.WAITING for state in states)
+        return self.study.ask() if begun < self.search.trials else None
+
+    def _run(self, trial: optuna.Trial) -> None:
+        """Train a trial's setting, or go on with it, and tell what has come of it."""
+        values = self.space.suggest(trial)
+        place = self.directory / str(trial.number)
+        if not (place / "config.yaml").is_file():
+            config = checked(self.config.replace(values))  # a combination may be impossible where each value is not
+            with writing(place):
+                place.mkdir(parents=True, exist_ok=True)
+                write_atomically(place / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
+        config = checked(from_yaml(place / "config.yaml").replace({"resume": str(place), "run.dir": str(place)}))
+        display = PointDisplay(self.display, trial.number, config.rounds, config.num_seeds)
+        pruned = _Pruned(trial, place, config.evaluation.points)
+        with run_directory(config) as run_dir:
+            summary = train_within(run_dir, config, display, self.signals, self._shared(config), watch=pruned)
+        self._tell(trial, summary["eval_return_mean"], pruned.ended)
+
+    def _shared(self, config: Config) -> Programs:
+        with self._lock:
+            return self._programs.setdefault((config.env, config.network, Static.of(config)), Programs())
+
+    def _tell(self, trial: optuna.Trial, value: float | None, pruned: bool = False) -> None:
+        states = optuna.trial.TrialState
+        with self._lock:
+            if value is None or not math.isfinite(value):
+                self.study.tell(trial, state=states.FAIL)
+            elif pruned:
+                self.study.tell(trial, state=states.PRUNED)
+            else:
+                self.study.tell(trial, value)
+
+
+class _Pruned:
+    """Reports every evaluation of a trial, and answers whether it shall end."""
+
+    def __init__(self, trial: optuna.Trial, place: Path, points: int):
+        self.trial, self.points, self.ended = trial, points, False
+        self.told = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
+        metrics = place / "metrics.jsonl"
+        records = read_records(metrics) if metrics.is_file() else []
+        self.rung = sum(record["kind"] == "evaluation" for record in records)
+
+    def __call__(self, record: Record) -> bool:
+        self.rung += 1
+        value = record["eval_return_mean"]
+        if value is None or not math.isfinite(value):
+            self.ended = True
+        else:
+            if self.rung not in self.told:  # as it is where the run was stopped right after
+                self.trial.report(value, self.rung)
+            self.ended = self.rung < self.points and self.trial.should_prune()
+        return self.ended
+
+
+def report(directory: Path, study: optuna.Study) -> list[Path]:
+    """Write `best.yaml`, `trials.csv`, and pictures of the search and of what mattered in it; returns their paths."""
+    from stellaris_jax.report.curves import save
+    from stellaris_jax.report.search import history_figure, importance_figure
+
+    complete = optuna.trial.TrialState.COMPLETE
+    shown = [Trial(one.number, _returns(one), one.state == complete) for one in study.trials]
+    best, written = study.best_trial, [directory / "best.yaml", directory / "trials.csv"]
+    text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in best.params.items())
+    with writing(directory):
+        note = f"# Trial {best.number} of {len(study.trials)}: return {significant(best.value)}.\n"
+        write_atomically(written[0], note + text)
+        write_atomically(written[1], _table(study))
+        written.append(save(history_figure(shown), directory / "history.png"))
+        values = [trial.value for trial in study.trials if trial.state == complete]
+        if len(values) >= FEWEST and len(set(values)) > 1 and len(best.params) > 1:
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+            written.append(save(importance_figure(shares, len(values)), directory / "importance.png"))
+    return written
+
+
+def _returns(trial: optuna.trial.FrozenTrial) -> list[float]:
+    """Those of its evaluations, oldest first."""
+    return [value for _, value in sorted(trial.intermediate_values.items())]
+
+
+def _table(study: optuna.Study) -> str:
+    keys = sorted({key for trial in study.trials for key in trial.params})
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["trial", "state", "return", "evaluations", *keys])
+    for trial in study.trials:
+        returns = _returns(trial)
+        last = str(returns[-1]) if returns else ""
+        settings = [trial.params.get(key, "") for key in keys]
+        rows.writerow([trial.number, trial.state.name.lower(), last, len(returns), *settings])
+    return text.getvalue()
+
+
+FEWEST = 8
+"""Trials that ran to their end, below which nothing is said of what mattered."""
