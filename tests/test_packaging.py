@@ -109,7 +109,7 @@ def test_what_is_published_works_in_an_empty_environment(kind: str, built: Path,
     out = run(command, "train", *job, "run.dir=main")
     assert "stellaris-jax evaluate main" in out
     assert "return" in run(command, "evaluate", "main", "--episodes", "4")
-    run(command, "train", "-m", *job, "system=stellaris,async", "hydra.sweep.dir=sweep")
+    run(command, "train", "-m", *job, "num_seeds=1", "system=stellaris,async", "hydra.sweep.dir=sweep")
     assert (tmp_path / "sweep" / "1" / "summary.json").is_file()
     run(command, "check-env", "gymnax/cartpole")
     assert "stellaris-jax" in run(command, "--help")

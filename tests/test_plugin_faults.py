@@ -131,7 +131,8 @@ def test_a_plugin_that_fails_ends_a_sweep(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "my.py"
     path.write_text(STOP.replace("NAME", "swept").replace("END", "sys.exit(0)"))
     overrides = [line for line in SMALL if not line.startswith("run.dir")]
-    ended = call("train.py", "-m", f"plugins=[{path}]", *overrides, "run.callbacks=[swept]", "hydra.sweep.dir=sweep")
+    swept = ["run.callbacks=[swept]", "seed=0", "hydra.sweep.dir=sweep"]
+    ended = call("train.py", "-m", f"plugins=[{path}]", *overrides, *swept)
     assert ended.returncode == 1 and "called sys.exit(0)" in ended.stderr.splitlines()[-1], ended.stderr
 
 

@@ -90,7 +90,7 @@ def test_every_example_runs_from_outside(site: Path, tmp_path: Path) -> None:
         ["train", "resume=rule", "total_steps=512"],
         ["evaluate", "jax_environments", "--episodes", "2"],
         ["plot", "rule", "torso", "--out", "two.png"],
-        ["train", "-m", "plugins=[" + str(EXAMPLES / "rule.py") + "]", *SMALL, "system.rule=quorum,async"],
+        ["train", "-m", f"plugins=[{EXAMPLES / 'rule.py'}]", *SMALL, "num_seeds=1", "system.rule=quorum,async"],
         ["check-env", "gymnax/cartpole"],
     )
     assert "mine/corridor" in out

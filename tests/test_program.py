@@ -215,7 +215,7 @@ def test_what_a_measurement_in_another_process_refuses() -> None:
 def test_devices_of_a_cpu(command: str, tmp_path: Path) -> None:
     """In a process of its own, where importing gymnax starts JAX."""
     settings = " ".join([*SMALL, "total_steps=64", "evaluation.episodes=0", "env=gymnax/cartpole"])
-    sweep = "hydra.sweep.dir=sweep" if "-m" in command else "run.dir=sweep/1"
+    sweep = "num_seeds=1 hydra.sweep.dir=sweep" if "-m" in command else "run.dir=sweep/1"
     done = process(f"$python $scripts/{command} {settings} {sweep}", tmp_path, JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "sweep/1/summary.json").read_text())["device"].startswith("4 x cpu")

@@ -32,7 +32,7 @@ SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=256",
     "algorithm.anneal=false", "evaluation.points=2", "evaluation.episodes=4", "run.progress=false", "run.loggers=[]",
 ]  # fmt: skip
-SWEPT = [*SMALL, "num_seeds=2", "algorithm.learning_rate=1e-3,1e-2", "system=stellaris,allreduce"]
+SWEPT = [*SMALL, "num_seeds=2", "algorithm.learning_rate=1e-3,1e-2,3e-2"]
 CLOCKS = ("wall_seconds", "steps_per_second", "train_seconds", "compile_seconds", "detection_seconds")
 
 
@@ -69,8 +69,8 @@ def test_points_are_what_they_would_be_alone(capsys: pytest.CaptureFixture[str])
         train(load_config([*point, f"run.dir=alone/{number}"]))
         assert_same_run(Path(f"together/{number}"), Path(f"alone/{number}"))
     cli.main(["-m", *SWEPT, "hydra.sweep.dir=apart", "sweep.together=false"])
-    assert "point 4 of 4: apart/3" in capsys.readouterr().out
-    for number in range(4):
+    assert "point 3 of 3: apart/2" in capsys.readouterr().out
+    for number in range(3):
         assert_same_run(Path(f"apart/{number}"), Path(f"alone/{number}"))
     stored = [Path(name, "table.csv").read_text().splitlines() for name in ("together", "apart")]
     speed = stored[0][0].split(",").index("steps_per_second")
@@ -99,33 +99,34 @@ def test_a_stopped_sweep_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     out = capsys.readouterr().out
     assert end.value.code == 128 + signal.SIGINT
     assert "SIGINT: waiting for " in out
-    assert "stopped; 1 of 4 points are done; continue with: python " in out and "train.py -m resume=half\n" in out
-    done = [is_done(config) for config in compose_configs([[f"resume=half/{i}"] for i in range(4)])]
+    assert "stopped; 1 of 3 points are done; continue with: python " in out and "train.py -m resume=half\n" in out
+    done = [is_done(config) for config in compose_configs([[f"resume=half/{i}"] for i in range(3)])]
     assert sum(done) == 1
     finished = Path("half") / str(done.index(True)) / "summary.json"
     before = finished.stat().st_mtime_ns
     cli.main(["-m", "resume=half", "evaluation.episodes=4"])
     assert finished.stat().st_mtime_ns == before, "a finished point is left alone"
     cli.main(["-m", *SWEPT, "run.callbacks=[stop-sweep]", "hydra.sweep.dir=whole"])
-    for number in range(4):
+    for number in range(3):
         assert_same_run(Path(f"half/{number}"), Path(f"whole/{number}"))
     # A sweep that is over can be gone on with, for more steps.
     cli.main(["-m", "resume=half", "total_steps=512"])
-    assert [json.loads(Path(f"half/{n}/summary.json").read_text())["rounds"] for n in range(4)] == [8] * 4
+    assert [json.loads(Path(f"half/{n}/summary.json").read_text())["rounds"] for n in range(3)] == [8] * 3
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     """kill -9 while points are under way; nothing is lost, and nothing done twice."""
     process = start(tmp_path / "half", "-m", *SWEPT, "total_steps=2048", "hydra.sweep.dir=half")
-    while not any((tmp_path / f"half/{number}/summary.json").is_file() for number in range(4)):
+    while not any((tmp_path / f"half/{number}/summary.json").is_file() for number in range(3)):
         assert process.poll() is None, process.communicate()[0]
     process.kill()
     process.communicate()
-    assert not all((tmp_path / f"half/{number}/summary.json").is_file() for number in range(4))
+    assert not all((tmp_path / f"half/{number}/summary.json").is_file() for number in range(3))
     done = call("train.py", "-m", "resume=half")
     assert done.returncode == 0, done.stderr
     cli.main(["-m", *SWEPT, "total_steps=2048", "hydra.sweep.dir=whole"])
-    for number in range(4):
+    for number in range(3):
         assert records(Path(f"half/{number}")) == records(Path(f"whole/{number}"))
 
 

@@ -177,6 +177,7 @@ def test_what_does_not_promise_enough_ends_early(monkeypatch: pytest.MonkeyPatch
     assert isinstance(stopped, Config) and stopped.rounds == 3, "it could be gone on with"
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     path = space(RATES)
     job = [*SMALL, "total_steps=2048", "num_seeds=1", "--space", str(path), "--trials", "4", "--reduction", "0"]
