@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stellaris_jax.cli import program
 from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.compose import Sweep, compose_configs, load_sweep
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.loading import checked
 
@@ -37,13 +36,15 @@ def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config
 
     emulate(max(config.engine.devices for config in configs))
     configs = [checked(config) for config in configs]
+    from stellaris_jax.training.rundir import reserved
     from stellaris_jax.training.sweep import lay_out, train_together
 
     directory = asked.directory
     if not asked.resumed:
         # Another sweep may have begun in the same second.
         named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
-        directory = asked.directory if named else _reserved(asked.directory)
+        advice = "hydra.sweep.dir=PATH names another place"
+        directory = asked.directory if named else reserved(asked.directory, advice)
         configs = lay_out(directory, configs, asked.overrides)
     try:
         with program.signalled():
@@ -80,8 +81,6 @@ def _one_by_one(configs: Sequence[Config], task: Callable[[Config], Any]) -> Out
         print(f"point {number + 1} of {len(configs)}: {config.run.dir}", flush=True)
         try:
             task(config)
-        except (ConfigError, RunError) as error:
-            outcome.add(number, error)
         except Interrupted:
             raise
         except (Exception, SystemExit) as error:
@@ -95,11 +94,3 @@ def _train(config: Config) -> None:
     train(config)
 
 
-def _reserved(directory: Path) -> Path:
-    from stellaris_jax.training.rundir import reason, reserve
-
-    try:
-        return reserve(directory)
-    except OSError as error:
-        advice = "hydra.sweep.dir=PATH names another place"
-        raise ConfigError(f"{directory} cannot be made: {reason(error)}; {advice}.") from None

@@ -11,7 +11,6 @@ have without the search. Every trial is a run with a directory of its own, so al
 from __future__ import annotations
 
 import re
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +68,7 @@ def _main(argv: Sequence[str] | None) -> None:
 def _begun(given: Namespace) -> Path:
     from stellaris_jax.training import tune
     from stellaris_jax.training.loading import load_config
-    from stellaris_jax.training.rundir import reserve
+    from stellaris_jax.training.rundir import reserved, stamped
 
     seeds = any(re.match(r"\+*(num_seeds|seed)=", line) for line in given.overrides)
     config = load_config([*given.overrides, *([] if seeds else [f"num_seeds={SEEDS}"])], given.config_dir)
@@ -82,8 +81,8 @@ def _begun(given: Namespace) -> Path:
     if given.dir is not None:
         directory: Path = given.dir
     else:
-        label = re.sub(r"[^A-Za-z0-9.]+", "-", f"{space.stem}-{config.env.name}").strip("-").lower()
-        directory = reserve(Path("runs") / "tune" / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}")
+        path = stamped(Path("runs") / "tune", f"{space.stem}-{config.env.name}")
+        directory = reserved(path, "--dir=PATH names another place")
     tune.begin(directory, config, space, search)
     return directory
 

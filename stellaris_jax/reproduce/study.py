@@ -17,7 +17,7 @@ from stellaris_jax.reproduce.claims import OPEN, Claim, corrected, read_claims, 
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
 from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.training import Variant
-from stellaris_jax.training.run import write_atomically
+from stellaris_jax.training.rundir import write_atomically
 
 BEGIN, END = "<!-- made by scripts/reproduce.py: begin -->", "<!-- made by scripts/reproduce.py: end -->"
 """What lies between these lines of a README is written anew; the rest is kept."""

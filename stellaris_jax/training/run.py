@@ -9,7 +9,7 @@ import platform
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rich.console import Console
 from stellaris_jax import __version__
 from stellaris_jax.config.commands import command
 from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.config.stored import from_yaml, to_yaml
+from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry import Telemetry
@@ -34,7 +34,7 @@ from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
-from stellaris_jax.training.rundir import run_directory, writing
+from stellaris_jax.training.rundir import run_directory, store, write_atomically, writing
 from stellaris_jax.training.signals import Abandoned, Signals
 from stellaris_jax.training.sources.watch import EnvStalled
 from stellaris_jax.training.trainer import Trainer
@@ -127,9 +127,7 @@ def train_within(
             with signals.during("the checkpoint to be read", transient=True):
                 resumed = _resume(trainer, checkpoints, display.note)
         with writing(run_dir):
-            # Where a run lies is no part of what it is: directories are moved and renamed.
-            stored = replace(config, resume="", run=replace(config.run, dir=""))
-            write_atomically(run_dir / "config.yaml", to_yaml(stored))
+            store(config, run_dir)
             telemetry = stack.enter_context(Telemetry(run_dir, display, resumed, config.run.loggers))
         if is_carried_over(config):
             display.note(
@@ -381,13 +379,6 @@ def enable_compile_cache() -> None:
         jax.config.update("jax_compilation_cache_dir", str(root / "stellaris_jax" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's contents in one step."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def versions() -> dict[str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stellaris_jax.config.commands import argument
 from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 
 LOCK = ".lock"
@@ -63,6 +64,18 @@ def writing(run_dir: Path) -> Iterator[None]:
         raise RunError(f"{_short(run_dir)} could not be written: {reason(error)}.") from error
 
 
+def store(config: Config, run_dir: Path) -> None:
+    """Write `config.yaml`. Where a run lies is no part of what it is: directories are moved and renamed."""
+    write_atomically(run_dir / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's contents in one step."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
 def reserve(path: Path) -> Path:
     """Make a directory that nobody else has made: `path`, or with a number behind it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,6 +88,23 @@ def reserve(path: Path) -> Path:
             path = stem.with_name(f"{stem.name}-{number}")
         else:
             return path
+
+
+def reserved(path: Path, advice: str) -> Path:
+    """What `reserve` makes. Raises ConfigError, with the advice, where it cannot."""
+    try:
+        return reserve(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be made: {reason(error)}; {advice}.") from None
+
+
+def stamped(folder: Path, label: str) -> Path:
+    """A path for something new, named by the time and a label."""
+    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{_slug(label)}"
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
 
 
 def reason(error: OSError) -> str:
@@ -99,10 +129,9 @@ def _named(config: Config) -> tuple[Path, bool]:
 
 def _numbered(config: Config) -> Path:
     """A directory of our own below runs/, named by the time and by what runs."""
-    label = config.run.name or f"{config.system.name}-{config.env.name}"
-    label = re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
+    label = _slug(config.run.name or f"{config.system.name}-{config.env.name}")
     try:
-        return reserve(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}")
+        return reserve(stamped(Path("runs"), label))
     except OSError as error:
         advice = "run.dir=PATH names another place"
         if error.errno == errno.ENAMETOOLONG:

@@ -10,7 +10,6 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from rich.console import Console
 
 from stellaris_jax.config.commands import argument, command
 from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.config.stored import read_yaml, to_yaml
+from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.report.sweep import points
@@ -29,9 +28,10 @@ from stellaris_jax.report.telemetry.jsonl import complain
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
 from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.programs import Programs
-from stellaris_jax.training.run import Interrupted, train_within, write_atomically
-from stellaris_jax.training.rundir import run_directory, writing
-from stellaris_jax.training.signals import Abandoned, Signals
+from stellaris_jax.training.run import Interrupted, train_within
+from stellaris_jax.training.rundir import run_directory, store, write_atomically, writing
+from stellaris_jax.training.signals import Signals
+from stellaris_jax.training.together import in_threads, stoppable
 
 ABOUT = "sweep.yaml"
 """Of a sweep's directory: what was asked for, written once all points are laid out."""
@@ -61,7 +61,7 @@ def lay_out(directory: Path, configs: Sequence[Config], overrides: Sequence[str]
         for number, config in enumerate(configs):
             place = directory / str(number)
             place.mkdir(parents=True)
-            write_atomically(place / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
+            store(config, place)
             laid.append(config.replace({"resume": str(place), "run.dir": str(place)}))
         about = {"overrides": list(overrides), "points": len(configs)}
         write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(about)))
@@ -123,21 +123,13 @@ def train_together(directory: Path, configs: Sequence[Config]) -> Outcome:
     progress = all(config.run.progress for config in configs)
     with closing(Together(Console(), steps, done, progress)) as display:
 
-        def leave() -> None:
+        def farewell() -> str:
             goes_on = f"{command('train')} -m {argument('resume', directory)}"
-            display.note(f"stopped; {len(display.done)} of {len(configs)} points are done; continue with: {goes_on}")
-            display.close()
+            return f"stopped; {len(display.done)} of {len(configs)} points are done; continue with: {goes_on}"
 
-        with Signals(display.note, leave) as signals:
+        with stoppable(display, directory, farewell) as signals:
             work = _Work(configs, done, display, signals)
-            try:
-                work.through()
-            except Abandoned:
-                leave()
-                raise
-            if signals.caught:
-                leave()
-                raise Interrupted(signals.caught[0], directory)
+            work.through()
     return work.outcome
 
 
@@ -158,14 +150,8 @@ class _Work:
 
     def through(self) -> None:
         """Train all of them; raises what ends the process only."""
-        if not self.width:
-            return
-        threads = ThreadPoolExecutor(self.width, "points")
-        try:
-            for future in [threads.submit(self._worker) for _ in range(self.width)]:
-                future.result()
-        finally:
-            threads.shutdown(wait=False)
+        if self.width:
+            in_threads(self.width, "points", self._worker)
 
     def _worker(self) -> None:
         while not self.signals.stopping.is_set():

@@ -13,8 +13,6 @@ import io
 import json
 import math
 import threading
-from collections.abc import Hashable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,9 +23,8 @@ from rich.console import Console
 
 from stellaris_jax.config.commands import command, path_argument
 from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.config.stored import from_yaml, read_yaml, to_yaml
+from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.static import Static
 from stellaris_jax.report.search import Trial
 from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.report.telemetry.jsonl import complain, read_records
@@ -36,10 +33,11 @@ from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.loading import checked
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
-from stellaris_jax.training.run import Interrupted, train_within, write_atomically
-from stellaris_jax.training.rundir import run_directory, writing
-from stellaris_jax.training.signals import Abandoned, Signals
+from stellaris_jax.training.run import Interrupted, train_within
+from stellaris_jax.training.rundir import run_directory, store, write_atomically, writing
+from stellaris_jax.training.signals import Signals
 from stellaris_jax.training.space import Space, Values
+from stellaris_jax.training.together import in_threads, stoppable
 
 ABOUT, STORAGE = "tune.yaml", "study.db"
 
@@ -75,7 +73,7 @@ def begin(directory: Path, config: Config, space: Path, search: Search) -> None:
         raise ConfigError(f"{directory} is not empty; name another directory, or go on with a search by --resume.")
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(directory / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
+        store(config, directory)
         write_atomically(directory / "space.yaml", space.read_text(encoding="utf-8"))
         write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(asdict(search))))
 
@@ -127,21 +125,13 @@ def tune(directory: Path, trials: int | None = None) -> optuna.Study:
     steps = [config.total_steps * config.num_seeds] * max(search.trials, len(study.trials))
     with closing(Together(Console(), steps, done, config.run.progress, unit="trials")) as display:
 
-        def leave() -> None:
+        def farewell() -> str:
             goes_on = f"{command('tune')} --resume {path_argument(directory)}"
-            display.note(f"stopped; {len(display.done)} of {len(steps)} trials are over; continue with: {goes_on}")
-            display.close()
+            return f"stopped; {len(display.done)} of {len(steps)} trials are over; continue with: {goes_on}"
 
-        with Signals(display.note, leave) as signals:
+        with stoppable(display, directory, farewell) as signals:
             work = _Trials(directory, config, space, search, study, display, signals)
-            try:
-                work.through()
-            except Abandoned:
-                leave()
-                raise
-            if signals.caught:
-                leave()
-                raise Interrupted(signals.caught[0], directory)
+            in_threads(beside([config]), "trials", work.worker)
     if work.error is not None:
         raise work.error
     if not any(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials):
@@ -165,22 +155,13 @@ class _Trials:
         self.directory, self.config, self.space, self.search = directory, config, space, search
         self.study, self.display, self.signals = study, display, signals
         self.error: BaseException | None = None
-        self._programs: dict[Hashable, Programs] = {}
+        self._programs = Programs()
         self._lock = threading.Lock()
         running = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.RUNNING]
         self._stopped = [optuna.Trial(study, trial._trial_id) for trial in running]
 
-    def through(self) -> None:
-        """Run all of them; raises what ends the process only."""
-        width = beside([self.config] * self.search.trials)
-        threads = ThreadPoolExecutor(width, "trials")
-        try:
-            for future in [threads.submit(self._worker) for _ in range(width)]:
-                future.result()
-        finally:
-            threads.shutdown(wait=False)
-
-    def _worker(self) -> None:
+    def worker(self) -> None:
+        """Run trials until there are no more; raises what ends the process only."""
         while not (self.signals.stopping.is_set() or self.error):
             with self._lock:
                 trial = self._next()
@@ -214,17 +195,13 @@ class _Trials:
             config = checked(self.config.replace(values))  # a combination may be impossible where each value is not
             with writing(place):
                 place.mkdir(parents=True, exist_ok=True)
-                write_atomically(place / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
+                store(config, place)
         config = checked(from_yaml(place / "config.yaml").replace({"resume": str(place), "run.dir": str(place)}))
         display = PointDisplay(self.display, trial.number, config.rounds, config.num_seeds)
         pruned = _Pruned(trial, place, config.evaluation.points)
         with run_directory(config) as run_dir:
-            summary = train_within(run_dir, config, display, self.signals, self._shared(config), watch=pruned)
+            summary = train_within(run_dir, config, display, self.signals, self._programs, watch=pruned)
         self._tell(trial, summary["eval_return_mean"], pruned.ended)
-
-    def _shared(self, config: Config) -> Programs:
-        with self._lock:
-            return self._programs.setdefault((config.env, config.network, Static.of(config)), Programs())
 
     def _tell(self, trial: optuna.Trial, value: float | None, pruned: bool = False) -> None:
         states = optuna.trial.TrialState

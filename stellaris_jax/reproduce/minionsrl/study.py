@@ -28,7 +28,8 @@ from stellaris_jax.reproduce.study import Figure, Study
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline.scaling.scheduler import Scheduler
 from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.run import enable_compile_cache, write_atomically
+from stellaris_jax.training.run import enable_compile_cache
+from stellaris_jax.training.rundir import write_atomically
 
 SEEDS = 5
 SCALE = 16

@@ -1,0 +1,45 @@
+"""Several runs under way in one program: their threads, and how a signal ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from stellaris_jax.report.telemetry.together import Together
+from stellaris_jax.training.run import Interrupted
+from stellaris_jax.training.signals import Abandoned, Signals
+
+
+@contextmanager
+def stoppable(display: Together, directory: Path, farewell: Callable[[], str]) -> Iterator[Signals]:
+    """Within, a signal stops the runs that share the `Signals`, and `farewell` tells how to go on with them.
+
+    Raises:
+      Interrupted: after SIGINT or SIGTERM, with everything saved, at the end; Abandoned after a second one.
+    """
+
+    def leave() -> None:
+        display.note(farewell())
+        display.close()
+
+    with Signals(display.note, leave) as signals:
+        try:
+            yield signals
+        except Abandoned:
+            leave()
+            raise
+        if signals.caught:
+            leave()
+            raise Interrupted(signals.caught[0], directory)
+
+
+def in_threads(width: int, name: str, worker: Callable[[], None]) -> None:
+    """Call `worker` in so many threads, until all have returned; nobody waits for them after an exception."""
+    threads = ThreadPoolExecutor(width, name)
+    try:
+        for future in [threads.submit(worker) for _ in range(width)]:
+            future.result()
+    finally:
+        threads.shutdown(wait=False)
