@@ -139,9 +139,7 @@ def check_peer(peer: str, python: str) -> None:
     if shutil.which(python) is None:
         raise ConfigError(f"--{peer}={python} is not a program.")
     if subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode != 0:
-        raise ConfigError(
-            f"--{peer}={python} is not a Python that has {module}; {FOLDER}/{peer}_ppo.py says how."
-        )
+        raise ConfigError(f"--{peer}={python} is not a Python that has {module}; {FOLDER}/{peer}_ppo.py says how.")
 
 
 def write_delays(console: Console, arguments: argparse.Namespace) -> None:

@@ -137,9 +137,7 @@ def rows(table: list[Figures]) -> list[dict[str, str]]:
             "job": row["job"],
             "gradients/s": f"{row['gradients_per_second']:.0f}",
             **{f"{part} µs": f"{spent:.2f}" for part, spent in row["microseconds"].items()},
-            **{
-                name.replace("_", " "): f"{ratio:.2f}" for name, ratio in row.items() if name.startswith("ratio_to_")
-            },
+            **{name.replace("_", " "): f"{ratio:.2f}" for name, ratio in row.items() if name.startswith("ratio_to_")},
         }
         for row in table
     ]

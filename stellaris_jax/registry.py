@@ -117,9 +117,7 @@ class Register:
         self.rule = Kind("rule", [f"{home}.timeline.rules"])
         self.admission = Kind("admission policy", [f"{home}.timeline.admission"])
         self.delay = Kind("delay model", [f"{home}.timeline.delays"])
-        self.scaling = Kind(
-            "scaling rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"]
-        )
+        self.scaling = Kind("scaling rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"])
         self.algorithm = Kind("algorithm", [f"{home}.agent.losses"])
         self.environment = Kind("environment", form="suite/name")
         self.suite = Kind("suite", [f"{home}.envs.registry"])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stellaris_jax.config.tree import Config
     from stellaris_jax.training.programs import Programs
 
+
 def pytest_configure() -> None:
     # The environment reaches the processes that tests start, too. Compiled programs are code: the cache is the user's.
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

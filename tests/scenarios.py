@@ -16,14 +16,14 @@ from settings import delay, system_of
 from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig
 from stellaris_jax.registry import register
 from stellaris_jax.timeline import Gradient, Round, Timeline
-from stellaris_jax.timeline.scaling import Observation, Scheduler, Width
+from stellaris_jax.timeline.scaling import Limits, RoundSummary, Scheduler
 
 GRADIENTS = 16
 LEARNER = delay("lognormal", 0.3, sigma=0.5)
 HEAVY = delay("pareto", 0.3, alpha=1.1)
 INSTANT = delay("constant", 0.0)
 ACTOR = delay("lognormal", 2.0, sigma=0.1)
-WIDE = Width(64, 8, 1, (8, 16, 32, 64))
+WIDE = Limits(64, 8, 1, (8, 16, 32, 64))
 
 examples = settings(deadline=None, max_examples=60)
 
@@ -122,10 +122,10 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(register.rule)) ->
     return Scenario(rule, options, rounds=draw(st.integers(2, 6)))
 
 
-def seen(round_: int, **values: Any) -> Observation:
+def seen(round_: int, **values: Any) -> RoundSummary:
     """What a round of eight actors was like, all zero but `values`."""
     zeros = {"reward": math.nan, "loss": 0.0, "kl": 0.0, "learner_seconds": 0.0, "actor_seconds": 0.0}
-    return Observation(round_, **({"actors": 8, **zeros, "seconds": 0.0, "cost_usd": 0.0} | values))
+    return RoundSummary(round_, **({"actors": 8, **zeros, "seconds": 0.0, "cost_usd": 0.0} | values))
 
 
 def scheduler(actors: int = 4, seed: int = 0) -> Scheduler:

@@ -26,7 +26,7 @@ from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.envs.suites.gymnasium import make
 from stellaris_jax.report.sweep import report
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.timeline.scaling.width import Width
+from stellaris_jax.timeline.scaling.limits import Limits
 
 SMALL = ["total_steps=256", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "evaluation.episodes=2",
@@ -172,7 +172,7 @@ def test_numbers_of_actors_that_are_none(chosen: Any) -> None:
         def choose(self, seen: Any) -> int:
             return chosen  # type: ignore[no-any-return]
 
-    rule = Odd(load_config(["scaling.rule=max"]).scaling, Width(8, 1, 1, (8,)))
+    rule = Odd(load_config(["scaling.rule=max"]).scaling, Limits(8, 1, 1, (8,)))
     with pytest.raises(RunError, match="actors for the next round; it must be an integer from 1 to 8"):
         rule.observe(SimpleNamespace(reward=0.0, cost_usd=0.0))  # type: ignore[arg-type]
 

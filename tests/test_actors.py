@@ -24,7 +24,7 @@ from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
 from stellaris_jax.engine.prepare import prepare
-from stellaris_jax.engine.rollout import Normalizers, Trajectory, episode_totals
+from stellaris_jax.engine.rollout import EpisodeTotals, Normalizers, Trajectory, episode_totals
 from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.sources.actors import Actors, Behaviour
 from stellaris_jax.training.sources.host import HostSource
@@ -296,7 +296,7 @@ def test_statistics_leave_dead_transitions_out() -> None:
     fragment = fragment._replace(trajectory=trajectory._replace(totals=totals))
     _, after, _ = prepare(network, hyper_of(), settings.env, fragment, seen)
     statistics: RunningStatistics = after.reward
-    kept = np.asarray(totals)[..., 2][trajectory.valid]
+    kept = np.asarray(EpisodeTotals.of(totals).discounted_return)[trajectory.valid]
     np.testing.assert_allclose(statistics.samples, kept.size)
     np.testing.assert_allclose(statistics.mean, kept.mean(), rtol=1e-5)
     np.testing.assert_allclose(statistics.variance, kept.var(), rtol=1e-4)

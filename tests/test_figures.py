@@ -27,7 +27,7 @@ from stellaris_jax.reproduce.stellaris.figures import FIGURES
 from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
 from stellaris_jax.timeline import Round, Timeline, Usage
 from stellaris_jax.timeline.billing import bill
-from stellaris_jax.timeline.scaling import Scheduler, width_of
+from stellaris_jax.timeline.scaling import Scheduler, limits_of
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED
 from stellaris_jax.training.loading import load_config
 
@@ -41,7 +41,7 @@ def test_the_evaluation_of_nitro_is_of_valid_configurations() -> None:
         for settings in ((), nitro.STELLARIS):
             config = load_config([*nitro.variant(env, name, *settings).overrides])
             samples = config.env.num_envs * config.algorithm.rollout_length
-            work.add((samples // config.algorithm.minibatches, samples, config.total_steps, width_of(config).maximum))
+            work.add((samples // config.algorithm.minibatches, samples, config.total_steps, limits_of(config).maximum))
             assert config.system.rule == ("stellaris" if settings else "central")
     assert len(work) == 1 and work == {(1024, 64 * 256, 50 * 64 * 256, 64)}
 
@@ -67,7 +67,7 @@ def test_the_evaluation_of_minionsrl_is_of_valid_configurations() -> None:
             config = load_config([*minionsrl.variant(env, rule).overrides])
             scaling, algorithm = config.scaling, config.algorithm
             cut = (algorithm.rollout_length, algorithm.epochs, algorithm.minibatches, config.env.num_envs)
-            jobs_.add((cut, config.total_steps, scaling.target, scaling.budget, width_of(config).maximum))
+            jobs_.add((cut, config.total_steps, scaling.target, scaling.budget, limits_of(config).maximum))
             assert scaling.rule == {"IMPACT": "max"}.get(rule, rule.lower())
         assert len(jobs_) == 1
     (cut, steps, *_, actors) = min(jobs_)

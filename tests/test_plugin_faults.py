@@ -113,9 +113,7 @@ def stop(round_, record, trainer):
         ("raise RunError('enough')", "enough"),
     ],
 )
-def test_what_was_trained_before_is_kept(
-    end: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_trained_before_is_kept(end: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path, name = tmp_path / "my.py", f"stop {end}"
     path.write_text(STOP.replace("NAME", name).replace("END", end))

@@ -23,7 +23,7 @@ from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
 from stellaris_jax.timeline.billing import bill
-from stellaris_jax.timeline.scaling import width_of
+from stellaris_jax.timeline.scaling import limits_of
 from stellaris_jax.timeline.scaling.rules import Nitro
 from stellaris_jax.training.checkpoint import to_host
 from stellaris_jax.training.records import Accounts
@@ -35,11 +35,11 @@ from stellaris_jax.training.sources.compiled import CompiledSource
 
 
 def test_widths() -> None:
-    assert width_of(scalable()) == (128, 128, 1, (128,))
-    assert width_of(scalable("scaling=nitro")) == (8, 1, 2, (1, 2, 4, 8))
-    assert width_of(scalable("scaling=nitro", "scaling.minimum=2", "scaling.maximum=0")) == (16, 2, 1, (2, 4, 8, 16))
-    assert width_of(scalable("scaling.actors=3")) == (8, 3, 2, (3,))
-    assert width_of(scalable("scaling=max", "scaling.actors=3")) == (8, 8, 2, (8,))
+    assert limits_of(scalable()) == (128, 128, 1, (128,))
+    assert limits_of(scalable("scaling=nitro")) == (8, 1, 2, (1, 2, 4, 8))
+    assert limits_of(scalable("scaling=nitro", "scaling.minimum=2", "scaling.maximum=0")) == (16, 2, 1, (2, 4, 8, 16))
+    assert limits_of(scalable("scaling.actors=3")) == (8, 3, 2, (3,))
+    assert limits_of(scalable("scaling=max", "scaling.actors=3")) == (8, 8, 2, (8,))
     assert [WIDE.bucket(n) for n in (0, 1, 8, 9, 33, 64)] == [8, 8, 8, 16, 64, 64]
 
 
@@ -111,7 +111,7 @@ def test_a_wider_program_changes_nothing(algorithm: str) -> None:
     exact, masked = Trainer(settings), Trainer(settings)
     before = to_host(exact.state.actor)
     assert isinstance(masked.source, CompiledSource)
-    masked.source.widths = masked.width._replace(buckets=(8,))
+    masked.source.limits = masked.limits._replace(buckets=(8,))
     narrow, wide = exact.run(), masked.run()
     assert list(exact.engine.widths) == [6] and list(masked.engine.widths) == [16]
     assert [r["env_steps"] for r in narrow] == [k * T * 3 * EACH for k in range(1, 7)]
@@ -199,14 +199,14 @@ def test_nitro_trains_and_only_compiles_its_widths() -> None:
     records = trainer.run()
     chosen = np.array([record["per_seed"]["actors"] for record in records])
     assert np.all(chosen[0] == 2) and len(np.unique(chosen)) > 2
-    assert set(trainer.engine.widths) == {trainer.width.bucket(max(row)) * EACH for row in chosen}
+    assert set(trainer.engine.widths) == {trainer.limits.bucket(max(row)) * EACH for row in chosen}
     assert set(trainer.engine.widths) <= {4, 8, 16}
     steps = np.cumsum(chosen, axis=0) * EACH * T
     assert [record["env_steps"] for record in records] == pytest.approx(steps.mean(axis=1))
     # Every seed chooses by what was measured of it.
     for s in range(2):
         rounds = [seen(k, probe=tuple(record["per_seed"]["probe"][s])) for k, record in enumerate(records, 1)]
-        rule = Nitro(trainer.config.scaling, trainer.width)
+        rule = Nitro(trainer.config.scaling, trainer.limits)
         for observation, next_ in zip(rounds, chosen[1:, s], strict=False):
             rule.observe(observation)
             assert rule.actors == next_

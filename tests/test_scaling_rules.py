@@ -12,11 +12,11 @@ from scenarios import WIDE, seen
 from settings import scaling_of
 
 from stellaris_jax.registry import register
-from stellaris_jax.timeline.scaling import Observation, Width
+from stellaris_jax.timeline.scaling import Limits, RoundSummary
 from stellaris_jax.timeline.scaling.rules import boost
 
 
-def choices(rule: str, observations: list[Observation], width: Width = WIDE, **options: Any) -> list[int]:
+def choices(rule: str, observations: list[RoundSummary], width: Limits = WIDE, **options: Any) -> list[int]:
     """What a rule chooses for the first round and after each observation."""
     scaling = register.scaling[rule](scaling_of(rule, **options), width)
     chosen = [scaling.actors]
@@ -45,7 +45,7 @@ def test_adapt_follows_the_mean_of_recent_returns() -> None:
 
 
 def test_kungfu_grows_with_the_noise_and_never_shrinks() -> None:
-    def noisy(round_: int, scale: float) -> Observation:
+    def noisy(round_: int, scale: float) -> RoundSummary:
         """|G|^2 = 1 and S = scale, seen in batches of 10 and 100."""
         return seen(round_, probe=(1.0 + scale / 10.0, 1.0 + scale / 100.0, 10.0, 100.0))
 
@@ -117,7 +117,7 @@ def test_target_and_budget_end_training(rule: str) -> None:
 def test_rules_keep_within_the_width_and_remember(
     rule: str, numbers: list[tuple[float, ...]], maximum: int, mode: str, data: st.DataObject
 ) -> None:
-    width = Width(maximum, data.draw(st.integers(1, maximum)), 1, (maximum,))
+    width = Limits(maximum, data.draw(st.integers(1, maximum)), 1, (maximum,))
     options = scaling_of(rule, target=10.0, window=3, mode=mode)
     scaling, resumed = register.scaling[rule](options, width), register.scaling[rule](options, width)
     ended = False

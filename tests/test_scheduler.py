@@ -22,7 +22,7 @@ from stellaris_jax.reproduce.minionsrl.job import JobEnv
 from stellaris_jax.reproduce.minionsrl.scheduling import constant, random, run_jobs, scheduled, train_scheduler
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.billing import bill
-from stellaris_jax.timeline.scaling import MinionsRL, Scales, Scheduler, Width
+from stellaris_jax.timeline.scaling import Limits, MinionsRL, Scales, Scheduler
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED, features
 from stellaris_jax.training.policy import Policy
 
@@ -213,7 +213,7 @@ def test_a_trained_scheduler_finds_the_best_schedule() -> None:
 def test_scheduler_training_runs_jobs_to_their_end_and_goes_on_from_others() -> None:
     notes: list[str] = []
     first, env = train_scheduler(JOB, episodes=1, note=notes.append)
-    assert first.actors == env.width.maximum == 4 and "of 1 jobs" in notes[-1]
+    assert first.actors == env.limits.maximum == 4 and "of 1 jobs" in notes[-1]
     again, _ = train_scheduler(JOB, episodes=0, start=first)
     for one, other in zip([*first.kernels, *first.biases], [*again.kernels, *again.biases], strict=True):
         np.testing.assert_array_equal(one, other)
@@ -250,7 +250,7 @@ def test_a_run_goes_on_with_its_own_scheduler_only(tmp_path: Path) -> None:
         path = tmp_path / f"{seed}.npz"
         scheduler(8, seed).save(path)
         options = scaling_of("minionsrl", target=1.0, budget=1.0, scheduler=str(path))
-        rules.append(MinionsRL(options, Width(8, 1, 1, (8,)), SCALES))
+        rules.append(MinionsRL(options, Limits(8, 1, 1, (8,)), SCALES))
     rules[0].restore(rules[0].state())
     with pytest.raises(ConfigError, match=r"1\.npz is not the scheduler that the run began with"):
         rules[1].restore(rules[0].state())
@@ -304,7 +304,7 @@ def test_a_schedule_keeps_to_its_budget(
     options = scaling_of("minionsrl", target=1e9, budget=budget, actors=first, scheduler=str(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Scheduler, "load", classmethod(lambda cls, path: scheduler(8, seed)))
-        rule = MinionsRL(options, Width(8, minimum, 1, (8,)), SCALES)
+        rule = MinionsRL(options, Limits(8, minimum, 1, (8,)), SCALES)
     spent, k, dearest = 0.0, 0, 0.0
     factors = [1.0, *factors]
     if fixed + first * price > budget:

@@ -252,9 +252,7 @@ def numpy_loss(
     + [("impact", mode) for mode in ("none", "weight", "surrogate", "artifact")],
 )
 def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
-    algorithm = algorithm_of(
-        name, rollout_length=LENGTH, kl_coefficient=0.2, **OPTIONS[name]
-    )
+    algorithm = algorithm_of(name, rollout_length=LENGTH, kl_coefficient=0.2, **OPTIONS[name])
     rho, given_ = 0.95, inputs(0)
     smallest = np.exp(np.random.default_rng(1).normal(0.2, 0.3, ROWS)).astype(np.float32)
 

@@ -12,9 +12,9 @@ class Halving(sj.Scaling):
 
     every: int = sj.knob(5, "rounds between halvings", within="[1, inf)")
 
-    def __init__(self, config, width):
-        super().__init__(config, width)
-        self.next = width.maximum
+    def __init__(self, config, limits):
+        super().__init__(config, limits)
+        self.next = limits.maximum
 
     def choose(self, seen):
-        return self.width.clip(self.next / 2) if seen.round % self.every == 0 else self.next
+        return self.limits.clip(self.next / 2) if seen.round % self.every == 0 else self.next

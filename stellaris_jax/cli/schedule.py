@@ -53,7 +53,7 @@ def _main(argv: Sequence[str] | None) -> None:
     print(f"trained in {time.perf_counter() - begin:.0f} s: {arguments.out}")
     if not arguments.compare:
         return
-    most = env.width.maximum
+    most = env.limits.maximum
     rivals = {f"{n} actors": constant(n) for n in sorted({1, most // 4, most // 2, most} - {0})}
     print(f"{'':14}{'seconds':>12}{'dollars':>12}{'rounds':>12}{'return':>12}{'reached':>12}{'objective':>14}")
     for name, choose in {"scheduler": scheduled(scheduler), "random": random(most), **rivals}.items():

@@ -92,5 +92,3 @@ def _train(config: Config) -> None:
     from stellaris_jax.training.run import train
 
     train(config)
-
-

@@ -286,7 +286,8 @@ class RunConfig(Section):
         ("tensorboard",), "where metrics go, beside metrics.jsonl and the display", kind="logger"
     )
     callbacks: tuple[str, ...] = knob(
-        (), "functions of (round, record, trainer) called after every round; one that returns true ends the run",
+        (),
+        "functions of (round, record, trainer) called after every round; one that returns true ends the run",
         kind="callback",
     )
     progress: bool = knob(True, "live progress display; false prints one line per evaluation")

@@ -15,7 +15,7 @@ from stellaris_jax.agent.losses.gae import gae
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.config.tree import EnvConfig
-from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, view
+from stellaris_jax.engine.rollout import EpisodeTotals, Fragment, Normalizers, Trajectory, view
 
 CRITIC_ROWS, CRITIC_INPUTS = 4096, 2**22
 """Observations the critic sees at once after a fragment, and numbers in them (images are large): both at most."""
@@ -120,7 +120,7 @@ def learned_reward(
     reward = jnp.sign(trajectory.reward) if config.clip_reward else trajectory.reward
     if not config.normalize_reward:
         return reward, statistics
-    discounted = trajectory.totals[..., 2]
+    discounted = EpisodeTotals.of(trajectory.totals).discounted_return
     if trajectory.valid is not None:
         discounted = jnp.where(trajectory.valid, discounted, jnp.nan)
     statistics = normalizer.update(statistics, discounted.reshape(-1))
@@ -152,12 +152,12 @@ def standardised(advantage: jax.Array, valid: jax.Array | None) -> jax.Array:
 
 def ended_episodes(trajectory: Trajectory, present: jax.Array | None) -> EpisodeStatistics:
     """The episodes that ended in the environments `[N]` that took part."""
-    returns, lengths = trajectory.totals[..., 0], trajectory.totals[..., 1]
-    ended = (trajectory.terminated | trajectory.truncated) & jnp.isfinite(returns)
+    totals = EpisodeTotals.of(trajectory.totals)
+    ended = (trajectory.terminated | trajectory.truncated) & jnp.isfinite(totals.total_return)
     if present is not None:
         ended &= present
     return EpisodeStatistics(
         ended=jnp.sum(ended, dtype=jnp.float32),
-        total_return=jnp.sum(jnp.where(ended, returns, 0.0)),
-        total_length=jnp.sum(jnp.where(ended, lengths, 0.0)),
+        total_return=jnp.sum(jnp.where(ended, totals.total_return, 0.0)),
+        total_length=jnp.sum(jnp.where(ended, totals.length, 0.0)),
     )

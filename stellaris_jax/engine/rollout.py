@@ -14,11 +14,28 @@ from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.base import Box, VecEnv
 
 
+class EpisodeTotals(NamedTuple):
+    """What an episode has come to so far; kept as one array `[..., 3]`, so that adding up takes one operation."""
+
+    total_return: Any
+    length: Any
+    discounted_return: Any
+
+    @classmethod
+    def of(cls, totals: jax.Array) -> EpisodeTotals:
+        """The totals in an array `[..., 3]`."""
+        return cls(*jnp.moveaxis(totals, -1, 0))
+
+    def stacked(self) -> jax.Array:
+        """The totals as one array `[..., 3]`."""
+        return jnp.stack(self, axis=-1)
+
+
 class ActorState(NamedTuple):
     """What persists between fragments; every leaf has a leading axis `[N]`.
 
-    totals: `[N, 3]`: undiscounted return, length and discounted return of the episode under way. env, obs: `None` for
-    host environments, whose actors keep them.
+    totals: `EpisodeTotals` of the episode under way, `[N, 3]`. env, obs: `None` for host environments, whose actors
+    keep them.
     """
 
     env: Any
@@ -29,8 +46,8 @@ class ActorState(NamedTuple):
 class Trajectory(NamedTuple):
     """One fragment, arrays `[T, N, ...]` (`last_obs` `[N, ...]`); observations as the environment gave them.
 
-    final_obs: `None` where the next observation is the final one, as in host environments. totals: `[T, N, 3]`, as in
-    `ActorState`, after each step and before any reset; `None` until they are added up. valid: false for the dead
+    final_obs: `None` where the next observation is the final one, as in host environments. totals: `EpisodeTotals`
+    `[T, N, 3]` after each step and before any reset; `None` until they are added up. valid: false for the dead
     transitions of host environments; `None` where there are none.
     """
 
@@ -69,7 +86,7 @@ def init_normalizers(observation_space: Box) -> Normalizers:
 def init_actor(env: VecEnv | None, keys: jax.Array) -> ActorState:
     """Freshly reset environments, one per key `[N]`; without `env`, of what actors on the host keep themselves."""
     state, obs = (None, None) if env is None else env.reset(keys)
-    return ActorState(state, obs, jnp.zeros((keys.shape[0], 3)))
+    return ActorState(state, obs, jnp.zeros((keys.shape[0], len(EpisodeTotals._fields))))
 
 
 def view(normalizers: Normalizers, obs: jax.Array, config: EnvConfig) -> jax.Array:
@@ -129,11 +146,13 @@ def rollout(
 def episode_totals(
     reward: jax.Array, length: jax.Array, done: jax.Array, start: jax.Array, gamma: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """Totals of the episodes under way after every step, `[T, N, 3]`, and what the next fragment starts from `[N, 3]`.
+    """`EpisodeTotals` after every step, `[T, N, 3]`, and what the next fragment starts from, `[N, 3]`.
 
     `reward`, `done` `[T, N]`; `length` is what a step adds to an episode's length; `start` `[N, 3]`.
     """
     going = 1.0 - done.astype(jnp.float32)
-    decay = jnp.concatenate([jnp.ones_like(going[:1]), going[:-1]])[..., None] * jnp.array([1.0, 1.0, gamma])
-    totals = linear_recurrence(decay, jnp.stack([reward, length, reward], axis=-1), start)
+    kept = EpisodeTotals(total_return=1.0, length=1.0, discounted_return=gamma)
+    added = EpisodeTotals(total_return=reward, length=length, discounted_return=reward)
+    decay = jnp.concatenate([jnp.ones_like(going[:1]), going[:-1]])[..., None] * jnp.array(kept)
+    totals = linear_recurrence(decay, added.stacked(), start)
     return totals, jnp.where(done[-1][:, None], 0.0, totals[-1])

@@ -11,7 +11,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.plan import Cut, PlanShape
-from stellaris_jax.timeline.scaling.width import is_adaptive, is_masked
+from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
 
 
 @dataclass(frozen=True)

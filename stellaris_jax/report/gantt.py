@@ -17,7 +17,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
 from stellaris_jax.timeline import Round, Timeline
-from stellaris_jax.timeline.scaling.width import is_constant, is_scaled, width_of
+from stellaris_jax.timeline.scaling.limits import is_constant, is_scaled, limits_of
 
 
 def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
@@ -30,11 +30,11 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
 
     Raises ConfigError for actors that are chosen by what is learned.
     """
-    timeline, width = Timeline.of(config, config.seed), width_of(config)
+    timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     if not is_constant(config):
         raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
     cut = Static.of(config).cut
-    round_ = (width.buckets[0], cut.epochs * cut.count(width.buckets[0] * width.envs)) if is_scaled(config) else ()
+    round_ = (limits.buckets[0], cut.epochs * cut.count(limits.buckets[0] * limits.envs)) if is_scaled(config) else ()
     records = [timeline.next_round(*round_) for _ in range(rounds)]
     groups = [group for record in records for group in record.groups]
     gradients = [gradient for group in groups for gradient in group.gradients]

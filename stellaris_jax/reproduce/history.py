@@ -22,7 +22,7 @@ from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline import Round, Timeline, Usage
 from stellaris_jax.timeline.billing import Bill, bill, common_bill
-from stellaris_jax.timeline.scaling import width_of
+from stellaris_jax.timeline.scaling import limits_of
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.records import Accounts
 
@@ -89,7 +89,7 @@ def rounds_of(config: Config, one: Learned) -> list[Round]:
     timeline = Timeline.of(config, one.seed)
     if not one.actors:
         return [timeline.next_round() for _ in range(one.rounds[-1])]
-    cut, envs = Static.of(config).cut, width_of(config).envs
+    cut, envs = Static.of(config).cut, limits_of(config).envs
     return [timeline.next_round(n, cut.epochs * cut.count(n * envs)) for n in one.actors]
 
 

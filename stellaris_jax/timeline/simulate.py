@@ -29,7 +29,7 @@ from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 from stellaris_jax.timeline.platform import Containers, Placement
 from stellaris_jax.timeline.records import Gradient, Round, Usage
-from stellaris_jax.timeline.scaling.width import width_of
+from stellaris_jax.timeline.scaling.limits import limits_of
 
 DATA, DELIVERY, FAILURE, PUBLISH = range(4)
 """Kinds of events, of a fragment and how many rolled it, of a gradient and how long its learner took to start up (two
@@ -56,7 +56,7 @@ class Timeline:
             config.delays,
             gradients_per_round=config.algorithm.epochs * config.algorithm.minibatches,
             seed=seed,
-            actors=width_of(config).maximum,
+            actors=limits_of(config).maximum,
             detects=register.scaling[config.scaling.rule].detects,
         )
 

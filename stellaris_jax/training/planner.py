@@ -12,7 +12,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline import Plan, Timeline, Usage, build_plan, minibatch_order
-from stellaris_jax.timeline.scaling import Observation, is_adaptive, is_scaled, scaling_of, width_of
+from stellaris_jax.timeline.scaling import RoundSummary, is_adaptive, is_scaled, limits_of, scaling_of
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.records import Accounts
 from stellaris_jax.training.sources.source import Source
@@ -40,7 +40,7 @@ class Planner:
     def __init__(self, config: Config, static: Static, seeds: list[int], source: Source, accounts: Accounts):
         self.config, self.static, self.seeds = config, static, seeds
         self.source, self.accounts = source, accounts
-        self.shape, self.cut, self.width = static.shape, static.cut, width_of(config)
+        self.shape, self.cut, self.limits = static.shape, static.cut, limits_of(config)
         self.blocks = static.blocks(len(seeds))
         self.total_rounds = config.rounds
         self.timelines = [Timeline.of(config, seed) for seed in seeds]
@@ -151,12 +151,12 @@ class Planner:
         """What takes part in the next round; `asked` are the actors whose fragments are under way already."""
         if not is_scaled(self.config):
             going, all_ = [not scaling.finished for scaling in self.scalings], self.static.envs
-            taking_part = [self.width.maximum * go for go in going]
+            taking_part = [self.limits.maximum * go for go in going]
             return Allotment(taking_part, [all_ * go for go in going], [all_] * len(self.blocks))
         actors = asked or [scaling.actors for scaling in self.scalings]
         actors = [n * (not scaling.finished) for n, scaling in zip(actors, self.scalings, strict=True)]
         widths = [self.source.width(max(actors[block])) for block in self.blocks]
-        return Allotment(actors, [n * self.width.envs for n in actors], widths)
+        return Allotment(actors, [n * self.limits.envs for n in actors], widths)
 
     def _learning_rate_factor(self, round_: int) -> float:
         return 1.0 - round_ / self.total_rounds if self.config.algorithm.anneal else 1.0
@@ -177,7 +177,7 @@ class Planner:
                     continue
                 ended = float(metrics.episodes.ended[r, s])
                 scaling.observe(
-                    Observation(
+                    RoundSummary(
                         round=record.index + 1,
                         actors=record.actors,
                         reward=float(metrics.episodes.total_return[r, s]) / ended if ended else math.nan,

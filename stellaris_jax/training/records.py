@@ -14,7 +14,7 @@ from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.registry import register
 from stellaris_jax.timeline import Group, Round, Usage
 from stellaris_jax.timeline.billing import bill, common_bill
-from stellaris_jax.timeline.scaling.width import is_scaled, width_of
+from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
 from stellaris_jax.training.evaluate import Evaluation
 
 Record = dict[str, Any]
@@ -40,8 +40,8 @@ class Accounts:
 
     def __init__(self, config: Config):
         self.config = config
-        width = width_of(config)
-        self.actors, self.reserved = width.maximum, width.buckets[-1]
+        limits = limits_of(config)
+        self.actors, self.reserved = limits.maximum, limits.buckets[-1]
         self.steps_per_round = config.env.num_envs * config.algorithm.rollout_length
 
     def env_steps(self, usages: list[Usage]) -> float:
@@ -172,7 +172,7 @@ class Accounts:
             "num_seeds": config.num_seeds,
             "num_envs": config.env.num_envs,
             "actors": self.reserved,
-            "envs_per_actor": width_of(config).envs if is_scaled(config) else None,
+            "envs_per_actor": limits_of(config).envs if is_scaled(config) else None,
             "actor_billing": config.system.actor_billing,
             "env_steps": self.env_steps(usages),
             "updates": mean([u.updates for u in usages]),

@@ -142,8 +142,7 @@ def _numbered(config: Config) -> Path:
 def _refuse_contents(path: Path) -> None:
     if _contents(path):
         raise ConfigError(
-            f"run.dir={path} is not empty; name another directory, or continue the run with "
-            f"{argument('resume', path)}."
+            f"run.dir={path} is not empty; name another directory, or continue the run with {argument('resume', path)}."
         )
 
 

@@ -24,7 +24,7 @@ from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.timeline import PlanShape, Timeline, Usage
-from stellaris_jax.timeline.scaling import Width
+from stellaris_jax.timeline.scaling import Limits
 from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.training.chunk import Chunk
 from stellaris_jax.training.evaluate import Evaluation
@@ -117,9 +117,9 @@ class Trainer:
         return self.planner.states
 
     @property
-    def width(self) -> Width:
+    def limits(self) -> Limits:
         """How many actors a round may have."""
-        return self.planner.width
+        return self.planner.limits
 
     @property
     def round(self) -> int:
@@ -181,9 +181,9 @@ class Trainer:
         chunk = self.planner.next
         first, last = chunk.begin + 1, chunk.end
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-        if len(self.width.buckets) == 1 or self.static.hosted:
+        if len(self.limits.buckets) == 1 or self.static.hosted:
             return rounds
-        return f"{rounds} (up to {max(chunk.widths) // self.width.envs} actors)"
+        return f"{rounds} (up to {max(chunk.widths) // self.limits.envs} actors)"
 
     def step(self) -> list[Record]:
         """Train one chunk of rounds; one record per round (see `stellaris_jax.report.telemetry`)."""

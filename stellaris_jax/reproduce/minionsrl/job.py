@@ -28,8 +28,8 @@ from stellaris_jax.envs.names import like
 from stellaris_jax.timeline import Invocation, Usage
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import Measured, delay_of
+from stellaris_jax.timeline.scaling.limits import limits_of
 from stellaris_jax.timeline.scaling.scheduler import FEATURES, LIMIT, Scales, features
-from stellaris_jax.timeline.scaling.width import width_of
 
 REFUSED: dict[str, str] = {}
 TRAINING = "training"
@@ -95,7 +95,7 @@ class JobEnv(AutoResetEnv):
         inner = in_program(env)
         if inner is None:
             raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}: {env.name} does not run in JAX.")
-        self.beta, self.width = beta, width_of(config)
+        self.beta, self.limits = beta, limits_of(config)
         # Rule central: every gradient is alone, and on the newest version.
         static = Static.of(config)
         static = replace(static, rounds=1, seeds=1, lanes=1, devices=1, peers=0, versions=2, buffers=1)
@@ -104,7 +104,7 @@ class JobEnv(AutoResetEnv):
         network = ActorCritic(inner.observation_space, inner.action_space, config.network)
         self.engine = Engine(config.env, inner, network, static)
         self.observation_space = Box((FEATURES,), (-LIMIT,) * FEATURES, (LIMIT,) * FEATURES)
-        self.action_space = Discrete(self.width.maximum)
+        self.action_space = Discrete(self.limits.maximum)
         self.max_episode_steps = int(self.scales.rounds)
 
     def reset(self, keys: Array) -> tuple[EnvState, Array]:
@@ -123,10 +123,10 @@ class JobEnv(AutoResetEnv):
 
     def step_one(self, key: Array, state: JobState, action: Array) -> tuple[JobState, Array, Array, Array, Array]:
         order_key, time_key = jax.random.split(key)
-        actors = jnp.maximum(action + 1, self.width.minimum)
-        order, count = self._order(order_key, actors * self.width.envs)
+        actors = jnp.maximum(action + 1, self.limits.minimum)
+        order, count = self._order(order_key, actors * self.limits.envs)
         engine = state.engine._replace(key=jax.random.wrap_key_data(state.engine.key))
-        engine, metrics = self._round(engine, state.round, actors * self.width.envs, order, count)
+        engine, metrics = self._round(engine, state.round, actors * self.limits.envs, order, count)
         learner, actor, slowest, aggregate = self._durations(time_key, actors, self.cut.epochs * count)
         seconds = slowest + learner + aggregate
 
@@ -194,9 +194,9 @@ class JobEnv(AutoResetEnv):
         delays, platform = self.config.delays, self.config.platform
         keys = jax.random.split(key, 3)
         most = self.cut.epochs * self.cut.minibatches
-        going, acting = jnp.arange(most) < gradients, jnp.arange(self.width.maximum) < actors
+        going, acting = jnp.arange(most) < gradients, jnp.arange(self.limits.maximum) < actors
         learner = jnp.where(going, draw(delays.learner, keys[0], most) + 2 * platform.shared_memory, 0.0)
-        actor = jnp.where(acting, draw(delays.actor, keys[1], self.width.maximum) + 2 * platform.cache, 0.0)
+        actor = jnp.where(acting, draw(delays.actor, keys[1], self.limits.maximum) + 2 * platform.cache, 0.0)
         aggregate = jnp.where(going, draw(delays.aggregate, keys[2], most), 0.0)
         return jnp.sum(learner), jnp.sum(actor), jnp.max(actor), jnp.sum(aggregate)
 
@@ -208,7 +208,7 @@ class JobEnv(AutoResetEnv):
             actor_busy=state.actor_busy,  # type: ignore[arg-type]
             aggregate_busy=state.aggregate_busy,  # type: ignore[arg-type]
         )
-        return bill(self.config.system, self.config.prices, usage, self.width.maximum).total
+        return bill(self.config.system, self.config.prices, usage, self.limits.maximum).total
 
     def _features(self, state: JobState, loss: Array, kl: Array, learner: Array, actor: Array, seconds: Array) -> Array:
         left = self.scales.budget - self.cost(state)

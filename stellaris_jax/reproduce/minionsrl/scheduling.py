@@ -54,9 +54,9 @@ def train_scheduler(
     env = trainer.env
     assert isinstance(env, JobEnv)
     if start is not None:
-        if start.actors != env.width.maximum:
+        if start.actors != env.limits.maximum:
             raise ConfigError(
-                f"The scheduler to start from knows of {start.actors} actors, the job has {env.width.maximum}."
+                f"The scheduler to start from knows of {start.actors} actors, the job has {env.limits.maximum}."
             )
         trainer.state = trainer.state._replace(params=_with_actor(trainer, start))
     ended, begin = 0, time.perf_counter()

@@ -170,7 +170,7 @@ def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str,
         (other, "pre-trained"): scheduled(Scheduler.load(fresh)),
     }
     for job in JOBS:
-        most = _env(job).width.maximum
+        most = _env(job).limits.maximum
         chosen |= {(job, "random"): random(most), (job, "all actors"): constant(most)}
         chosen[job, "a quarter of them"] = constant(most // 4)
     return seconds, chosen

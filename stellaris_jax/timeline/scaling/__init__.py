@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
-from stellaris_jax.timeline.scaling.rules import Observation, Scaling
+from stellaris_jax.timeline.scaling.limits import Limits, is_adaptive, is_masked, is_scaled, limits_of
+from stellaris_jax.timeline.scaling.rules import RoundSummary, Scaling
 from stellaris_jax.timeline.scaling.scheduler import MinionsRL, Scales, Scheduler
-from stellaris_jax.timeline.scaling.width import Width, is_adaptive, is_masked, is_scaled, width_of
 
 
 def scaling_of(config: Config) -> Scaling:
@@ -16,15 +16,15 @@ def scaling_of(config: Config) -> Scaling:
 
 
 __all__ = [
+    "Limits",
     "MinionsRL",
-    "Observation",
+    "RoundSummary",
     "Scales",
     "Scaling",
     "Scheduler",
-    "Width",
     "is_adaptive",
     "is_masked",
     "is_scaled",
+    "limits_of",
     "scaling_of",
-    "width_of",
 ]

@@ -17,13 +17,13 @@ from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import RunError, knob, shown
 from stellaris_jax.config.tree import Config, ScalingConfig
 from stellaris_jax.registry import register
+from stellaris_jax.timeline.scaling.limits import Limits, limits_of
 from stellaris_jax.timeline.scaling.noise import noise_scale
 from stellaris_jax.timeline.scaling.ratio import MODES, curvature_ratio
-from stellaris_jax.timeline.scaling.width import Width, width_of
 
 
 @dataclass(frozen=True)
-class Observation:
+class RoundSummary:
     """One round as a rule sees it.
 
     round: how many there have been (k). actors: I_k. reward: mean return of the episodes that ended in it, NaN without
@@ -59,28 +59,28 @@ class Scaling(Optioned):
     constant: ClassVar[bool] = False
     detects: ClassVar[bool] = False
     config: ScalingConfig
-    width: Width
+    limits: Limits
     finished: bool
     next: int
-    FIXED: ClassVar[tuple[str, ...]] = ("config", "width")
+    FIXED: ClassVar[tuple[str, ...]] = ("config", "limits")
 
-    def __init__(self, config: ScalingConfig, width: Width):
+    def __init__(self, config: ScalingConfig, limits: Limits):
         super().__init__(config.options)
-        self.config, self.width = config, width
+        self.config, self.limits = config, limits
         self.finished = False
-        self.next = config.actors or width.minimum
+        self.next = config.actors or limits.minimum
 
     @classmethod
     def of(cls, config: Config) -> Scaling:
         """The rule of one seed of a configuration."""
-        return cls(config.scaling, width_of(config))
+        return cls(config.scaling, limits_of(config))
 
     @property
     def actors(self) -> int:
         """Actors of the next round; 0 once training is finished."""
         return 0 if self.finished else self.next
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, seen: RoundSummary) -> None:
         """Take the last round into account."""
         reached = self.config.target is not None and seen.reward >= self.config.target
         spent = self.config.budget > 0.0 and seen.cost_usd >= self.config.budget
@@ -89,16 +89,16 @@ class Scaling(Optioned):
             self.next = self._within(self.choose(seen))
 
     def _within(self, chosen: Any) -> int:
-        low, high = self.width.minimum, self.width.maximum
+        low, high = self.limits.minimum, self.limits.maximum
         if not (isinstance(chosen, int | np.integer) and low <= chosen <= high):
             raise RunError(
                 f"scaling.rule={self.config.rule} has chosen {shown(chosen)} actors for the next round; it must be an "
-                f"integer from {low} to {high} (self.width.clip makes one of any number)."
+                f"integer from {low} to {high} (self.limits.clip makes one of any number)."
             )
         return int(chosen)
 
-    def choose(self, seen: Observation) -> int:
-        """Actors of the next round, within the width."""
+    def choose(self, seen: RoundSummary) -> int:
+        """Actors of the next round, within the limits."""
         return self.next
 
 
@@ -115,9 +115,9 @@ class Max(Scaling):
 
     constant = True
 
-    def __init__(self, config: ScalingConfig, width: Width):
-        super().__init__(config, width)
-        self.next = width.maximum
+    def __init__(self, config: ScalingConfig, limits: Limits):
+        super().__init__(config, limits)
+        self.next = limits.maximum
 
 
 @register.scaling("adapt")
@@ -133,17 +133,17 @@ class Adapt(Scaling):
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         yield greater_than_zero(config, "target")
 
-    def __init__(self, config: ScalingConfig, width: Width):
-        super().__init__(config, width)
+    def __init__(self, config: ScalingConfig, limits: Limits):
+        super().__init__(config, limits)
         self.rewards: list[float] = []
 
-    def choose(self, seen: Observation) -> int:
+    def choose(self, seen: RoundSummary) -> int:
         if math.isfinite(seen.reward):
             self.rewards = [*self.rewards, seen.reward][-self.window :]
         if not self.rewards:
             return self.next
         reached = sum(self.rewards) / len(self.rewards)
-        return self.width.clip(reached / (self.config.target or 1.0) * self.width.maximum)
+        return self.limits.clip(reached / (self.config.target or 1.0) * self.limits.maximum)
 
 
 @register.scaling("hydrozoa")
@@ -152,8 +152,8 @@ class Hydrozoa(Scaling):
 
     interval: int = knob(10, "rounds between doublings", within="[1, inf)")
 
-    def choose(self, seen: Observation) -> int:
-        return self.width.clip(2 * self.next) if seen.round % self.interval == 0 else self.next
+    def choose(self, seen: RoundSummary) -> int:
+        return self.limits.clip(2 * self.next) if seen.round % self.interval == 0 else self.next
 
 
 @register.scaling("kungfu")
@@ -173,11 +173,11 @@ class KungFu(Scaling):
         choices=MODES,
     )
 
-    def __init__(self, config: ScalingConfig, width: Width):
-        super().__init__(config, width)
+    def __init__(self, config: ScalingConfig, limits: Limits):
+        super().__init__(config, limits)
         self.scale = math.nan
 
-    def choose(self, seen: Observation) -> int:
+    def choose(self, seen: RoundSummary) -> int:
         scale = noise_scale(*seen.probe)[-1]
         if not math.isfinite(scale) or scale <= 0.0:
             return self.next
@@ -185,7 +185,7 @@ class KungFu(Scaling):
             self.scale = scale
         if scale <= self.scale:
             return self.next
-        wider = self.width.clip(self.next * min(scale / self.scale, self.width.maximum))
+        wider = self.limits.clip(self.next * min(scale / self.scale, self.limits.maximum))
         if wider > self.next and self.mode == "paper":
             self.scale = scale
         return wider
@@ -216,23 +216,23 @@ class Nitro(Scaling):
         1, "minibatches of the round that curvature is measured on; 0: all of its first epoch", within="[0, 1e6]"
     )
 
-    def __init__(self, config: ScalingConfig, width: Width):
-        super().__init__(config, width)
+    def __init__(self, config: ScalingConfig, limits: Limits):
+        super().__init__(config, limits)
         self.ratios: list[float] = []
 
-    def choose(self, seen: Observation) -> int:
+    def choose(self, seen: RoundSummary) -> int:
         ratio = curvature_ratio(seen.probe[0], seen.probe[1], self.mode)
         if math.isnan(ratio):
             return self.next
-        decay, most = self.decay, self.width.maximum
+        decay, most = self.decay, self.limits.maximum
         if self.mode == "artifact":
             decayed = ratio * decay**seen.round
             self.ratios = [*self.ratios, decayed, ratio][-self.window :]
             score = 1.0 - boost(decayed, self.ratios) if len(self.ratios) > 2 else 1.0
-            floor = max(most * decay ** (seen.round**2), self.width.minimum)
-            return self.width.clip(max(most * score, floor))
+            floor = max(most * decay ** (seen.round**2), self.limits.minimum)
+            return self.limits.clip(max(most * score, floor))
         self.ratios = [*self.ratios, ratio][-self.window :]
-        return self.width.clip(most * boost(ratio, self.ratios) * decay**seen.round)
+        return self.limits.clip(most * boost(ratio, self.ratios) * decay**seen.round)
 
 
 def boost(ratio: float, window: list[float]) -> float:

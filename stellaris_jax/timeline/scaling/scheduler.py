@@ -22,8 +22,8 @@ from stellaris_jax.config.schema import ConfigError, knob
 from stellaris_jax.config.tree import Config, ScalingConfig
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.delays import delay_of
-from stellaris_jax.timeline.scaling.rules import Observation, Scaling, greater_than_zero
-from stellaris_jax.timeline.scaling.width import Width, width_of
+from stellaris_jax.timeline.scaling.limits import Limits, limits_of
+from stellaris_jax.timeline.scaling.rules import RoundSummary, Scaling, greater_than_zero
 
 FEATURES = 8
 SHIPPED = Path(__file__).parent / "schedulers" / "cartpole.npz"
@@ -178,10 +178,10 @@ class MinionsRL(Scaling):
 
     @classmethod
     def of(cls, config: Config) -> MinionsRL:
-        return cls(config.scaling, width_of(config), Scales.of(config))
+        return cls(config.scaling, limits_of(config), Scales.of(config))
 
-    def __init__(self, config: ScalingConfig, width: Width, scales: Scales):
-        super().__init__(config, width)
+    def __init__(self, config: ScalingConfig, limits: Limits, scales: Scales):
+        super().__init__(config, limits)
         self.scales, self.policy = scales, Scheduler.load(self.scheduler or SHIPPED)
         self.digest = self.policy.digest
         self.reward, self.cost = 0.0, 0.0
@@ -189,9 +189,9 @@ class MinionsRL(Scaling):
         self.next = config.actors or self._ask(features(scales, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
 
     def _ask(self, state: np.ndarray) -> int:
-        return self.width.clip(self.policy(state) * self.width.maximum / self.policy.actors)
+        return self.limits.clip(self.policy(state) * self.limits.maximum / self.policy.actors)
 
-    def choose(self, seen: Observation) -> int:
+    def choose(self, seen: RoundSummary) -> int:
         if math.isfinite(seen.reward):
             self.reward = seen.reward
         price = seen.cost_usd - self.cost
@@ -201,8 +201,8 @@ class MinionsRL(Scaling):
         seconds = (seen.learner_seconds, seen.actor_seconds, seen.seconds)
         asked = self._ask(features(self.scales, seen.round, seen.loss, self.reward, seen.kl, *seconds, left))
         affordable = int(left / self.dearest_actor) if self.dearest_actor > 0.0 else asked
-        self.finished = self.config.ends and (affordable < self.width.minimum or left < self.dearest_round)
-        return min(asked, max(affordable, self.width.minimum))
+        self.finished = self.config.ends and (affordable < self.limits.minimum or left < self.dearest_round)
+        return min(asked, max(affordable, self.limits.minimum))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["digest"] != self.digest:

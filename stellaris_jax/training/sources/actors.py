@@ -21,7 +21,7 @@ from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, init_normalizers, view
 from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded
-from stellaris_jax.timeline.scaling.width import is_masked, is_scaled, width_of
+from stellaris_jax.timeline.scaling.limits import is_masked, is_scaled, limits_of
 from stellaris_jax.training.sources.watch import Watch, leak
 
 
@@ -92,7 +92,7 @@ class Actors:
         self._keys = [jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7)) for seed in seeds]
         self._groups: list[list[_Group]] = []
         self._round = 0
-        self.width = width_of(config)
+        self.limits = limits_of(config)
         self._watch = Watch("actors", env.name, config.env.timeout, stopping)
         self.under_way = False
 
@@ -243,7 +243,7 @@ class Actors:
         """Environments the policy is compiled for, at least as many as take part."""
         if not is_scaled(self.config):
             return len(group.obs)
-        return self.width.envs * self.width.bucket(-(-group.envs // self.width.envs))
+        return self.limits.envs * self.limits.bucket(-(-group.envs // self.limits.envs))
 
 
 class _Recorder:

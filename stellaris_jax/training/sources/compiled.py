@@ -14,7 +14,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_actor, rollout
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import VecEnv
-from stellaris_jax.timeline.scaling.width import width_of
+from stellaris_jax.timeline.scaling.limits import limits_of
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import Evaluator
 from stellaris_jax.training.members import Members
@@ -34,13 +34,13 @@ class CompiledSource:
 
     def __init__(self, env: VecEnv, network: ActorCritic, config: Config, static: Static, programs: Programs):
         self.env, self.network, self.config, self.static = env, network, config, static
-        self.widths, self.programs = width_of(config), programs
+        self.limits, self.programs = limits_of(config), programs
 
     def width(self, actors: int) -> int:
         # Over several devices all environments stay where they are, so that the first ones are the same on any number
         # of devices.
         narrow = self.static.devices == 1
-        return (self.widths.bucket(actors) if narrow else self.widths.maximum) * self.widths.envs
+        return (self.limits.bucket(actors) if narrow else self.limits.maximum) * self.limits.envs
 
     def example(self, seeds: int) -> None:
         return None

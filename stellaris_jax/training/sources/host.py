@@ -71,7 +71,7 @@ class HostSource:
 
     def width(self, actors: int) -> int:
         # Environments are stepped as they are needed; their fragments always have the same shape.
-        return self.actors.width.maximum * self.actors.width.envs
+        return self.actors.limits.maximum * self.actors.limits.envs
 
     def example(self, seeds: int) -> Fragment:
         return self.actors.example(seeds)

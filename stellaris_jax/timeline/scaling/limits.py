@@ -11,7 +11,7 @@ HALVINGS = 3
 """Widths compiled besides the widest: each half of the one before."""
 
 
-class Width(NamedTuple):
+class Limits(NamedTuple):
     """The most (I_max) and the fewest (I_min) actors of a round, and the environments of each actor.
 
     buckets: numbers of actors that rounds are compiled for, ascending; a round of I actors runs as the next wider one,
@@ -54,16 +54,16 @@ def is_masked(config: Config) -> bool:
     return is_scaled(config) or is_adaptive(config)
 
 
-def width_of(config: Config) -> Width:
+def limits_of(config: Config) -> Limits:
     """The widths of a configuration; without scaling, all of the platform's actors share the environments."""
     scaling, envs = config.scaling, config.env.num_envs
     if not is_scaled(config):
         actors = config.platform.actors
-        return Width(actors, actors, 1, (actors,))
+        return Limits(actors, actors, 1, (actors,))
     maximum = scaling.maximum or max(n for n in range(1, envs + 1) if envs % n == 0 and n <= config.platform.actors)
     minimum = scaling.minimum or max(1, maximum // 8)
     each = max(1, envs // maximum)
     if not is_constant(config):
-        return Width(maximum, minimum, each, tuple(sorted({-(-maximum // 2**i) for i in range(HALVINGS + 1)})))
+        return Limits(maximum, minimum, each, tuple(sorted({-(-maximum // 2**i) for i in range(HALVINGS + 1)})))
     constant = scaling.actors if scaling.rule == "fixed" and scaling.actors else maximum
-    return Width(maximum, constant, each, (constant,))
+    return Limits(maximum, constant, each, (constant,))
