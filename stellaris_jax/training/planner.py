@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from bisect import bisect
 from collections import deque
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
@@ -14,8 +17,32 @@ from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline import Plan, Timeline, Usage, build_plan, minibatch_order
 from stellaris_jax.timeline.scaling import RoundSummary, is_adaptive, is_scaled, limits_of, scaling_of
 from stellaris_jax.training.chunk import Chunk, Following
+from stellaris_jax.training.plans import Plans, shared_by
 from stellaris_jax.training.records import Accounts
 from stellaris_jax.training.sources.source import Source
+
+UNKNOWN = -1
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def without_collection(function: F) -> F:
+    """Run a function without Python's garbage collector: it makes many objects, and no circles of them.
+
+    The collector takes a third of the time otherwise, for it goes through all of JAX's objects as well.
+    """
+
+    @wraps(function)
+    def run(*arguments: Any) -> Any:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*arguments)
+        finally:
+            if enabled:
+                gc.enable()
+
+    return cast(F, run)
 
 
 class Allotment(NamedTuple):
@@ -35,11 +62,20 @@ class Planner:
       seeds: one per agent.
       source: of its data.
       accounts: its books.
+      plans: what other runs have planned that it may execute as well.
     """
 
-    def __init__(self, config: Config, static: Static, seeds: list[int], source: Source, accounts: Accounts):
+    def __init__(
+        self,
+        config: Config,
+        static: Static,
+        seeds: list[int],
+        source: Source,
+        accounts: Accounts,
+        plans: Plans | None = None,
+    ):
         self.config, self.static, self.seeds = config, static, seeds
-        self.source, self.accounts = source, accounts
+        self.source, self.accounts, self.plans = source, accounts, plans or Plans()
         self.shape, self.cut, self.limits = static.shape, static.cut, limits_of(config)
         self.blocks = static.blocks(len(seeds))
         self.total_rounds = config.rounds
@@ -47,6 +83,8 @@ class Planner:
         self.scalings = [scaling_of(config) for _ in seeds]
         self.round = 0
         self.states = [timeline.state() for timeline in self.timelines]
+        self._simulated = 0  # rounds that the timelines have come to, unless one of them is under way
+        self._shared_by = shared_by(config, static)
         self._chunks: deque[Chunk] = deque()  # planned, in order, and not executed
 
     # Where the run stands ------------------------------------------------------------------------------------------
@@ -86,8 +124,7 @@ class Planner:
         """Continue from what `state()` returned."""
         self.round, self.states = state["round"], state["timelines"]
         self._chunks.clear()
-        for timeline, saved in zip(self.timelines, state["timelines"], strict=True):
-            timeline.restore(saved)
+        self._simulate_from(self.round)
         for scaling, saved in zip(self.scalings, state["scalings"], strict=True):
             scaling.restore(saved)
 
@@ -118,10 +155,25 @@ class Planner:
 
     def plan(self, begin: int, size: int) -> Chunk:
         """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
+        return self.plans.chunk(self._shared_by, begin, size, lambda: self._plan(begin, size))
+
+    def _simulate_from(self, begin: int) -> None:
+        """Bring the timelines to where the planned rounds end, of which there are `begin`."""
+        states = self._chunks[-1].timelines if self._chunks else self.states
+        for timeline, state in zip(self.timelines, states, strict=True):
+            timeline.restore(deepcopy(state))
+        self._simulated = begin
+
+    @without_collection
+    def _plan(self, begin: int, size: int) -> Chunk:
+        if begin != self._simulated:  # another run has planned what lies between
+            self._simulate_from(begin)
+        self._simulated = UNKNOWN
         actors, envs, widths = self._allot(self.source.asked)
         counts = [self.cut.epochs * self.cut.count(n) for n in envs]
         simulated = list(zip(self.timelines, actors, counts, strict=True))
         rounds = [[timeline.next_round(i, count) for timeline, i, count in simulated] for _ in range(size)]
+        self._simulated = begin + size
         factors = [self._learning_rate_factor(begin + r) for r in range(size)]
 
         def plan(block: slice, width: int) -> Plan:

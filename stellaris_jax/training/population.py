@@ -11,6 +11,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.loading import validate
+from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.trainer import Trainer
@@ -41,7 +42,7 @@ class Population:
             raise ConfigError("A population needs at least one configuration.")
         for config in configs:
             validate(config)
-        self.programs = Programs()
+        self.programs = Programs(Plans(SHARED))
         self.trainers = [Trainer(config, programs=self.programs) for config in configs]
 
     @property

@@ -13,6 +13,7 @@ from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.training.evaluate import Evaluator
+from stellaris_jax.training.plans import Plans
 
 T = TypeVar("T")
 
@@ -22,9 +23,13 @@ class Programs:
 
     Plans, hyper-parameters and seeds are data of a program; what it depends on is `Static`, the environment and the
     network.
+
+    Args:
+      plans: shared as well, by runs whose timelines are the same; nothing is by default.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, plans: Plans | None = None) -> None:
+        self.plans = plans or Plans()
         self._made: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 

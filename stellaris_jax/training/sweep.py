@@ -27,6 +27,7 @@ from stellaris_jax.report.sweep import points
 from stellaris_jax.report.telemetry.jsonl import complain
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
 from stellaris_jax.training.footprint import beside
+from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.run import Interrupted, train_within
 from stellaris_jax.training.rundir import run_directory, store, write_atomically, writing
@@ -159,7 +160,7 @@ class _Work:
                 number = next(self._order, None)
                 if number is None:
                     return
-                programs = self._programs.setdefault(self._keys[number], Programs())
+                programs = self._programs.setdefault(self._keys[number], Programs(Plans(SHARED)))
             try:
                 self._train(number, programs)
             except Interrupted:

@@ -75,7 +75,7 @@ class Trainer:
         self.engine = programs.engine(config, self.source.env, self.network, self.static)
         self.members = Members(self.engine, Hyper.of(config), self.seeds)
         self.accounts = Accounts(config)
-        self.planner = Planner(config, self.static, self.seeds, self.source, self.accounts)
+        self.planner = Planner(config, self.static, self.seeds, self.source, self.accounts, programs.plans)
         self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
         self.counters = Counters()
         self._probed = False

@@ -31,6 +31,7 @@ from stellaris_jax.report.telemetry.jsonl import complain, read_records
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
 from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.loading import checked
+from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.run import Interrupted, train_within
@@ -155,7 +156,7 @@ class _Trials:
         self.directory, self.config, self.space, self.search = directory, config, space, search
         self.study, self.display, self.signals = study, display, signals
         self.error: BaseException | None = None
-        self._programs = Programs()
+        self._programs = Programs(Plans(SHARED))
         self._lock = threading.Lock()
         running = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.RUNNING]
         self._stopped = [optuna.Trial(study, trial._trial_id) for trial in running]
