@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from stellaris_jax.cli import program
 from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.compose import Sweep, compose_configs, load_sweep
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.loading import checked
 
 if TYPE_CHECKING:
+    from stellaris_jax.training.cluster import Cluster
     from stellaris_jax.training.sweep import Outcome
 
 
@@ -30,35 +32,57 @@ def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config
       RunError: points have no result; once the others are done.
     """
     asked = load_sweep(overrides, config_dir)
+    address = asked.settings.ray if task is None else ""
+    if address:
+        _require_ray()
     configs = _resumed(asked, config_dir) if asked.resumed else compose_configs(asked.points, config_dir)
-    # All points run in this process, and JAX starts but once.
-    from stellaris_jax.engine.mesh import emulate
+    with _cluster(address) as cluster:
+        # All points run in this process, and JAX starts but once.
+        from stellaris_jax.engine.mesh import emulate
 
-    emulate(max(config.engine.devices for config in configs))
-    configs = [checked(config) for config in configs]
-    from stellaris_jax.training.rundir import reserved
-    from stellaris_jax.training.sweep import lay_out, train_together
+        emulate(max(config.engine.devices for config in configs))
+        configs = [checked(config) for config in configs]
+        from stellaris_jax.training.rundir import reserved
+        from stellaris_jax.training.sweep import lay_out, train_together
 
-    directory = asked.directory
-    if not asked.resumed:
-        # Another sweep may have begun in the same second.
-        named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
-        advice = "hydra.sweep.dir=PATH names another place"
-        directory = asked.directory if named else reserved(asked.directory, advice)
-        configs = lay_out(directory, configs, asked.overrides)
-    try:
-        with program.signalled():
-            together = task is None and asked.together
-            outcome = train_together(directory, configs) if together else _one_by_one(configs, task or _train)
-    finally:
-        from stellaris_jax.report.sweep import report
+        directory = asked.directory
+        if not asked.resumed:
+            # Another sweep may have begun in the same second.
+            named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
+            advice = "hydra.sweep.dir=PATH names another place"
+            directory = asked.directory if named else reserved(asked.directory, advice)
+            configs = lay_out(directory, configs, asked.overrides)
+        try:
+            with program.signalled():
+                if task is None and asked.settings.together:
+                    outcome = train_together(directory, configs, cluster)
+                else:
+                    outcome = _one_by_one(configs, task or _train)
+        finally:
+            from stellaris_jax.report.sweep import report
 
-        report(directory)
+            report(directory)
     if outcome.error is not None:
         raise outcome.error
     if outcome.failed:
         names = ", ".join(map(str, sorted(outcome.failed)))
         raise RunError(f"{len(outcome.failed)} of {len(configs)} points have no result: {names}.")
+
+
+def _cluster(address: str) -> AbstractContextManager[Cluster | None]:
+    """The Ray cluster at an address, if there is one: joined before JAX starts, for Ray forks processes."""
+    if not address:
+        return nullcontext()
+    from stellaris_jax.training.cluster import connected
+
+    return connected(address)
+
+
+def _require_ray() -> None:
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise ConfigError("sweep.ray needs Ray: pip install 'stellaris-jax[ray]'.") from None
 
 
 def _resumed(asked: Sweep, config_dir: str | None) -> list[Config]:

@@ -36,6 +36,7 @@ OPTIONS = {
 }
 SWEEPS = {
     "sweep.together=true": "of a sweep: train its points beside each other, sharing programs; true or false",
+    "sweep.ray=local": "of a sweep: train its points on a Ray cluster, of this machine (local) or at an address",
     "hydra.sweep.dir=DIR": "of a sweep: its directory, instead of one below runs/sweeps",
     f"num_seeds={SWEEP_SEEDS}": "of a sweep that says nothing of seeds: runs of every point, with seeds from 0 on",
 }

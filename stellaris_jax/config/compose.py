@@ -101,6 +101,39 @@ def _composed(hydra: _Composer, overrides: Sequence[str]) -> Config:
     return config
 
 
+SWEEP_KEYS = ("sweep.together", "sweep.ray")
+"""Settings of a sweep itself."""
+
+
+class SweepSettings(NamedTuple):
+    """How the points of a sweep are trained: keys `sweep.*` of its command line.
+
+    together: beside each other, sharing programs. ray: on the Ray cluster at this address, `local` for one on this
+    machine alone; in this process where it is empty.
+    """
+
+    together: bool = True
+    ray: str = ""
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> SweepSettings:
+        """What lines such as `sweep.ray=local` say. Raises ConfigError."""
+        settings = cls()
+        for line in lines:
+            key, _, value = line.lstrip("+").partition("=")
+            if key == "sweep.together":
+                if value.lower() not in ("true", "false"):
+                    raise ConfigError(f"{key} must be true or false, not {shown(value)}.")
+                settings = settings._replace(together=value.lower() == "true")
+            elif key == "sweep.ray":
+                settings = settings._replace(ray=value.strip("\"'"))
+            else:
+                raise unknown_key(key)
+        if settings.ray and not settings.together:
+            raise ConfigError("sweep.ray is not possible with sweep.together=false, which trains one point at a time.")
+        return settings
+
+
 class Sweep(NamedTuple):
     """What a multirun goes through.
 
@@ -108,14 +141,14 @@ class Sweep(NamedTuple):
     points: the overrides of every point; a single one where nothing is swept, and none where a sweep goes on.
     directory: where it lies, or is to lie.
     resumed: it goes on.
-    together: its points are trained beside each other and share programs.
+    settings: how its points are trained.
     """
 
     overrides: list[str]
     points: list[list[str]]
     directory: Path
     resumed: bool = False
-    together: bool = True
+    settings: SweepSettings = SweepSettings()
 
 
 def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
@@ -126,7 +159,7 @@ def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -
     """
     with _composer(config_dir) as hydra:
         own = [line for line in overrides if line.lstrip("+").startswith("sweep.")]
-        together = _together(own)
+        settings = SweepSettings.of(own)
         given = hydra.parse([line for line in overrides if line not in own])
         keys = {o.key_or_group for o in given}
         if "resume" in keys:
@@ -134,7 +167,7 @@ def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -
                 raise ConfigError("The points of a sweep that is resumed are those it has; nothing can be swept over.")
             place = [str(o.value()) for o in given if o.key_or_group == "resume"][-1]
             others = [_line(o) for o in given if o.key_or_group != "resume"]
-            return Sweep(others, [], Path(place), resumed=True, together=together)
+            return Sweep(others, [], Path(place), resumed=True, settings=settings)
         if "run.dir" in keys:
             raise ConfigError("run.dir is not possible with -m: points lie in the directory of their sweep.")
         chosen = [o for o in given if o.key_or_group == "sweep" or o.is_hydra_override()]
@@ -147,20 +180,7 @@ def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -
         if len(points) > MOST_POINTS:
             raise ConfigError(f"This sweep has more than {MOST_POINTS} points; sweep over fewer values.")
         lines = [_line(o) for o in merged]
-        return Sweep(lines, [list(point) for point in points], Path(node.sweep.dir), together=together)
-
-
-def _together(lines: Sequence[str]) -> bool:
-    """What settings of the sweep itself say; there is but one."""
-    together = True
-    for line in lines:
-        key, _, value = line.lstrip("+").partition("=")
-        if key != "sweep.together":
-            raise unknown_key(key)
-        if value.lower() not in ("true", "false"):
-            raise ConfigError(f"sweep.together must be true or false, not {shown(value)}.")
-        together = value.lower() == "true"
-    return together
+        return Sweep(lines, [list(point) for point in points], Path(node.sweep.dir), settings=settings)
 
 
 def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
@@ -267,7 +287,7 @@ class _Composer:
         elif key in sections():
             if not isinstance(override.value(), dict):
                 raise no_value(key)
-        elif key == "sweep.together":
+        elif key in SWEEP_KEYS:
             raise ConfigError(f"{key} is for sweeps; add -m.")
         elif _knob_of(key) is None:
             raise unknown_key(key)

@@ -22,6 +22,8 @@ from stellaris_jax.registry import register
 SPARE = 0.5
 """Share of the memory there is that runs beside each other may need at least: what compilers and libraries add to it,
 nobody knows beforehand."""
+PROCESS = 2**29
+"""Bytes of a process that has done nothing yet but start JAX."""
 WORD = 4
 """Bytes of a number on a device."""
 OBJECT = 64
@@ -75,6 +77,12 @@ def beside(configs: Sequence[Config]) -> int:
     if device.platform != "cpu":
         there_are.append(of_device(device) / max(1, inside))
     return max(1, min(cores(), int(SPARE * min(there_are))))
+
+
+def needed(configs: Sequence[Config]) -> int:
+    """Bytes of memory that a process needs to train any one of these runs."""
+    most = (sum(part.host + part.device for part in parts(config, _least(config))) for config in configs)
+    return PROCESS + int(max(most, default=0) / SPARE)
 
 
 def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:

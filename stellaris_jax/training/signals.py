@@ -50,6 +50,11 @@ class Signals:
         self._handled = 0
         self._previous: dict[signal.Signals, Any] = {}
 
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        """As if a first signal had come, for work that is stopped from elsewhere."""
+        self.caught.append(signum)
+        self.stopping.set()
+
     @contextmanager
     def during(self, work: str, transient: bool = False) -> Iterator[None]:
         """Name what is under way; `transient` work is of no use to anybody once it has been given up."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 from rich.console import Console
@@ -32,7 +33,13 @@ from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.run import Interrupted, train_within
 from stellaris_jax.training.rundir import run_directory, store, write_atomically, writing
 from stellaris_jax.training.signals import Signals
-from stellaris_jax.training.together import in_threads, stoppable
+from stellaris_jax.training.together import Lost, in_threads, stoppable
+
+if TYPE_CHECKING:
+    from stellaris_jax.training.cluster import Cluster, Remote, Resources
+
+TRIES = 3
+"""Workers that a point may lose."""
 
 ABOUT = "sweep.yaml"
 """Of a sweep's directory: what was asked for, written once all points are laid out."""
@@ -107,7 +114,7 @@ class Outcome:
         self.error = self.error or error
 
 
-def train_together(directory: Path, configs: Sequence[Config]) -> Outcome:
+def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster | None = None) -> Outcome:
     """Train the points of a sweep that are not done, as many beside each other as there are cores and memory for.
 
     Points whose programs are the same follow each other and share them. A point is what it would be alone.
@@ -115,6 +122,7 @@ def train_together(directory: Path, configs: Sequence[Config]) -> Outcome:
     Args:
       directory: the sweep's.
       configs: those of all points, each with its directory (`lay_out`).
+      cluster: whose workers train them; threads of this process by default.
 
     Raises:
       Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
@@ -129,55 +137,108 @@ def train_together(directory: Path, configs: Sequence[Config]) -> Outcome:
             return f"stopped; {len(display.done)} of {len(configs)} points are done; continue with: {goes_on}"
 
         with stoppable(display, directory, farewell) as signals:
-            work = _Work(configs, done, display, signals)
+            work = _Work(configs, done, display, signals, cluster)
             work.through()
     return work.outcome
 
 
 class _Work:
-    """The points of a sweep that are still to be trained, handed out to threads."""
+    """The points of a sweep that are still to be trained, handed out to threads, each of which may have a worker."""
 
-    def __init__(self, configs: Sequence[Config], done: set[int], display: Together, signals: Signals):
-        self.configs, self.display, self.signals = configs, display, signals
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        done: set[int],
+        display: Together,
+        signals: Signals,
+        cluster: Cluster | None,
+    ):
+        self.configs, self.display, self.signals, self.cluster = configs, display, signals, cluster
         self.outcome = Outcome()
         keys = [(config.env, config.network, Static.of(config)) for config in configs]
         first = {key: keys.index(key) for key in set(keys)}
-        order = sorted(set(range(len(configs))) - done, key=lambda number: (first[keys[number]], number))
-        self._keys, self._left = keys, Counter(keys[number] for number in order)
-        self._order: Iterator[int] = iter(order)
-        self._programs: dict[Hashable, Programs] = {}
+        self._groups = [first[key] for key in keys]
+        self._order = deque(sorted(set(range(len(configs))) - done, key=lambda number: (self._groups[number], number)))
+        self._left = Counter(self._groups[number] for number in self._order)
+        self._programs: dict[int, Programs] = {}
+        self._lost: Counter[int] = Counter()
         self._lock = threading.Lock()
-        self.width = min(beside([configs[number] for number in order]), len(order))
+        left = [configs[number] for number in self._order]
+        self._devices = max((config.engine.devices for config in left), default=1)
+        self._resources: Resources | None = None
+        places = beside(left)
+        if cluster:
+            self._resources, places = cluster.places(left)
+        self.width = min(places, len(left))
 
     def through(self) -> None:
         """Train all of them; raises what ends the process only."""
         if self.width:
-            in_threads(self.width, "points", self._worker)
+            in_threads(self.width, "points", self._remotely if self.cluster else lambda: self._points(self._train))
+        while self._order and not self.signals.stopping.is_set():
+            self.outcome.add(self._order.popleft(), RunError("the cluster has no worker left."))
 
-    def _worker(self) -> None:
+    def _points(self, train: Callable[[int], object]) -> None:
+        """Train points until there are none left."""
         while not self.signals.stopping.is_set():
             with self._lock:
-                number = next(self._order, None)
-                if number is None:
+                if not self._order:
                     return
-                programs = self._programs.setdefault(self._keys[number], Programs(Plans(SHARED)))
+                number = self._order.popleft()
             try:
-                self._train(number, programs)
+                train(number)
             except Interrupted:
                 return
+            except Lost:
+                if self._goes_on(number):
+                    raise
             except (Exception, SystemExit) as error:
                 with self._lock:
                     self.outcome.add(number, error)
-            finally:
-                with self._lock:
-                    key = self._keys[number]
-                    self._left[key] -= 1
-                    if not self._left[key]:
-                        del self._programs[key]  # nobody else needs them
+            with self._lock:
+                group = self._groups[number]
+                self._left[group] -= 1
+                if not self._left[group]:
+                    self._programs.pop(group, None)  # nobody else needs them
             self.display.finished(number)
 
-    def _train(self, number: int, programs: Programs) -> dict[str, Any]:
+    def _train(self, number: int) -> None:
+        with self._lock:
+            programs = self._programs.setdefault(self._groups[number], Programs(Plans(SHARED)))
         config = self.configs[number]
-        display = PointDisplay(self.display, number, config.rounds, config.num_seeds)
         with run_directory(config) as run_dir:
-            return train_within(run_dir, config, display, self.signals, programs)
+            train_within(run_dir, config, self._shown(number), self.signals, programs)
+
+    def _shown(self, number: int) -> PointDisplay:
+        config = self.configs[number]
+        return PointDisplay(self.display, number, config.rounds, config.num_seeds)
+
+    # On a cluster --------------------------------------------------------------------------------------------------
+
+    def _remotely(self) -> None:
+        """Have a worker train points, and another one after it where it is lost."""
+        assert self.cluster is not None and self._resources is not None
+        while self._order and not self.signals.stopping.is_set():
+            lost = sum(self._lost.values())
+            try:
+                with self.cluster.worker(self._resources, self._devices) as worker:
+                    self._points(partial(self._train_by, worker))
+            except Lost:
+                if sum(self._lost.values()) == lost:  # it never started
+                    return
+
+    def _train_by(self, worker: Remote, number: int) -> None:
+        worker.train(self._groups[number], self.configs[number], self._shown(number), self.signals.stopping)
+
+    def _goes_on(self, number: int) -> bool:
+        """Whether a point whose worker is lost is to be gone on with; else it has failed."""
+        with self._lock:
+            self._lost[number] += 1
+            goes_on = self._lost[number] < TRIES
+            if goes_on:
+                self._order.appendleft(number)
+            else:
+                self.outcome.add(number, RunError(f"its worker was lost {TRIES} times."))
+        if goes_on:
+            self.display.note(f"the worker of point {number} is gone; another one goes on with it")
+        return goes_on

@@ -12,6 +12,10 @@ from stellaris_jax.training.run import Interrupted
 from stellaris_jax.training.signals import Abandoned, Signals
 
 
+class Lost(Exception):
+    """The process that trained a run is gone; the run can be gone on with."""
+
+
 @contextmanager
 def stoppable(display: Together, directory: Path, farewell: Callable[[], str]) -> Iterator[Signals]:
     """Within, a signal stops the runs that share the `Signals`, and `farewell` tells how to go on with them.

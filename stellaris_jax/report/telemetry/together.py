@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -13,6 +13,18 @@ from rich.text import Text
 
 from stellaris_jax.report.telemetry.format import compact, duration, percent, significant
 from stellaris_jax.report.telemetry.progress import LINE_EVERY_SECONDS, REFRESH_PER_SECOND, Display
+
+
+class Line(Protocol):
+    """What a point tells of itself to whoever shows all of them; see `Together`."""
+
+    console: Console
+
+    def advanced(self, point: int, steps: int) -> None: ...
+
+    def evaluated(self, point: int, value: float | None) -> None: ...
+
+    def note(self, text: str, point: int | None = None) -> None: ...
 
 
 class Together:
@@ -103,7 +115,7 @@ class Together:
 class PointDisplay(Display):
     """The display of one point, which tells the line of all; what only matters to who watches one run is left out."""
 
-    def __init__(self, together: Together, point: int, total_rounds: int, seeds: int) -> None:
+    def __init__(self, together: Line, point: int, total_rounds: int, seeds: int) -> None:
         super().__init__(together.console, f"point {point}", total_rounds)
         self.together, self.point, self.seeds = together, point, seeds
 

@@ -1,0 +1,261 @@
+"""Points of a sweep on a Ray cluster: workers that train them one after the other, each in a process of its own.
+
+A worker keeps its compiled programs from point to point. Run directories are written where the point is trained, so
+all nodes share the file system that the sweep lies on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+from rich.console import Console
+
+from stellaris_jax.config.memory import cores
+from stellaris_jax.config.schema import ConfigError, RunError, shown
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.mesh import emulate
+from stellaris_jax.registry import load_plugins
+from stellaris_jax.report.telemetry.together import PointDisplay
+from stellaris_jax.training.footprint import needed
+from stellaris_jax.training.plans import SHARED, Plans
+from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.run import Interrupted, train_within
+from stellaris_jax.training.rundir import run_directory
+from stellaris_jax.training.signals import Signals
+from stellaris_jax.training.together import Lost
+
+LOCAL = "local"
+"""The address of a cluster that is started on this machine, and ends with the sweep."""
+STORE_BYTES = 2**27
+"""What a local cluster reserves for objects: only progress passes through it."""
+PASSED = ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONPATH")
+"""Variables that workers run with as well."""
+CONNECT_SECONDS = 10.0
+POLL_SECONDS = 0.5
+START_SECONDS = 120.0
+"""How long a worker may take to start; a cluster that has lost its nodes never starts one."""
+
+
+class Progress(NamedTuple):
+    """What a worker has to tell since it was asked last: env steps of its point, returns and messages."""
+
+    steps: int
+    returns: list[float]
+    notes: list[str]
+
+
+class Relay:
+    """What stands for the line of all points where it is shown elsewhere: it keeps what is to be told until then."""
+
+    def __init__(self) -> None:
+        self.console = Console(quiet=True)
+        self._steps, self._returns, self._notes = 0, list[float](), list[str]()
+        self._lock = threading.Lock()
+
+    def advanced(self, point: int, steps: int) -> None:
+        self._steps = steps
+
+    def evaluated(self, point: int, value: float | None) -> None:
+        if value is not None:
+            with self._lock:
+                self._returns.append(value)
+
+    def note(self, text: str, point: int | None = None) -> None:
+        with self._lock:
+            self._notes.append(text)
+
+    def fetch(self) -> Progress:
+        """What there is to tell since the last call."""
+        with self._lock:
+            news = Progress(self._steps, self._returns, self._notes)
+            self._returns, self._notes = [], []
+        return news
+
+
+class Ended(NamedTuple):
+    """How a point has ended: with a result, stopped, or with an error, which is `foreseen` or comes with a trace."""
+
+    stopped: bool = False
+    error: str = ""
+    foreseen: bool = True
+
+
+class Worker:
+    """What trains points in a process of a cluster. Its calls are answered while a point is under way."""
+
+    def __init__(self, directory: str, devices: int):
+        with suppress(OSError):  # where plug-ins are named by relative paths; elsewhere they are found or told of
+            os.chdir(directory)
+        emulate(devices)
+        self._programs: dict[int, Programs] = {}
+        self._relay = Relay()
+        self._signals = Signals(self._relay.note, lambda: None)
+
+    def ready(self) -> bool:
+        """Answers once the process is there."""
+        return True
+
+    def train(self, group: int, config: Config) -> Ended:
+        """Train a point in its directory; those of a group share programs."""
+        self._relay.advanced(0, 0)
+        display = PointDisplay(self._relay, 0, config.rounds, config.num_seeds)
+        programs = self._programs.get(group) or Programs(Plans(SHARED))
+        self._programs = {group: programs}  # groups follow one another
+        try:
+            load_plugins(config.plugins)
+            with run_directory(config) as run_dir:
+                train_within(run_dir, config, display, self._signals, programs)
+        except Interrupted:
+            return Ended(stopped=True)
+        except (ConfigError, RunError) as error:
+            return Ended(error=str(error))
+        except (Exception, SystemExit) as error:
+            return Ended(error=f"{type(error).__name__}: {error}\n{traceback.format_exc()}", foreseen=False)
+        return Ended()
+
+    def progress(self) -> Progress:
+        """News of the point under way."""
+        return self._relay.fetch()
+
+    def stop(self) -> None:
+        """Have the point under way saved and left."""
+        self._signals.stop()
+
+
+class Resources(NamedTuple):
+    """What every worker has for itself."""
+
+    cpus: float
+    gpus: float
+    memory: int
+
+
+def places(nodes: Sequence[dict[str, float]], memory: int) -> tuple[Resources, int]:
+    """What each worker gets, and how many workers there can be: one per GPU where there are any, else one per core.
+
+    Args:
+      nodes: the resources of each, as Ray counts them.
+      memory: bytes that a worker needs.
+
+    >>> places([{"CPU": 4, "memory": 8e9}, {"CPU": 2, "memory": 1.5e9}], memory=10**9)
+    (Resources(cpus=1.0, gpus=0.0, memory=1000000000), 5)
+    """
+    gpus = any(node.get("GPU", 0) >= 1 for node in nodes)
+    places = [node.get("GPU" if gpus else "CPU", 0) for node in nodes]
+    room = [node.get("memory", 0) // max(1, memory) for node in nodes]
+    return Resources(1.0, float(gpus), memory), sum(int(min(pair)) for pair in zip(places, room, strict=True))
+
+
+class Remote:
+    """A worker of a cluster, from here."""
+
+    def __init__(self, actor: Any):
+        self.actor = actor
+
+    def train(self, group: int, config: Config, display: PointDisplay, stopping: threading.Event) -> None:
+        """Train a point there, and show here how that goes.
+
+        Args:
+          group: the same number for points that share programs.
+          config: the point's.
+          display: shows it.
+          stopping: once it is set, the point is saved and left.
+
+        Raises:
+          Interrupted: it was stopped.
+          RunError: it has no result; RuntimeError for a reason that nobody foresaw.
+          Lost: its process is gone.
+        """
+        under_way: Any = self.actor.train.remote(group, config)
+        asked = False
+        try:
+            while not ray.wait([under_way], timeout=POLL_SECONDS)[0]:
+                _show(ray.get(self.actor.progress.remote()), display)
+                if stopping.is_set() and not asked:
+                    self.actor.stop.remote()
+                    asked = True
+            ended: Ended = ray.get(under_way)
+            _show(ray.get(self.actor.progress.remote()), display)
+        except RayActorError as error:
+            raise Lost(str(error)) from None
+        if ended.stopped:
+            raise Interrupted(signal.SIGTERM, Path(config.run.dir))
+        if ended.error:
+            raise RunError(ended.error) if ended.foreseen else RuntimeError(ended.error)
+
+
+class Cluster:
+    """The cluster that this process is connected to."""
+
+    def places(self, configs: Sequence[Config]) -> tuple[Resources, int]:
+        """What each worker for some of these runs gets, and how many there can be."""
+        return places([node["Resources"] for node in ray.nodes() if node["Alive"]], needed(configs))
+
+    @contextmanager
+    def worker(self, resources: Resources, devices: int) -> Iterator[Remote]:
+        """A worker, as long as the context lasts, whose JAX sees so many devices. Raises Lost if none can be had."""
+        options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "memory": resources.memory}
+        remote: Any = ray.remote(Worker)
+        actor = remote.options(max_concurrency=2, **options).remote(os.getcwd(), devices)
+        try:
+            ray.get(actor.ready.remote(), timeout=START_SECONDS)
+            yield Remote(actor)
+        except (GetTimeoutError, RayActorError) as error:
+            raise Lost(str(error)) from None
+        finally:
+            ray.kill(actor)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """The cluster at an address, or `local`, which this process is part of as long as the context lasts.
+
+    Raises ConfigError.
+    """
+    if ray.is_initialized():  # by whoever calls us, who will also leave it
+        yield Cluster()
+        return
+    own: dict[str, Any] = {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": STORE_BYTES}
+    try:
+        _listens(address)
+        ray.init(
+            address,
+            **(own if address == LOCAL else {}),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": {key: os.environ[key] for key in PASSED if key in os.environ}},
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"sweep.ray={shown(address)} is no Ray cluster that can be joined: {reason}") from None
+    try:
+        yield Cluster()
+    finally:
+        ray.shutdown()
+
+
+def _listens(address: str) -> None:
+    """Raise OSError at once where nobody listens at HOST:PORT: Ray would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+
+
+def _show(news: Progress, display: PointDisplay) -> None:
+    if news.steps:
+        display.together.advanced(display.point, news.steps)
+    for value in news.returns:
+        display.together.evaluated(display.point, value)
+    for text in news.notes:
+        display.note(text)
