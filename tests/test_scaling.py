@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import jax
 import numpy as np
@@ -238,6 +239,23 @@ def test_timelines_of_scaled_rounds_are_drawn(tmp_path: Path) -> None:
     plot_timeline(scalable("scaling.actors=2"), 2, tmp_path / "timeline.png")
     with pytest.raises(ConfigError, match=r"scaling\.rule=nitro"):
         plot_timeline(scalable("scaling=nitro"), 2, tmp_path / "timeline.png")
+
+
+def test_seeds_that_are_finished_compute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(scalable("scaling.budget=0.03", "num_seeds=3", "scaling=hydrozoa", "delays=lognormal", rounds=40))
+    run, ran = trainer.engine.run, []
+
+    def noted(*arguments: Any) -> Any:
+        ran.append(1)
+        return run(*arguments)
+
+    monkeypatch.setattr(trainer.engine, "run", noted)
+    expected = 0
+    while not trainer.finished:
+        expected += sum(not scaling.finished for scaling in trainer.planner.scalings)
+        trainer.step()
+    assert len(ran) == expected < 3 * trainer.round
+    assert np.asarray(trainer.state.round).tolist() == [trainer.round] * 3
 
 
 def test_seeds_that_are_finished_stay_as_they_are() -> None:

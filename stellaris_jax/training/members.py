@@ -99,11 +99,13 @@ class Members:
         rounds = len(chunk.rounds)
 
         def execute(
-            state: EngineState, plan: Plan, fragment: Fragment | None, width: int
+            state: EngineState, plan: Plan, fragment: Fragment | None, width: int, envs: list[int]
         ) -> tuple[EngineState, RoundMetrics]:
+            if not any(envs):
+                return passed(state, rounds)
             return self.engine.run(state, self.hyper, plan, rounds, fragment, width)
 
-        work = list(zip(self.states, chunk.plans, fragments, chunk.widths, strict=True))
+        work = list(zip(self.states, chunk.plans, fragments, chunk.widths, self.blocks(chunk.envs), strict=True))
         if self._threads is None:
             done = [execute(*one) for one in work]  # which returns before it is computed
             meanwhile()
@@ -127,6 +129,16 @@ def joined(parts: list[T]) -> T:
         return parts[0]
     whole: T = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
     return whole
+
+
+def passed(state: EngineState, rounds: int) -> tuple[EngineState, RoundMetrics]:
+    """Rounds of seeds that are finished: they pass, and nothing else."""
+    nothing = RoundMetrics.zeros((rounds, *state.round.shape))
+    nothing = nothing._replace(
+        rejected=nothing.rejected + state.aggregator.rejected,
+        kl_coefficient=nothing.kl_coefficient + state.kl_coefficient,
+    )
+    return state._replace(round=state.round + rounds), nothing
 
 
 def finished(function: Callable[..., Any], *arguments: Any) -> Any:
