@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from training import assert_identical
 
 from stellaris_jax import Trainer, load_config
 
@@ -73,3 +74,46 @@ def test_a_rehearsal_changes_nothing() -> None:
     run()
     assert one.round == 0
     np.testing.assert_array_equal(before, one.state.params)
+
+
+# One chunk ahead ------------------------------------------------------------------------------------------------------
+
+AHEAD = ("total_steps=1024", "evaluation.points=2", "num_seeds=2")
+CLOCKS = ("wall_seconds", "steps_per_second")
+
+
+def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key not in CLOCKS} for record in records]
+
+
+@pytest.mark.parametrize("overrides", [(), ("engine.members=together",), ("system=stellaris", "system.learners=2")])
+def test_a_chunk_that_is_begun_ahead_is_the_same(overrides: tuple[str, ...]) -> None:
+    ahead, one_by_one = trainer(*AHEAD, *overrides), trainer(*AHEAD, *overrides)
+    begun, records, expected = [], [], []
+    while not ahead.finished:
+        records += ahead.step(ahead=True)
+        begun.append(ahead.under_way)
+        if ahead.under_way:
+            with pytest.raises(RuntimeError, match="finish that first"):
+                ahead.evaluate()
+    while not one_by_one.finished:
+        expected += one_by_one.step()
+    # Rounds 8 and 16, where chunks of two end, are evaluated.
+    assert begun == [True, True, True, False] * 2
+    assert json.dumps(timeless(records)) == json.dumps(timeless(expected))
+    assert_identical(ahead, one_by_one)
+
+
+@pytest.mark.parametrize("overrides", [("scaling.target=1000", "scaling.ends=true"), ("checkpoint.interval=2",)])
+def test_nothing_is_begun_before_it_is_known(overrides: tuple[str, ...]) -> None:
+    """How many actors a round has, or that its policies are wanted."""
+    one = trainer(*AHEAD, *overrides)
+    while not one.finished:
+        one.step(ahead=True)
+        assert not one.under_way
+
+
+def test_a_run_to_a_round_ends_there() -> None:
+    one = trainer(*AHEAD)
+    assert len(one.run(4)) == 4 and not one.under_way and one.round == 4
+    assert np.asarray(one.state.round).tolist() == [4, 4]

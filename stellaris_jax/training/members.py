@@ -8,9 +8,9 @@ A member that is executed apart is the same to the bit whatever runs beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,13 @@ from stellaris_jax.training.chunk import Chunk
 T = TypeVar("T")
 
 
+class Running(NamedTuple):
+    """A chunk of so many rounds that the device executes: of each block its state and metrics, or who computes them."""
+
+    rounds: int
+    blocks: list[Any]
+
+
 class Members:
     """The states of all seeds, in blocks of those that one program runs side by side.
 
@@ -39,10 +46,17 @@ class Members:
 
     def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
         self.engine, self.seeds, self.hyper = engine, list(seeds), hyper.rows(engine.static.seeds)
-        self.states = [engine.init(block, self.hyper) for block in self.blocks(self.seeds)]
+        self._states: list[EngineState] | None = [engine.init(block, self.hyper) for block in self.blocks(self.seeds)]
         # Programs over several devices wait for each other, so no two of them may be under way.
-        alone = engine.static.devices > 1 or len(self.states) == 1
+        alone = engine.static.devices > 1 or len(self._states) == 1
         self._threads = None if alone else threads()
+
+    @property
+    def states(self) -> list[EngineState]:
+        """Those of every block."""
+        if self._states is None:
+            raise RuntimeError("The device is executing a chunk, and the states with it; finish that first.")
+        return self._states
 
     def blocks(self, rows: Any) -> list[Any]:
         """Rows `[S, ...]` of all seeds, a list or a tree of arrays, as those of each block."""
@@ -63,7 +77,7 @@ class Members:
     @state.setter
     def state(self, state: EngineState) -> None:
         layout = self.engine.layout
-        self.states = [layout.place(block) for block in self.blocks(state)] if len(self.states) > 1 else [state]
+        self._states = [layout.place(block) for block in self.blocks(state)] if len(self.states) > 1 else [state]
 
     @property
     def learned(self) -> tuple[jax.Array, Normalizers]:
@@ -82,20 +96,17 @@ class Members:
             totals = jax.device_put(np.zeros(state.actor.totals.shape, np.float32), state.actor.totals.sharding)
             return state._replace(actor=state.actor._replace(totals=totals))
 
-        self.states = [without(state) for state in self.states]
+        self._states = [without(state) for state in self.states]
 
-    def run(self, chunk: Chunk, fragment: Fragment | None, meanwhile: Callable[[], None]) -> RoundMetrics:
-        """Execute a chunk for all seeds.
+    def start(self, chunk: Chunk, fragment: Fragment | None) -> Running:
+        """Have the device execute a chunk for all seeds; there are no states until that is over (`finish`).
 
         Args:
           chunk: what is planned.
           fragment: its data `[S, ...]` where that has come from the host.
-          meanwhile: called while the device works.
-
-        Returns:
-          Metrics of the chunk's rounds, arrays `[R, S]` of NumPy.
         """
-        fragments = [None] * len(self.states) if fragment is None else self.blocks(fragment)
+        states = self.states
+        fragments = [None] * len(states) if fragment is None else self.blocks(fragment)
         rounds = len(chunk.rounds)
 
         def execute(
@@ -105,17 +116,18 @@ class Members:
                 return passed(state, rounds)
             return self.engine.run(state, self.hyper, plan, rounds, fragment, width)
 
-        work = list(zip(self.states, chunk.plans, fragments, chunk.widths, self.blocks(chunk.envs), strict=True))
+        work = zip(states, chunk.plans, fragments, chunk.widths, self.blocks(chunk.envs), strict=True)
+        self._states = None
         if self._threads is None:
-            done = [execute(*one) for one in work]  # which returns before it is computed
-            meanwhile()
-        else:
-            under_way = [self._threads.submit(finished, execute, *one) for one in work]
-            meanwhile()
-            done = [future.result() for future in under_way]
-        self.states = [state for state, _ in done]
+            return Running(rounds, [execute(*one) for one in work])  # returns before it is computed
+        return Running(rounds, [self._threads.submit(computed, execute, *one) for one in work])
+
+    def finish(self, running: Running) -> RoundMetrics:
+        """Metrics of the rounds of a chunk, arrays `[R, S]` of NumPy, once it is over."""
+        done = [one.result() if isinstance(one, Future) else one for one in running.blocks]
+        self._states = [state for state, _ in done]
         metrics = jax.device_get([metrics for _, metrics in done])
-        whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[:rounds], *metrics)
+        whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[: running.rounds], *metrics)
         return whole
 
     def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
@@ -141,7 +153,7 @@ def passed(state: EngineState, rounds: int) -> tuple[EngineState, RoundMetrics]:
     return state._replace(round=state.round + rounds), nothing
 
 
-def finished(function: Callable[..., Any], *arguments: Any) -> Any:
+def computed(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function returns, once it is computed."""
     return jax.block_until_ready(function(*arguments))
 

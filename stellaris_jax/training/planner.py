@@ -78,7 +78,7 @@ class Planner:
         self.source, self.accounts, self.plans = source, accounts, plans or Plans()
         self.shape, self.cut, self.limits = static.shape, static.cut, limits_of(config)
         self.blocks = static.blocks(len(seeds))
-        self.total_rounds = config.rounds
+        self.total_rounds, self.adaptive = config.rounds, is_adaptive(config)
         self.timelines = [Timeline.of(config, seed) for seed in seeds]
         self.scalings = [scaling_of(config) for _ in seeds]
         self.round = 0
@@ -140,7 +140,9 @@ class Planner:
     def plan_ahead(self) -> None:
         """Plan the chunk after the next one, unless that takes knowing what comes of the next one."""
         begin = self.next.end
-        if begin < self.total_rounds and not is_adaptive(self.config):
+        if len(self._chunks) > 1:
+            return
+        if begin < self.total_rounds and not self.adaptive:
             self._chunks.append(self.plan(begin, self._size(begin)))
 
     def executed(self) -> None:
@@ -220,7 +222,7 @@ class Planner:
 
         `before` `[S]` is what had been used before it, `probes` `[S]` what the rules asked to be measured after it.
         """
-        if not is_adaptive(self.config):
+        if not self.adaptive:
             return
         for r, row in enumerate(chunk.rounds):
             costs = self.accounts.money([record.usage for record in row])["cost_usd"]

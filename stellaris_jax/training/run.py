@@ -203,12 +203,12 @@ class Session:
         evaluation = None
         if self._evaluation_is_due() and trainer.round not in evaluated:
             evaluation = self._evaluate()  # the run was stopped between the checkpoint and the evaluation
-        while not (trainer.finished or stopping.is_set() or self.ended):
+        while trainer.under_way or not (trainer.finished or stopping.is_set() or self.ended):
             if not trainer.compiled:
                 self._compile()
                 continue
             with self.signals.during(f"{trainer.about_chunk} to end, and then to be saved"):
-                records = trainer.step()
+                records = trainer.step(ahead=not (self.callbacks or stopping.is_set()))
             with writing(self.run_dir):
                 self.telemetry.rounds(records)
             # All of them are called, also after one that ends the run.
@@ -259,6 +259,9 @@ class Session:
     def _rescue(self) -> None:
         """After an error, which is the one to be told of: save what was trained before it, if that is whole."""
         with suppress(Exception):
+            if self.trainer.under_way:
+                with suppress(SystemExit):
+                    self.telemetry.rounds(self.trainer.step())
             rounds = self.trainer.members.together(lambda state: state.round)
             whole = (np.asarray(rounds) == self.trainer.round).all()
             if whole and self.trainer.round != self.saved:

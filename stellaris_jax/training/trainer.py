@@ -30,7 +30,7 @@ from stellaris_jax.training.chunk import Chunk
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
-from stellaris_jax.training.members import Members
+from stellaris_jax.training.members import Members, Running
 from stellaris_jax.training.planner import Planner
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
@@ -42,6 +42,16 @@ class Saved(NamedTuple):
 
     engine: Any
     host: Any
+
+
+class UnderWay(NamedTuple):
+    """A chunk that the device executes, its data, what had been used before it, and when it was begun."""
+
+    chunk: Chunk
+    received: Any
+    running: Running
+    before: list[Usage]
+    begun: float
 
 
 class Trainer:
@@ -79,6 +89,7 @@ class Trainer:
         self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
         self.counters = Counters()
         self._probed = False
+        self._under_way: UnderWay | None = None
 
     # What it is made of --------------------------------------------------------------------------------------------
 
@@ -153,6 +164,11 @@ class Trainer:
         return self.planner.plan(begin, size)
 
     @property
+    def under_way(self) -> bool:
+        """Whether the device has begun the next chunk."""
+        return self._under_way is not None
+
+    @property
     def compiled(self) -> bool:
         """Whether the engine is compiled for the next chunk, which is planned if it was not."""
         return self.engine.widths.keys() >= set(self.planner.next.widths)
@@ -185,24 +201,31 @@ class Trainer:
             return rounds
         return f"{rounds} (up to {max(chunk.widths) // self.limits.envs} actors)"
 
-    def step(self) -> list[Record]:
-        """Train one chunk of rounds; one record per round (see `stellaris_jax.report.telemetry`)."""
+    def step(self, ahead: bool = False) -> list[Record]:
+        """Train one chunk of rounds; one record per round (see `stellaris_jax.report.telemetry`).
+
+        Args:
+          ahead: let the device begin the next chunk before its records are made, where nothing is due in between (an
+            evaluation, a checkpoint, the choice of actors). All that may be called next then is `step`.
+        """
         if self.finished:
             return []
-        begin = time.perf_counter()
-        begin += self.compile()
-        chunk, before = self.planner.next, self.usages
-        received = self.source.receive(self.members, chunk, self.planner.following(chunk))
-        fragment = None if received is None else received.fragment
-        metrics = self.members.run(chunk, fragment, meanwhile=self.planner.plan_ahead)
+        under_way, self._under_way = self._under_way or self._begin(), None
+        chunk, before, received = under_way.chunk, under_way.before, under_way.received
+        self.planner.plan_ahead()
+        metrics = self.members.finish(under_way.running)
         probes = self._measure(chunk)
-        seconds = time.perf_counter() - begin
+        now = time.perf_counter()
+        seconds = now - under_way.begun
         self.counters.train_seconds += seconds
         self.counters.wall_seconds += seconds
         self.planner.executed()
+        if ahead and self._may_go_ahead():
+            self._under_way = self._begin(now)
         self.source.learned(received, chunk)
+        usages = [record.usage for record in chunk.rounds[-1]]
         records = self._records(chunk, metrics)
-        steps = self.accounts.env_steps(self.usages) - self.accounts.env_steps(before)
+        steps = self.accounts.env_steps(usages) - self.accounts.env_steps(before)
         for record in records:
             record["steps_per_second"] = steps * len(self.seeds) / seconds
         if received is not None:
@@ -211,6 +234,21 @@ class Trainer:
         if probes:
             records[0]["per_seed"]["probe"] = probes
         return records
+
+    def _begin(self, now: float | None = None) -> UnderWay:
+        """Have the next chunk executed, from `now` on; compilation takes time of its own."""
+        begun = time.perf_counter() if now is None else now
+        begun += self.compile()
+        chunk = self.planner.next
+        received = self.source.receive(self.members, chunk, self.planner.following(chunk))
+        running = self.members.start(chunk, None if received is None else received.fragment)
+        return UnderWay(chunk, received, running, self.usages, begun)
+
+    def _may_go_ahead(self) -> bool:
+        """Whether nobody wants anything of the policies, or of their records, before the next chunk is executed."""
+        due = {*self.evaluation_rounds, *self.checkpoint_rounds}
+        settled = not (self.static.hosted or self.planner.adaptive) and self.probe is None
+        return settled and not self.finished and self.round not in due and self.compiled
 
     def _measure(self, chunk: Chunk) -> list[list[float]]:
         """What the scaling rule wants to know of each seed's last fragment; nothing where it wants nothing."""
@@ -235,7 +273,7 @@ class Trainer:
         end = self.total_rounds if rounds is None else min(self.round + rounds, self.total_rounds)
         records: list[Record] = []
         while self.round < end and not self.finished:
-            records += self.step()
+            records += self.step(ahead=self.planner.next.end < end)
         return records
 
     def _records(self, chunk: Chunk, metrics: RoundMetrics) -> list[Record]:
