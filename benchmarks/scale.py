@@ -15,21 +15,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.throughput import in_own_process
 from stellaris_jax.cli import program
 from stellaris_jax.config.outputs import check_directory
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import BLUE, TEXT, VERMILION, save, tidy, titled
-from stellaris_jax.report.telemetry.format import significant
+from stellaris_jax.report.telemetry.format import compact, significant
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
 
 Figures = dict[str, Any]
 
 HERE = Path(__file__).resolve().parent.parent
+ROOM = 1.6
+"""Factor by which a logarithmic axis goes beyond its points on either side, so that it has a tick or more."""
 STEP, GRADIENT = "env step", "gradient"
 ENOUGH = 8.0
 """Seconds after which no further chunk of a size is begun."""
@@ -49,7 +50,7 @@ class Axis(NamedTuple):
 
 
 AXES = {
-    "environments": Axis("environments", "env.num_envs={}", (1, 4, 16, 64, 256, 1024, 4096, 8192), STEP),
+    "environments": Axis("environments", "env.num_envs={}", (1, 2, 8, 32, 128, 512, 2048, 8192), STEP),
     "learners": Axis(
         "learners in flight",
         "system.learners={}",
@@ -58,8 +59,8 @@ AXES = {
         # slots and minibatches for all of them
         ("platform.slots_per_gpu=32", "prices.learner_vms=16", "algorithm.minibatches=16"),
     ),
-    "members": Axis("members: seeds in one process", "num_seeds={}", (1, 4, 16, 64, 256), STEP),
-    "width": Axis("units of each of two hidden layers", "network.hidden=[{0},{0}]", (16, 64, 256, 1024), STEP),
+    "members": Axis("seeds in one process", "num_seeds={}", (1, 4, 16, 64, 256), STEP),
+    "width": Axis("units in each hidden layer", "network.hidden=[{0},{0}]", (16, 64, 256, 1024), STEP),
     "ring": Axis("policy versions in the ring", "system.versions={}", (2, 8, 32, 128, 512, 2048), GRADIENT),
 }
 
@@ -99,7 +100,7 @@ def scale(
 ) -> list[Figures]:
     """Measure all sizes of these axes, up to `most`, and draw `out`/<axis>.png of each, unless `out` is `None`.
 
-    A size that is refused, for the memory it takes, has the sentence instead of figures.
+    A size that is refused, for the memory it takes, has the sentence instead of figures, and no place in the plot.
 
     Raises ConfigError, before anything is measured, where `most` leaves nothing of an axis or `out` cannot be written.
     """
@@ -115,8 +116,9 @@ def scale(
             row = {"axis": axis, "size": size, "per": AXES[axis].unit, **_in_own_process(axis, size, repeats)}
             note(f"{axis} {size}: " + (row.get("refused") or f"{significant(row['microseconds'])} µs per {row['per']}"))
             table.append(row)
-        if out is not None:
-            draw(axis, [row for row in table if row["axis"] == axis], out / f"{axis}.png")
+        measured = [row for row in table if row["axis"] == axis and "refused" not in row]
+        if out is not None and measured:
+            draw(axis, measured, out / f"{axis}.png")
     return table
 
 
@@ -145,26 +147,28 @@ def rows(table: list[Figures]) -> list[dict[str, str]]:
 
 
 def draw(axis: str, table: list[Figures], path: Path) -> None:
-    """Time and memory over the sizes of an axis, on logarithmic axes; sizes that were refused are left out."""
-    about, measured = AXES[axis], [row for row in table if "refused" not in row]
-    figure = titled(f"Default job, {about.words}", height=3.2)
+    """Time, on a logarithmic axis, and memory over the sizes of an axis, all of which were measured."""
+    about, sizes = AXES[axis], [row["size"] for row in table]
+    figure = titled(", ".join([f"Cost by {about.words}: the default job (CartPole)", *about.room]), height=3.2)
     panels = figure.subplots(1, 2)
-    sizes = [row["size"] for row in measured]
     shown = [("microseconds", f"µs per {about.unit}", BLUE), ("peak_memory_mb", "peak memory (MB)", VERMILION)]
     for axes, (name, label, colour) in zip(panels, shown, strict=True):
-        axes.plot(sizes, [row[name] for row in measured], color=colour, marker="o", linewidth=1.8, markersize=4)
+        axes.plot(sizes, [row[name] for row in table], color=colour, marker="o", linewidth=1.8, markersize=4)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(about.words, fontsize=TEXT)
         axes.set_ylabel(label, fontsize=TEXT)
-        _logarithmic(axes, sizes)
         tidy(axes)
+    time_axes, memory_axes = panels
+    times = [row["microseconds"] for row in table]
+    time_axes.set_yscale("log")
+    time_axes.set_ylim(min(times) / ROOM, max(times) * ROOM)
+    time_axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    time_axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+    time_axes.yaxis.set_minor_locator(NullLocator())
+    memory_axes.set_ylim(0, 1.1 * max(row["peak_memory_mb"] for row in table))
     save(figure, path)
-
-
-def _logarithmic(axes: Axes, sizes: list[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axes.xaxis.set_minor_locator(NullLocator())
 
 
 if __name__ == "__main__":
