@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import rates
 from benchmarks.arithmetic import Product, Work, size, work_of
-from benchmarks.profile import given_actions, profile, random_actions, single, waves
+from benchmarks.parts import given_actions, profile, random_actions, single, waves
 from benchmarks.throughput import JOBS, SYSTEMS
 from stellaris_jax.engine import learner
 from stellaris_jax.engine.prepare import prepare
@@ -35,7 +35,12 @@ BESIDE = ("environment", "policy", "planning")
 
 
 def limit(jobs: list[str], systems: list[str], repeats: int, note: Callable[[str], None]) -> Figures:
-    """The machine's rates, and of each job and system its work, its limits, its speed, and where its time goes.
+    """The machine's rates, and of each job under each system its work, its limits, its speed, and where its time goes.
+
+    Args:
+      jobs, systems: names in `JOBS` and `SYSTEMS`.
+      repeats: timings of each part, of which medians are taken.
+      note: told of every job.
 
     Raises ConfigError on another platform than a CPU.
     """
@@ -51,9 +56,15 @@ def limit(jobs: list[str], systems: list[str], repeats: int, note: Callable[[str
 
 
 def measure(job: str, overrides: list[str], repeats: int, machine: Figures) -> Figures:
-    """One job of so many overrides: see `limit`."""
-    config = load_config([*overrides, "total_steps=1e12", "evaluation.points=0", "engine.lanes=1", "num_seeds=1"])
-    trainer = Trainer(config)
+    """The figures of one job.
+
+    Args:
+      job: its name.
+      overrides: its configuration, of one member and one lane.
+      repeats: timings of each part.
+      machine: what `rates.machine` returned.
+    """
+    trainer = Trainer(load_config([*overrides, "total_steps=1e12", "evaluation.points=0"]))
     trainer.step()
     steps = len(trainer.planner.next.rounds) * trainer.steps_per_round
     works, held = works_of(trainer), size(trainer.state)

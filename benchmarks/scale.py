@@ -72,7 +72,7 @@ def overrides(axis: str, size: int) -> list[str]:
 
 
 def measure(axis: str, size: int, repeats: int) -> Figures:
-    """Microseconds per env step, of all members, or per gradient, and the peak memory of this process in MB.
+    """Microseconds of a chunk per env step of all members, or per gradient, and the peak memory of this process in MB.
 
     The former is the median of `repeats` chunks, or of fewer where they take long; the latter includes compilation.
     """
@@ -98,9 +98,16 @@ def measure(axis: str, size: int, repeats: int) -> Figures:
 def scale(
     axes: list[str], most: int | None, repeats: int, out: Path | None, note: Callable[[str], None]
 ) -> list[Figures]:
-    """Measure all sizes of these axes, up to `most`, and draw `out`/<axis>.png of each, unless `out` is `None`.
+    """Measure sizes of these axes: a row for each.
 
     A size that is refused, for the memory it takes, has the sentence instead of figures, and no place in the plot.
+
+    Args:
+      axes: names in `AXES`.
+      most: the largest size; `None` has all.
+      repeats: chunks of each size, of which medians are taken.
+      out: directory for a plot of every axis, <axis>.png; `None` draws none.
+      note: told of every size.
 
     Raises ConfigError, before anything is measured, where `most` leaves nothing of an axis or `out` cannot be written.
     """

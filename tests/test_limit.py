@@ -16,7 +16,7 @@ from training import TINY
 from benchmarks import limit, main, rates
 from benchmarks.arithmetic import Work, work_of
 from benchmarks.limit import gradient_work, products_alone, spent_of, works_of
-from benchmarks.profile import waves
+from benchmarks.parts import waves
 from benchmarks.throughput import JOBS, SYSTEMS
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
