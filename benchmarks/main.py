@@ -89,7 +89,7 @@ def _main(argv: Sequence[str] | None) -> None:
     bound = commands.add_parser("limit", help="jobs beside what this machine can do")
     bound.add_argument("--jobs", nargs="+", choices=list(benchmark.JOBS), default=list(benchmark.JOBS))
     bound.add_argument("--systems", nargs="+", choices=list(benchmark.SYSTEMS), default=["stellaris"])
-    bound.add_argument("--repeats", type=count, default=5, help="timings of each part (default 5)")
+    bound.add_argument("--repeats", type=count, default=3, help="timings of each part (default 3)")
     grow = commands.add_parser("scale", help="how cost grows with the size of a job")
     grow.add_argument("--axes", nargs="+", choices=list(scale.AXES), default=list(scale.AXES))
     grow.add_argument("--most", type=count, help="leave out larger sizes than this one")
