@@ -55,7 +55,7 @@ def measure(name: str, repeats: int) -> Figures:
     if isinstance(env, HostEnv):
         runs |= {
             "suite": _host_suite(env, config),
-            "adapter": _host_adapter(env, config),
+            "adapter": host_adapter(env, config),
             "policy": policy(env, config)[0],
         }
         trainers = {"training": "true", "training, no overlap": "false"}
@@ -103,7 +103,8 @@ def _rounds(trainer: Trainer) -> Run:
 # JAX environments -----------------------------------------------------------------------------------------------------
 
 
-def _random_action(env: VecEnv, key: jax.Array, num: int) -> jax.Array:
+def random_action(env: VecEnv, key: jax.Array, num: int) -> jax.Array:
+    """Actions of so many environments, all equally likely."""
     space = env.action_space
     if isinstance(space, Discrete):
         return jax.random.randint(key, (num,), 0, space.n)
@@ -122,7 +123,7 @@ def _scanned(
 
         def one(state: Any, key: jax.Array) -> Any:
             keys = jax.random.split(key, num + 1)
-            return step(keys[1:], state, _random_action(env, keys[0], num), prepared)
+            return step(keys[1:], state, random_action(env, keys[0], num), prepared)
 
         state, rewards = jax.lax.scan(one, state, jax.random.split(key, length))
         return state, rewards.sum()
@@ -182,7 +183,8 @@ def _host_suite(env: Any, config: Config) -> Run:
     return run
 
 
-def _host_adapter(env: HostEnv, config: Config) -> Run:
+def host_adapter(env: HostEnv, config: Config) -> Run:
+    """A fragment of random actions."""
     pool = env.open(config.env.num_envs, seed=0)
     pool.recv()
     actions = env.action_space.sample(np.random.default_rng(0), config.env.num_envs)

@@ -1,4 +1,4 @@
-"""Measure this machine: `stellaris-jax benchmark throughput|members|engine|envs|plan|startup|calibrate [options]`.
+"""Measure this machine: `stellaris-jax benchmark COMMAND [options]`.
 
 throughput  training steps/s on five jobs, beside rejax and CleanRL where `--rejax` and `--cleanrl` name Pythons that
             have them (see benchmarks/peers/ for their environments)
@@ -8,6 +8,9 @@ envs        env steps/s of every adapter: beside its suite alone, with a policy,
 plan        gradients planned per second of one core, by system, learners and members; a second checkout beside it
             with `--beside`
 startup     seconds from the command to the first training step, with a warm compile cache
+limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
+            the share of the limit that a job reaches, and where its time goes
+scale       time and memory as environments, learners, members, network width and version ring grow, a plot for each
 calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
             delays: --out configs/delays/mine.yaml, then delays=mine
 """
@@ -44,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that a mistake in what comes before answers at once.
     from benchmarks import envs as environments
-    from benchmarks import members, startup
+    from benchmarks import limit as limits
+    from benchmarks import members, scale, startup
     from benchmarks import plan as planning
     from benchmarks import throughput as benchmark
 
@@ -82,7 +86,16 @@ def _main(argv: Sequence[str] | None) -> None:
     plan.add_argument("--repeats", type=count, default=3, help="processes for each (default 3)")
     plan.add_argument("--seconds", type=count, default=1, help="seconds of planning in each (default 1)")
     plan.add_argument("--csv", type=Path, help="write the table to this file")
-    for command in (through, seeds, engine, envs, plan, start):
+    bound = commands.add_parser("limit", help="jobs beside what this machine can do")
+    bound.add_argument("--jobs", nargs="+", choices=list(benchmark.JOBS), default=list(benchmark.JOBS))
+    bound.add_argument("--systems", nargs="+", choices=list(benchmark.SYSTEMS), default=["stellaris"])
+    bound.add_argument("--repeats", type=count, default=3, help="timings of each part (default 3)")
+    grow = commands.add_parser("scale", help="how cost grows with the size of a job")
+    grow.add_argument("--axes", nargs="+", choices=list(scale.AXES), default=list(scale.AXES))
+    grow.add_argument("--most", type=count, help="leave out larger sizes than this one")
+    grow.add_argument("--repeats", type=count, default=5, help="chunks of each size (default 5)")
+    grow.add_argument("--out", type=Path, help="directory for a plot of every axis, <axis>.png")
+    for command in (through, seeds, engine, envs, plan, start, bound, grow):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     own = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     own.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
@@ -121,6 +134,14 @@ def _main(argv: Sequence[str] | None) -> None:
         print_table(console, title, planning.rows(result), names=("job",))
         if arguments.csv:
             planning.write_csv(result, arguments.csv)
+    elif arguments.command == "limit":
+        result = limits.limit(arguments.jobs, arguments.systems, arguments.repeats, console.print)
+        print_table(console, "the share of the limit (medians)", limits.rows(result), names=("job", "system"))
+        title = "where the time goes (medians; in brackets: beside other parts)"
+        print_table(console, title, limits.part_rows(result), names=("job", "system", "part"))
+    elif arguments.command == "scale":
+        result = scale.scale(arguments.axes, arguments.most, arguments.repeats, arguments.out, console.print)
+        print_table(console, "cost by size (medians)", scale.rows(result), names=("axis", "refused"))
     elif arguments.command == "startup":
         checkouts = [*arguments.beside, startup.HERE]
         result = startup.startup(checkouts, arguments.repeats, arguments.overrides, console.print)
