@@ -84,7 +84,7 @@ def executing(trainer: Trainer) -> Seconds:
     received = trainer.source.receive(trainer.members, chunk, trainer.planner.following(chunk))
     fragment = None if received is None else received.fragment
     begin = time.perf_counter()
-    trainer.members.run(chunk, fragment, meanwhile=lambda: None)
+    trainer.members.finish(trainer.members.start(chunk, fragment))
     seconds = time.perf_counter() - begin
     trainer.planner.executed()
     return {"planning": planned, "executing": seconds}
