@@ -13,9 +13,7 @@ from stellaris_jax.training.trainer import Trainer
 WAYS = ("apart", "together")
 
 
-def members(
-    counts: list[int], repeats: int, overrides: list[str], note: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def members(counts: list[int], repeats: int, overrides: list[str], note: Callable[[str], None]) -> list[dict[str, Any]]:
     """Env steps/s of all seeds together, planning included: medians over chunks of either way, in turn."""
     rows = []
     for count in counts:

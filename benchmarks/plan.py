@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import statistics
 import sys
 import time
@@ -122,12 +121,12 @@ def plan(
 
 
 def _in_own_process(checkout: Path, job: str, seconds: float) -> Figures:
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
+    environment = {"PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, str(Path(__file__).resolve()), job, str(seconds)]
     # Imported here, for as a script this file runs beside the modules of another checkout.
-    from benchmarks.throughput import in_own_process
+    from benchmarks.process import figures
 
-    return in_own_process(command, environment)
+    return figures(command, environment)
 
 
 def rows(table: list[Figures]) -> list[dict[str, str]]:
@@ -137,9 +136,7 @@ def rows(table: list[Figures]) -> list[dict[str, str]]:
             "job": row["job"],
             "gradients/s": f"{row['gradients_per_second']:.0f}",
             **{f"{part} µs": f"{spent:.2f}" for part, spent in row["microseconds"].items()},
-            **{
-                name.replace("_", " "): f"{ratio:.2f}" for name, ratio in row.items() if name.startswith("ratio_to_")
-            },
+            **{name.replace("_", " "): f"{ratio:.2f}" for name, ratio in row.items() if name.startswith("ratio_to_")},
         }
         for row in table
     ]

@@ -10,6 +10,7 @@ brax 0.14.2 calls a function that JAX has left out since: an adapter puts it bac
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -113,7 +114,7 @@ def to_return(seed: int, goal: Goal, watch: Stopwatch) -> Figures:
 
     env = envs.get_environment("inverted_pendulum", backend="spring")
     watch.start()
-    try:
+    with suppress(Reached):
         train.train(
             env,
             **PENDULUM,
@@ -123,12 +124,10 @@ def to_return(seed: int, goal: Goal, watch: Stopwatch) -> Figures:
             progress_fn=progress,
             seed=seed,
         )
-    except Reached:
-        pass
     watch.stop()
     return watch.figures(reached["steps"], reached["mean"])
 
 
 if __name__ == "__main__":
-    jax.device_put_replicated = device_put_replicated
+    jax.device_put_replicated = device_put_replicated  # type: ignore[assignment]
     main("brax", version("brax"), ["hopper_spring", "inverted_pendulum"], run)

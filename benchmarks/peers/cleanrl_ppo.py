@@ -132,7 +132,7 @@ def hopper(num_envs: int, seed: int, meter: Meter) -> gymnasium.vector.VectorEnv
     """envpool's Hopper with what CleanRL wraps around its own: normalised and clipped, outside of what is counted."""
     envs: Any = Counted(Batch("Hopper-v4", num_envs, seed), meter)
     envs = wrappers.NormalizeObservation(wrappers.ClipAction(envs))
-    envs = wrappers.TransformObservation(envs, lambda obs: np.clip(obs, -10, 10))
+    envs = wrappers.TransformObservation(envs, lambda obs: np.clip(np.asarray(obs), -10, 10))
     envs = wrappers.NormalizeReward(envs, gamma=0.99)
     return wrappers.TransformReward(envs, lambda reward: np.clip(reward, -10, 10))
 
@@ -165,17 +165,18 @@ class Games(gym.Env):
 def adapt(file: str, seed: int, meter: Meter) -> None:
     """Put the adapters where a script will look for what it was written for."""
     make, sync = envpool.make, gymnasium.vector.SyncVectorEnv
-    if file == "ppo_atari_envpool.py":
+    same = gymnasium.vector.AutoresetMode.SAME_STEP  # as gymnasium did when CleanRL was written
 
-        def games(task: str, env_type: str, num_envs: int, **options: Any) -> Games:
-            return Games(make(task, env_type="gymnasium", num_envs=num_envs, **options), num_envs, meter)
+    def games(task: str, env_type: str, num_envs: int, **options: Any) -> Games:
+        return Games(make(task, env_type="gymnasium", num_envs=num_envs, **options), num_envs, meter)
 
-        envpool.make = games  # type: ignore[assignment]
-    elif file == "ppo_continuous_action.py":
-        gymnasium.vector.SyncVectorEnv = lambda thunks: hopper(len(thunks), seed, meter)
-    else:
-        same = gymnasium.vector.AutoresetMode.SAME_STEP  # as gymnasium did when CleanRL was written
-        gymnasium.vector.SyncVectorEnv = lambda thunks: Counted(sync(thunks, autoreset_mode=same), meter)
+    def batch(thunks: list[Any]) -> gymnasium.vector.VectorEnv:
+        if file == "ppo_continuous_action.py":
+            return hopper(len(thunks), seed, meter)
+        return Counted(sync(thunks, autoreset_mode=same), meter)
+
+    setattr(envpool, "make", games)  # noqa: B010
+    setattr(gymnasium.vector, "SyncVectorEnv", batch)  # noqa: B010
 
 
 def run(job: str, seed: int, goal: Goal | None) -> Figures:
