@@ -26,7 +26,7 @@ from stellaris_jax.report.telemetry.format import significant
 Figures = dict[str, Any]
 
 KINDS: dict[str, Collection[str]] = {"throughput": own.THROUGHPUT, "return": own.RETURN}
-OURS = "stellaris-jax"
+OURS = "ours"
 INSTALL = "bash benchmarks/peers/install.sh"
 
 
@@ -81,14 +81,17 @@ def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
       ConfigError: if there is no peer at all.
     """
     found = {OURS: Program([sys.executable, str(ROOT / "scripts" / "benchmark.py"), "measure"], own.JOBS)}
+    missing = []
     for name, peer in PEERS.items():
         python = folder.resolve() / peer.environment / "bin" / "python"
         if _has(python, peer.modules):
             found[name] = Program([str(python), "-W", "ignore", "-m", f"benchmarks.peers.{name}_ppo"], peer.jobs)
         else:
-            note(f"{name} is left out: {python} is not a Python with {', '.join(peer.modules)}.")
+            missing.append(f"{name} is left out: {python} is not a Python with {', '.join(peer.modules)}.")
     if len(found) == 1:
         raise ConfigError(f"--peers={folder} has no environment of a peer; `{INSTALL} {folder}` makes them.")
+    for sentence in missing:
+        note(sentence)
     return found
 
 
@@ -121,7 +124,7 @@ def compare(
                     cache = {"JAX_COMPILATION_CACHE_DIR": folder} if name == OURS and job in GOALS else {}
                     try:
                         run = _checked([*contestants[name].command, job, "--seed", str(seed)], cache, job)
-                    except RunError as error:
+                    except (ConfigError, RunError) as error:
                         if name == OURS:
                             raise
                         note(f"{job}: {name} is left out: {error}")

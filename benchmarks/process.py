@@ -14,20 +14,19 @@ from stellaris_jax.config.schema import ConfigError, RunError
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def execute(command: list[str], environment: Mapping[str, str] | None = None, cwd: Path = ROOT) -> str:
-    """Run a command; returns its output.
+def execute(command: list[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run a command in the root of the checkout; returns its output.
 
     Args:
       command: a program and its arguments.
       environment: variables beside those of this process.
-      cwd: where it runs.
 
     Raises:
       ConfigError: if the program refuses its arguments in a sentence, as ours do.
       RunError: if it cannot be started, or fails.
     """
     try:
-        done = subprocess.run(command, env={**os.environ, **(environment or {})}, cwd=cwd, capture_output=True)
+        done = subprocess.run(command, env={**os.environ, **(environment or {})}, cwd=ROOT, capture_output=True)
     except OSError as error:
         raise RunError(f"{command[0]} cannot be started: {error.strerror}.") from None
     told = done.stderr.decode(errors="replace").strip()

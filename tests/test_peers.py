@@ -111,7 +111,7 @@ def test_environments_that_are_not_there(tmp_path: Path, monkeypatch: pytest.Mon
     notes: list[str] = []
     with pytest.raises(ConfigError, match=r"has no environment of a peer; `bash benchmarks/peers/install.sh "):
         programs(tmp_path, notes.append)
-    assert len(notes) == len(PEERS)
+    assert not notes
     python = tmp_path / "rejax" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

@@ -35,7 +35,7 @@ VERSION = "fe8d8a03"
 Job = tuple[str, dict[str, Any]]
 CARTPOLE = {"env-id": "CartPole-v1", "num-envs": 4, "num-steps": 128, "num-minibatches": 4, "learning-rate": 2.5e-4}
 JOBS: dict[str, Job] = {
-    "cartpole_small": ("ppo.py", CARTPOLE | {"total-timesteps": 32_768}),
+    "cartpole_small": ("ppo.py", CARTPOLE | {"total-timesteps": 16_384}),
     "cartpole_large": (
         "ppo.py",
         CARTPOLE
