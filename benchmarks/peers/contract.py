@@ -55,7 +55,8 @@ class Stopwatch:
     """The clocks of one run: of its compilation, of its training, and of when a goal was reached.
 
     `seconds` and `cpu_seconds` are those between `start` and `stop`. In a job of `return` they begin with the call that
-    trains, so that compilation counts, as not every program can be compiled beforehand.
+    trains, so that compilation counts, as not every program can be compiled beforehand; `compile_seconds` is 0 where
+    it cannot be told apart.
     """
 
     def __init__(self, goal: Goal | None = None):
