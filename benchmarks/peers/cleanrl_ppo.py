@@ -31,6 +31,7 @@ from gymnasium.wrappers import vector as wrappers
 from benchmarks.peers.contract import Figures, Goal, Stopwatch, main
 
 VERSION = "fe8d8a03"
+MAKE = envpool.make
 
 Job = tuple[str, dict[str, Any]]
 CARTPOLE = {"env-id": "CartPole-v1", "num-envs": 4, "num-steps": 128, "num-minibatches": 4, "learning-rate": 2.5e-4}
@@ -113,7 +114,7 @@ class Batch(gymnasium.vector.VectorEnv):
     metadata: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(self, name: str, num_envs: int, seed: int):
-        self.batch, self.num_envs = envpool.make(name, env_type="gymnasium", num_envs=num_envs, seed=seed), num_envs
+        self.batch, self.num_envs = MAKE(name, env_type="gymnasium", num_envs=num_envs, seed=seed), num_envs
         self.single_observation_space = self.batch.observation_space
         self.single_action_space = self.batch.action_space
         batched = gymnasium.vector.utils.batch_space
@@ -164,11 +165,11 @@ class Games(gym.Env):
 
 def adapt(file: str, seed: int, meter: Meter) -> None:
     """Put the adapters where a script will look for what it was written for."""
-    make, sync = envpool.make, gymnasium.vector.SyncVectorEnv
+    sync = gymnasium.vector.SyncVectorEnv
     same = gymnasium.vector.AutoresetMode.SAME_STEP  # as gymnasium did when CleanRL was written
 
     def games(task: str, env_type: str, num_envs: int, **options: Any) -> Games:
-        return Games(make(task, env_type="gymnasium", num_envs=num_envs, **options), num_envs, meter)
+        return Games(MAKE(task, env_type="gymnasium", num_envs=num_envs, **options), num_envs, meter)
 
     def batch(thunks: list[Any]) -> gymnasium.vector.VectorEnv:
         if file == "ppo_continuous_action.py":
