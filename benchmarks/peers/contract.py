@@ -43,8 +43,8 @@ GOALS = {
     "inverted_pendulum": Goal(900, every=50_000, limit=90),
     "hopper": Goal(2000, every=20_000, episodes=10, limit=90),
 }
-"""The jobs of `return`. The targets of Asterix, Breakout and the inverted pendulum were set after single trial runs of this
-program, that of Asterix of rejax, too; the others before any."""
+"""The jobs of `return`. The targets of Asterix, Breakout and the inverted pendulum were set after trial runs of this
+program, and that of Asterix after one of rejax, too; the others before any."""
 
 SWEEP = "sweep"
 SWEEP_RATES = [round(1e-4 * 100 ** (i / 15), 6) for i in range(16)]
