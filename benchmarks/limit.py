@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks import rates
 from benchmarks.arithmetic import Product, Work, size, work_of
+from benchmarks.own import THROUGHPUT
 from benchmarks.parts import given_actions, profile, random_actions, single, waves
-from benchmarks.throughput import JOBS, SYSTEMS
 from stellaris_jax.engine import learner
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, init_actor, rollout
@@ -27,6 +27,8 @@ from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
 
 Figures = dict[str, Any]
+
+SYSTEMS = ("central", "stellaris")
 
 SHARE, MOST = 0.01, 12
 """Products with at least this share of the operations in products are measured alone, and no more than so many."""
@@ -38,7 +40,7 @@ def limit(jobs: list[str], systems: list[str], repeats: int, note: Callable[[str
     """The machine's rates, and of each job under each system its work, its limits, its speed, and where its time goes.
 
     Args:
-      jobs, systems: names in `JOBS` and `SYSTEMS`.
+      jobs, systems: names in `THROUGHPUT` and `SYSTEMS`.
       repeats: timings of each part, of which medians are taken.
       note: told of every job.
 
@@ -49,7 +51,7 @@ def limit(jobs: list[str], systems: list[str], repeats: int, note: Callable[[str
     rows = []
     for job in jobs:
         for system in systems:
-            rows.append(measure(job, [*JOBS[job], *SYSTEMS[system]], repeats, machine) | {"system": system})
+            rows.append(measure(job, [*THROUGHPUT[job], f"system={system}"], repeats, machine) | {"system": system})
             row = rows[-1]
             note(f"{job} {system}: {row['steps_per_second']:,.0f} steps/s, {row['share']:.1%} of the limit")
     return {"machine": machine, "jobs": rows}

@@ -1,7 +1,7 @@
 """Measure this machine: `stellaris-jax benchmark COMMAND [options]`.
 
-throughput  training steps/s on five jobs, beside rejax and CleanRL where `--rejax` and `--cleanrl` name Pythons that
-            have them (see benchmarks/peers/ for their environments)
+peers       beside rejax, brax's PPO, sbx and CleanRL, in turn: steps/s at the same work, time to a return with each
+            one's own settings, and a sweep (benchmarks/peers/install.sh makes their environments)
 members     training steps/s of several seeds: each by itself on the cores there are, beside all under vmap
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
 envs        env steps/s of every adapter: beside its suite alone, with a policy, in training
@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,11 +30,14 @@ from stellaris_jax.cli import program
 from stellaris_jax.config.outputs import check_output
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.table import print_table, wide_console
-from stellaris_jax.report.telemetry.format import significant
 
-FOLDER = "benchmarks/peers"
-PEER_MODULES = {"rejax": "rejax, gymnax", "cleanrl": "torch, gym, envpool"}
-"""What the Python of a peer must have, of what is not in the standard library."""
+TITLES = {
+    "throughput": "training with the same work for all (medians; compilation and evaluation excluded)",
+    "return": "time to a return, own settings of each (medians; compilation and evaluation included)",
+    "sweep": "a sweep of 64 members, from the command to its end (medians)",
+}
+"""The parts of `peers`, and what is written above their tables."""
+PARTS = tuple(TITLES)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -46,21 +47,25 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that a mistake in what comes before answers at once.
+    from benchmarks import beside, members, own, scale, startup
+    from benchmarks import engine as engines
     from benchmarks import envs as environments
     from benchmarks import limit as limits
-    from benchmarks import members, scale, startup
     from benchmarks import plan as planning
-    from benchmarks import throughput as benchmark
+    from benchmarks.peers.contract import goal_of
+    from benchmarks.sweep import MEMBERS
+    from stellaris_jax.training.run import enable_compile_cache
 
     parser = program.Parser("benchmark", __doc__)
     count = program.at_least(1)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=program.SubParser)
-    through = commands.add_parser("throughput", help="training steps/s beside a peer")
-    through.add_argument("--jobs", nargs="+", choices=list(benchmark.JOBS), default=list(benchmark.JOBS))
-    through.add_argument("--systems", nargs="+", choices=list(benchmark.SYSTEMS), default=["central", "stellaris"])
-    through.add_argument("--repeats", type=count, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
-    for peer in sorted({*benchmark.PEERS.values()}):
-        through.add_argument(f"--{peer}", metavar="PYTHON", help=f"Python of a virtual environment for {peer}")
+    peers = commands.add_parser("peers", help="beside other programs")
+    peers.add_argument("--parts", nargs="+", choices=PARTS, help="kinds of jobs (default: all, or those of --jobs)")
+    peers.add_argument("--jobs", nargs="+", choices=own.JOBS, metavar="JOB", help=f"some of {', '.join(own.JOBS)}")
+    peers.add_argument("--repeats", type=count, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
+    peers.add_argument("--peers", type=Path, default=Path("peers"), help="where their environments are (default peers)")
+    every = len(MEMBERS)
+    peers.add_argument("--processes", type=count, default=8, help=f"of {every} members, measured alone (default 8)")
     seeds = commands.add_parser("members", help="several seeds, apart and together")
     seeds.add_argument("--counts", nargs="+", type=count, default=[1, 2, 4, 8, 16], help="seeds (default 1 2 4 8 16)")
     seeds.add_argument("--repeats", type=count, default=9, help="chunks of each way (default 9)")
@@ -69,10 +74,10 @@ def _main(argv: Sequence[str] | None) -> None:
     engine.add_argument("--rounds", type=count, default=16, help="rounds per chunk (default 16)")
     engine.add_argument("--repeats", type=count, default=15, help="chunks of each system (default 15)")
     engine.add_argument("overrides", nargs="*", help="config overrides, e.g. engine.lanes=8")
-    one = commands.add_parser("measure", help="one run of one job, as a JSON line (used by throughput)")
-    one.add_argument("job", choices=list(benchmark.JOBS))
-    one.add_argument("system", choices=list(benchmark.SYSTEMS))
+    one = commands.add_parser("measure", help="one run of one job, as a JSON line (used by peers)")
+    one.add_argument("job", choices=own.JOBS)
     one.add_argument("--seed", type=program.seed, default=0)
+    one.add_argument("--target", type=program.finite, help="another return to train for than the job's")
     envs = commands.add_parser("envs", help="env steps/s of every adapter")
     envs.add_argument("--envs", nargs="+", choices=list(environments.ENVS), default=list(environments.ENVS))
     envs.add_argument("--repeats", type=count, default=7, help="fragments or chunks of each kind (default 7)")
@@ -87,20 +92,20 @@ def _main(argv: Sequence[str] | None) -> None:
     plan.add_argument("--seconds", type=count, default=1, help="seconds of planning in each (default 1)")
     plan.add_argument("--csv", type=Path, help="write the table to this file")
     bound = commands.add_parser("limit", help="jobs beside what this machine can do")
-    bound.add_argument("--jobs", nargs="+", choices=list(benchmark.JOBS), default=list(benchmark.JOBS))
-    bound.add_argument("--systems", nargs="+", choices=list(benchmark.SYSTEMS), default=["stellaris"])
+    bound.add_argument("--jobs", nargs="+", choices=list(own.THROUGHPUT), default=list(own.THROUGHPUT))
+    bound.add_argument("--systems", nargs="+", choices=list(limits.SYSTEMS), default=["stellaris"])
     bound.add_argument("--repeats", type=count, default=3, help="timings of each part (default 3)")
     grow = commands.add_parser("scale", help="how cost grows with the size of a job")
     grow.add_argument("--axes", nargs="+", choices=list(scale.AXES), default=list(scale.AXES))
     grow.add_argument("--most", type=count, help="leave out larger sizes than this one")
     grow.add_argument("--repeats", type=count, default=5, help="chunks of each size (default 5)")
     grow.add_argument("--out", type=Path, help="directory for a plot of every axis, <axis>.png")
-    for command in (through, seeds, engine, envs, plan, start, bound, grow):
+    for command in (peers, seeds, engine, envs, plan, start, bound, grow):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
-    own = commands.add_parser("calibrate", help="this machine's durations as a delay model")
-    own.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
-    own.add_argument("--repeats", type=count, default=32, help="timings of each part (default 32)")
-    own.add_argument("overrides", nargs="*", help="the job, e.g. env=brax/hopper")
+    delays = commands.add_parser("calibrate", help="this machine's durations as a delay model")
+    delays.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
+    delays.add_argument("--repeats", type=count, default=32, help="timings of each part (default 32)")
+    delays.add_argument("overrides", nargs="*", help="the job, e.g. env=brax/hopper")
     arguments = parser.parse_args(argv)
 
     console = wide_console()
@@ -110,18 +115,16 @@ def _main(argv: Sequence[str] | None) -> None:
     if getattr(arguments, "csv", None) is not None:
         check_output("--csv", arguments.csv)
     if arguments.command == "measure":
-        print(json.dumps(benchmark.measure(arguments.job, arguments.system, arguments.seed)))
+        goal = goal_of(arguments.job, arguments.target)
+        figures = own.measure(arguments.job, arguments.seed, goal)
+        print(json.dumps({"job": arguments.job, "program": beside.OURS, "seed": arguments.seed, **figures}))
         return
-    benchmark.enable_compile_cache()
+    enable_compile_cache()
     if arguments.command == "calibrate":
         write_delays(console, arguments)
         return
-    if arguments.command == "throughput":
-        pythons = {peer: python for peer in benchmark.PEERS.values() if (python := getattr(arguments, peer))}
-        for peer, python in pythons.items():
-            check_peer(peer, python)
-        result = benchmark.throughput(arguments.jobs, arguments.systems, arguments.repeats, pythons, console.print)
-        show_throughput(console, result, benchmark.PEERS)
+    if arguments.command == "peers":
+        result = compare(console, arguments)
     elif arguments.command == "members":
         result = members.members(arguments.counts, arguments.repeats, arguments.overrides, console.print)
     elif arguments.command == "envs":
@@ -147,24 +150,22 @@ def _main(argv: Sequence[str] | None) -> None:
         result = startup.startup(checkouts, arguments.repeats, arguments.overrides, console.print)
         console.print_json(json.dumps(result))
     else:
-        result = benchmark.engine_cost(arguments.rounds, arguments.repeats, arguments.overrides)
+        result = engines.engine_cost(arguments.rounds, arguments.repeats, arguments.overrides)
         console.print_json(json.dumps(result))
     if arguments.json:
-        document = {"benchmark": arguments.command, **benchmark.context(), "result": result}
+        document = {"benchmark": arguments.command, **context(), "result": result}
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def check_peer(peer: str, python: str) -> None:
-    """Raise ConfigError unless `python` runs and has what a peer needs: found out before an hour has gone by."""
-    module = PEER_MODULES[peer]
-    if shutil.which(python) is None:
-        raise ConfigError(f"--{peer}={python} is not a program.")
-    if subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode != 0:
-        raise ConfigError(f"--{peer}={python} is not a Python that has {module}; {FOLDER}/{peer}_ppo.py says how.")
+def context() -> dict[str, Any]:
+    """Hardware and versions a figure belongs to."""
+    from stellaris_jax.training.loading import load_config
+    from stellaris_jax.training.run import device_name, versions
+
+    return {"device": device_name(load_config()), "versions": versions()}
 
 
 def write_delays(console: Console, arguments: argparse.Namespace) -> None:
-    from benchmarks import throughput as benchmark
     from stellaris_jax.training.calibrate import calibrate, write
     from stellaris_jax.training.loading import load_config
 
@@ -175,29 +176,40 @@ def write_delays(console: Console, arguments: argparse.Namespace) -> None:
     command = shlex.join(
         ["python", "scripts/benchmark.py", "calibrate", *arguments.overrides, "--out", str(arguments.out)]
     )
-    write(table, arguments.out, f"Seconds on {benchmark.context()['device']}, by\n{command}")
+    write(table, arguments.out, f"Seconds on {context()['device']}, by\n{command}")
     for name, values in table.items():
         console.print(f"{name:9}  median {sorted(values)[len(values) // 2]:.3g} s of {len(values)}")
     console.print(f"Written to {arguments.out}; use it with delays={arguments.out.stem}.")
 
 
-def show_throughput(console: Console, results: list[dict[str, Any]], peers: dict[str, str]) -> None:
-    rows = []
-    for result in results:
-        ratio = result.get(f"ratio_to_{peers[result['job']]}")
-        rows.append(
-            {
-                "job": result["job"],
-                "what": result["what"],
-                "steps/s": f"{result['steps_per_second']:,.0f}",
-                "ratio to peer": "" if ratio is None else f"{ratio:.2f}",
-                "return": significant(result["return_mean"]),
-                "compile s": f"{result['compile_seconds']:.1f}",
-                "peak MB": f"{result['peak_memory_mb']:.0f}",
-            }
-        )
-    title = "training throughput (medians; compilation and evaluation excluded)"
-    print_table(console, title, rows, names=("job", "what"))
+def compare(console: Console, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The `peers` command: measure its parts, one after the other, and print a table of each.
+
+    Raises:
+      ConfigError: before anything is measured, if there is nobody to compare with or nothing to do.
+    """
+    from benchmarks import beside
+    from benchmarks import sweep as sweeps
+
+    asked = arguments.jobs or [job for jobs in beside.KINDS.values() for job in jobs]
+    chosen = {kind: [job for job in jobs if job in asked] for kind, jobs in beside.KINDS.items()}
+    parts = arguments.parts or [part for part in PARTS if not arguments.jobs or chosen.get(part)]
+    for kind, jobs in chosen.items():
+        if arguments.jobs and jobs and kind not in parts:
+            raise ConfigError(f"--jobs={jobs[0]} is one of the part {kind}, which --parts leaves out.")
+    if arguments.processes > len(sweeps.MEMBERS):
+        raise ConfigError(f"--processes={arguments.processes} must be at most {len(sweeps.MEMBERS)}.")
+    contestants = beside.programs(arguments.peers, console.print)
+    result: dict[str, Any] = {}
+    for part in parts:
+        if part == "sweep":
+            rejax = contestants["rejax"].command if "rejax" in contestants else None
+            result[part] = sweeps.sweep(rejax, arguments.processes, arguments.repeats, console.print)
+            print_table(console, TITLES[part], sweeps.rows(result[part]), names=("way",))
+        else:
+            result[part] = beside.compare(chosen[part], contestants, arguments.repeats, console.print)
+            print_table(console, TITLES[part], beside.rows(part, result[part]), names=("job", "program"))
+    return result
 
 
 def show_envs(console: Console, results: list[dict[str, Any]]) -> None:

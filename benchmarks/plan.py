@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import statistics
 import sys
 import time
@@ -122,12 +121,12 @@ def plan(
 
 
 def _in_own_process(checkout: Path, job: str, seconds: float) -> Figures:
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
+    environment = {"PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, str(Path(__file__).resolve()), job, str(seconds)]
     # Imported here, for as a script this file runs beside the modules of another checkout.
-    from benchmarks.throughput import in_own_process
+    from benchmarks.process import figures
 
-    return in_own_process(command, environment)
+    return figures(command, environment)
 
 
 def rows(table: list[Figures]) -> list[dict[str, str]]:

@@ -6,7 +6,6 @@ Every size is measured in a process of its own, which this file is as a script, 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import statistics
 import sys
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from benchmarks.throughput import in_own_process
+from benchmarks.process import ROOT, figures
 from stellaris_jax.cli import program
 from stellaris_jax.config.outputs import check_directory
 from stellaris_jax.config.schema import ConfigError
@@ -28,7 +27,6 @@ from stellaris_jax.training.trainer import Trainer
 
 Figures = dict[str, Any]
 
-HERE = Path(__file__).resolve().parent.parent
 ROOM = 1.6
 """Factor by which a logarithmic axis goes beyond its points on either side, so that it has a tick or more."""
 STEP, GRADIENT = "env step", "gradient"
@@ -132,7 +130,7 @@ def scale(
 def _in_own_process(axis: str, size: int, repeats: int) -> Figures:
     command = [sys.executable, "-m", "benchmarks.scale", axis, str(size), str(repeats)]
     try:
-        return in_own_process(command, {**os.environ, "PYTHONPATH": str(HERE)})
+        return figures(command, {"PYTHONPATH": str(ROOT)})
     except ConfigError as error:
         return {"refused": str(error)}
 

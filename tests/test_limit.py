@@ -17,7 +17,6 @@ from benchmarks import limit, main, rates
 from benchmarks.arithmetic import Work, work_of
 from benchmarks.limit import gradient_work, products_alone, spent_of, works_of
 from benchmarks.parts import waves
-from benchmarks.throughput import JOBS, SYSTEMS
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
 
@@ -33,7 +32,7 @@ BACKWARD = POLICY + CRITIC + HIDDEN * ACTIONS + HIDDEN * 1
 
 
 def trainer_of(system: str) -> Trainer:
-    return Trainer(load_config([*SMALL, *SYSTEMS[system], f"system.learners={1 if system == 'central' else 3}"]))
+    return Trainer(load_config([*SMALL, f"system={system}", f"system.learners={1 if system == 'central' else 3}"]))
 
 
 def test_a_gradient_takes_what_a_pencil_says() -> None:
@@ -172,7 +171,7 @@ def test_the_benchmark_writes_what_it_finds(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(JOBS, "small", [*overrides, "network.hidden=[8]"])
+    monkeypatch.setitem(THROUGHPUT, "small", [*overrides, "network.hidden=[8]"])
     file = tmp_path / "limit.json"
     main.main(["limit", "--jobs", "small", "--systems", "stellaris", "--repeats", "1", "--json", str(file)])
     result = json.loads(file.read_text())["result"]

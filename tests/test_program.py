@@ -16,7 +16,7 @@ import jax
 import pytest
 from rich.console import Console
 
-from benchmarks import throughput as benchmark
+from benchmarks.process import figures
 from stellaris_jax import ConfigError, load_config
 from stellaris_jax.cli import program
 from stellaris_jax.cli import train as cli
@@ -64,9 +64,10 @@ def process(command: str, cwd: Path, **environment: str) -> subprocess.Completed
         ("evaluate.py RUN --seed -1", "--seed: must be an integer of at least 0, not '-1'"),
         ("evaluate.py RUN --seed 4294967296", "--seed: must be at most 4294967295"),
         ("evaluate.py nowhere", "nowhere holds no run"),
-        ("benchmark.py measure cartpole_small central --seed 4294967296", "--seed: must be at most 4294967295"),
-        ("benchmark.py throughput --rejax /nope", "--rejax=/nope is not a program"),
-        (f"benchmark.py throughput --rejax {sys.executable}", "is not a Python that has rejax"),
+        ("benchmark.py measure cartpole_small --seed 4294967296", "--seed: must be at most 4294967295"),
+        ("benchmark.py peers --peers /nope", "--peers=/nope has no environment of a peer"),
+        ("benchmark.py peers --parts sweep --jobs cartpole", "--jobs=cartpole is one of the part return"),
+        ("benchmark.py peers --processes 65", "--processes=65 must be at most 64"),
         ("benchmark.py engine --repeats 0", "--repeats: must be an integer of at least 1"),
         ("benchmark.py envs --json /dev/null/figures.json", "--json=/dev/null/figures.json cannot be written"),
         ("benchmark.py calibrate --out /dev/null/mine.yaml", "--out=/dev/null/mine.yaml cannot be written"),
@@ -206,9 +207,9 @@ def test_platforms_that_are_not_there(platform: str, tmp_path: Path) -> None:
 
 def test_what_a_measurement_in_another_process_refuses() -> None:
     """Its sentence is ours, instead of a traceback around it."""
-    command = [sys.executable, str(SCRIPTS / "benchmark.py"), "measure", "cartpole_small", "central", "--seed", "-1"]
+    command = [sys.executable, str(SCRIPTS / "benchmark.py"), "measure", "cartpole_small", "--seed", "-1"]
     with pytest.raises(ConfigError, match=r"^argument --seed: must be an integer of at least 0, not '-1'$"):
-        benchmark.in_own_process(command)
+        figures(command)
 
 
 @pytest.mark.parametrize("command", ["train.py engine.devices=4", "train.py -m engine.devices=1,4"])

@@ -43,7 +43,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, refused: int | None = None) -> Non
             raise ConfigError("This takes 9 GiB of memory at least, and there are 8 GiB.")
         return {"microseconds": 100.0 / size, "peak_memory_mb": 400.0 + size, "compile_seconds": 1.0, "chunks": 1}
 
-    monkeypatch.setattr(scale, "in_own_process", instead)
+    monkeypatch.setattr(scale, "figures", instead)
 
 
 @pytest.mark.parametrize("axis", scale.AXES)
@@ -86,7 +86,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_mistakes_end_in_one_line(
     arguments: list[str], part: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scale, "in_own_process", lambda *_: pytest.fail("something was measured"))
+    monkeypatch.setattr(scale, "figures", lambda *_: pytest.fail("something was measured"))
     with pytest.raises(SystemExit) as stop:
         main.main(arguments)
     shown = capsys.readouterr()

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from benchmarks import beside
 from benchmarks import main as benchmark
-from benchmarks.throughput import JOBS, PEERS, SYSTEMS
+from benchmarks.own import THROUGHPUT
+from stellaris_jax.report.table import print_table
 
 
 def shown(show: Any, *given: Any, width: int) -> list[str]:
@@ -18,17 +20,23 @@ def shown(show: Any, *given: Any, width: int) -> list[str]:
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
+def show_throughput(console: Console, table: list[dict[str, Any]]) -> None:
+    print_table(console, "throughput", beside.rows("throughput", table), names=("job", "program"))
+
+
 @pytest.mark.parametrize("width", [80, 160])
-def test_throughput_names_its_jobs_and_systems_in_full(width: int) -> None:
-    row = {"steps_per_second": 4.1e6, "return_mean": 0.958, "compile_seconds": 12.3, "peak_memory_mb": 12_345.0}
-    rows = [{"job": job, "what": system, f"ratio_to_{PEERS[job]}": 0.97, **row} for job in JOBS for system in SYSTEMS]
-    lines = shown(benchmark.show_throughput, rows, PEERS, width=width)
+def test_throughput_names_its_jobs_and_programs_in_full(width: int) -> None:
+    figures = {"steps_per_second": 4.1e6, "return_mean": 0.958, "compile_seconds": 12.3, "peak_memory_mb": 12_345.0}
+    row = {**figures, "cores": 1.5, "ratio": 0.97}
+    names = (beside.OURS, *beside.PEERS)
+    lines = shown(
+        show_throughput, [{"job": job, "program": name, **row} for job in THROUGHPUT for name in names], width=width
+    )
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
-    for job in JOBS:
-        assert words.count(job) == len(SYSTEMS)
-    assert words.count("0.958") == words.count("4,100,000") == len(rows)
-    assert words.count("truncation") == len(JOBS)
+    for job in THROUGHPUT:
+        assert words.count(job) == len(names)
+    assert words.count("0.958") == words.count("4,100,000") == len(THROUGHPUT) * len(names)
 
 
 def test_what_has_no_room_goes_on_below() -> None:

@@ -1,35 +1,27 @@
-"""Times PPO of rejax 0.1.3, the fastest packaged peer in pure JAX, on one of the four jobs of `scripts/benchmark.py`.
-
-rejax has a virtual environment of its own:
-
-    python3.12 -m venv peers
-    peers/bin/pip install rejax==0.1.3 gymnax==1.0.1 jax==0.11.2 flax==0.12.12 brax==0.14.2 mujoco==4.0.0 \\
-        mujoco-mjx==3.17.0 six
-    peers/bin/python benchmarks/peers/rejax_ppo.py cartpole_small
+"""Times PPO of rejax, the fastest packaged peer in pure JAX; `install.sh` makes its environment.
 
 rejax was written for gymnax before 1.0. Two small adapters let it run on the very environments this package trains on:
 gymnax 1.0.1 (older ones differ in SpaceInvaders), and brax with its own auto-reset (rejax's bridge would set up a new
 episode at every step).
 
-Training is compiled ahead of time and timed alone: `seconds` holds neither compilation nor evaluation. The last line of
-the output is one JSON object: job, peer, version, jax, steps (env steps), seconds, steps_per_second, compile_seconds
-(tracing included), peak_memory_mb (resident, of the whole process) and return_mean (128 evaluation episodes).
+Training is one compiled program, compiled ahead of time; in a job of `return`, one that trains up to an evaluation and
+makes it, and is called until the target is reached. As rejax anneals nothing, it may then train for longer than its
+settings say.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
-import sys
-import time
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import gymnax
 import jax
+import jax.numpy as jnp
 from gymnax.environments import spaces
 from rejax import get_algo
+from rejax.evaluate import evaluate
+
+from benchmarks.peers.contract import SWEEP, SWEEP_RATES, SWEEP_SEEDS, Figures, Goal, Stopwatch, main
 
 
 class GymnaxEnv:
@@ -92,16 +84,17 @@ COMMON: dict[str, Any] = {
     "agent_kwargs": {"activation": "tanh", "hidden_layer_sizes": (64, 64)},
 }
 
-JOBS: dict[str, dict[str, Any]] = {
-    "cartpole_small": COMMON
-    | {
-        "env": lambda: GymnaxEnv("CartPole-v1"),
-        "num_envs": 4,
-        "num_steps": 128,
-        "num_minibatches": 4,
-        "learning_rate": 2.5e-4,
-        "total_timesteps": 500_000,
-    },
+CARTPOLE = COMMON | {
+    "env": lambda: GymnaxEnv("CartPole-v1"),
+    "num_envs": 4,
+    "num_steps": 128,
+    "num_minibatches": 4,
+    "learning_rate": 2.5e-4,
+    "total_timesteps": 500_000,
+}
+
+THROUGHPUT: dict[str, dict[str, Any]] = {
+    "cartpole_small": CARTPOLE,
     "cartpole_large": COMMON
     | {
         "env": lambda: GymnaxEnv("CartPole-v1"),
@@ -109,7 +102,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "num_steps": 32,
         "num_minibatches": 8,
         "learning_rate": 1e-3,
-        "total_timesteps": 10_000_000,
+        "total_timesteps": 4_194_304,
     },
     "hopper_spring": COMMON
     | {
@@ -121,7 +114,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "ent_coef": 0.0,
         "normalize_observations": True,
         "agent_kwargs": {"activation": "tanh", "hidden_layer_sizes": (256, 256)},
-        "total_timesteps": 1_000_000,
+        "total_timesteps": 409_600,
     },
     "minatar_spaceinvaders": COMMON
     | {
@@ -131,50 +124,109 @@ JOBS: dict[str, dict[str, Any]] = {
         "num_minibatches": 8,
         "learning_rate": 5e-3,
         "agent_kwargs": {"activation": "relu", "hidden_layer_sizes": (64, 64)},
-        "total_timesteps": 1_000_000,
+        "total_timesteps": 524_288,
     },
 }
 
+CLASSIC: dict[str, Any] = COMMON | {
+    "num_envs": 5,
+    "num_steps": 100,
+    "num_epochs": 5,
+    "num_minibatches": 5,
+    "learning_rate": 0.00075,
+    "total_timesteps": 500_000,
+    "agent_kwargs": {"activation": "tanh"},
+}
 
-def run(job: str, seed: int) -> dict[str, Any]:
-    """Trains and evaluates once; returns the figures of the module's docstring."""
-    config = JOBS[job] | {"env": JOBS[job]["env"]()}
-    # One evaluation after all steps, and an empty one: only training is timed.
+MINATAR: dict[str, Any] = COMMON | {
+    "num_envs": 32,
+    "num_steps": 32,
+    "num_minibatches": 4,
+    "learning_rate": 0.00025674088686342003,
+    "max_grad_norm": 1,
+    "gamma": 0.995,
+    "total_timesteps": 2_000_000,
+    "agent_kwargs": {"activation": "tanh"},
+}
+
+RETURN: dict[str, dict[str, Any]] = {
+    "cartpole": CLASSIC | {"env": lambda: GymnaxEnv("CartPole-v1")},
+    "acrobot": CLASSIC | {"env": lambda: GymnaxEnv("Acrobot-v1"), "normalize_observations": True},
+    "breakout_minatar": MINATAR | {"env": lambda: GymnaxEnv("Breakout-MinAtar")},
+    "asterix_minatar": MINATAR | {"env": lambda: GymnaxEnv("Asterix-MinAtar")},
+}
+"""rejax's own settings, of its repository at d751095: configs/gymnax/cartpole.yaml and acrobot.yaml, and
+benchmark/breakout_1m.yaml, the only one for MinAtar, which Asterix is given, too; but up to as many steps as ours."""
+
+
+def run(job: str, seed: int, goal: Goal | None) -> Figures:
+    """Train one job once, or all members of the sweep."""
+    if job == SWEEP:
+        return sweep(seed)
+    watch = Stopwatch(goal)
+    if goal is not None:
+        return to_return(RETURN[job], seed, goal, watch)
+    algorithm, evaluator = create(THROUGHPUT[job])
+    key, eval_key = jax.random.split(jax.random.PRNGKey(seed))
+    with watch.compiling():
+        train = jax.jit(lambda key: algorithm.train(key)[0]).lower(key).compile()
+    watch.start()
+    state = jax.block_until_ready(train(key))
+    watch.stop()
+    _, returns = jax.jit(lambda state, key: evaluator(algorithm, state, key))(state, eval_key)
+    return watch.figures(int(state.global_step), float(returns.mean()))
+
+
+def create(settings: dict[str, Any]) -> tuple[Any, Any]:
+    """PPO that trains without evaluations, and what evaluates it."""
+    config = settings | {"env": settings["env"]()}
     ppo = get_algo("ppo").create(**config, eval_freq=config["total_timesteps"], skip_initial_evaluation=True)
-    evaluate = ppo.eval_callback
-    training = ppo.replace(eval_callback=lambda algorithm, state, key: ())
-    train_key, eval_key = jax.random.split(jax.random.PRNGKey(seed))
+    return ppo.replace(eval_callback=lambda algorithm, state, key: ()), ppo.eval_callback
 
-    start = time.perf_counter()
-    train = jax.jit(lambda key: training.train(key)[0]).lower(train_key).compile()
-    compile_seconds = time.perf_counter() - start
 
-    start = time.perf_counter()
-    state = jax.block_until_ready(train(train_key))
-    seconds = time.perf_counter() - start
+def to_return(settings: dict[str, Any], seed: int, goal: Goal, watch: Stopwatch) -> Figures:
+    """Train from evaluation to evaluation, each stretch a call of one program, until one reaches the goal."""
 
-    steps = int(state.global_step)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    _, returns = jax.jit(lambda state, key: evaluate(ppo, state, key))(state, eval_key)
-    return {
-        "job": job,
-        "peer": "rejax",
-        "version": version("rejax"),
-        "jax": jax.__version__,
-        "steps": steps,
-        "seconds": round(seconds, 3),
-        "steps_per_second": round(steps / seconds),
-        "compile_seconds": round(compile_seconds, 2),
-        "peak_memory_mb": round(peak / 2**20),
-        "return_mean": round(float(returns.mean()), 2),
-    }
+    def callback(algorithm: Any, state: Any, key: jax.Array) -> jax.Array:
+        limit = algorithm.env_params.max_steps_in_episode
+        act = algorithm.make_act(state)
+        _, returns = evaluate(act, key, algorithm.env, algorithm.env_params, goal.episodes, limit)
+        return returns.mean()
+
+    algorithm, _ = create(settings | {"total_timesteps": goal.every})
+    algorithm = algorithm.replace(eval_callback=callback)
+    watch.start()
+    with watch.compiling():
+        state = jax.jit(algorithm.init_state)(jax.random.PRNGKey(seed))
+        train = jax.jit(lambda state: algorithm.train(train_state=state)).lower(state).compile()
+    steps, over = 0, False
+    while steps < settings["total_timesteps"] and not over:
+        state, means = train(state)
+        steps, mean = int(state.global_step), float(means[-1])
+        over = watch.evaluated(steps, mean)
+    watch.stop()
+    return watch.figures(steps, mean)
+
+
+def sweep(seed: int) -> Figures:
+    """All learning rates and seeds in one program, under `vmap`."""
+    watch = Stopwatch()
+    algorithm, evaluator = create(CARTPOLE)
+    keys = jax.random.split(jax.random.PRNGKey(seed), SWEEP_SEEDS)
+
+    def train(rate: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        member = algorithm.replace(learning_rate=rate)
+        state, _ = member.train(key)
+        return state.global_step, evaluator(member, state, key)[1].mean()
+
+    rates = jnp.asarray(SWEEP_RATES)
+    with watch.compiling():
+        grid = jax.jit(jax.vmap(jax.vmap(train, (None, 0)), (0, None))).lower(rates, keys).compile()
+    watch.start()
+    steps, returns = jax.block_until_ready(grid(rates, keys))
+    watch.stop()
+    return watch.figures(int(steps.sum()), float(returns.mean()))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Times rejax's PPO on one job; prints one JSON line.")
-    parser.add_argument("job", choices=sorted(JOBS))
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    if not 0 <= arguments.seed < 2**32:
-        parser.error(f"--seed={arguments.seed} must be from 0 to {2**32 - 1}")
-    print(json.dumps(run(arguments.job, arguments.seed)))
+    main("rejax", version("rejax"), (*THROUGHPUT, *RETURN, SWEEP), run)

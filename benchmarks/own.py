@@ -1,0 +1,159 @@
+"""This program's side of the comparison with others: the same jobs, in a process of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any, ClassVar
+
+from benchmarks.peers.contract import Figures, Goal, Stopwatch
+from stellaris_jax.registry import register
+from stellaris_jax.report.telemetry.logger import Logger
+from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.run import train
+from stellaris_jax.training.trainer import Trainer
+
+CARTPOLE = [
+    "env=gymnax/cartpole",
+    "env.normalize_reward=false",
+    "env.num_envs=4",
+    "algorithm.rollout_length=128",
+    "algorithm.minibatches=4",
+    "algorithm.learning_rate=2.5e-4",
+    "algorithm.anneal=false",
+    "total_steps=500_000",
+    "engine.chunk_rounds=256",
+]
+
+THROUGHPUT: dict[str, list[str]] = {
+    "cartpole_small": CARTPOLE,
+    "cartpole_large": [
+        "env=gymnax/cartpole",
+        "env.normalize_reward=false",
+        "env.num_envs=2048",
+        "algorithm.rollout_length=32",
+        "algorithm.minibatches=8",
+        "algorithm.learning_rate=1e-3",
+        "algorithm.anneal=false",
+        "total_steps=4_194_304",
+        "engine.chunk_rounds=32",
+    ],
+    "hopper_spring": [
+        "env=brax/hopper",
+        "env.num_envs=2048",
+        "env.kwargs={backend: spring}",
+        "env.normalize_observation=true",
+        "env.normalize_reward=false",
+        "network.hidden=[256,256]",
+        "network.activation=tanh",
+        "algorithm.rollout_length=10",
+        "algorithm.epochs=4",
+        "algorithm.minibatches=32",
+        "algorithm.learning_rate=3e-4",
+        "algorithm.anneal=false",
+        "algorithm.entropy_coefficient=0",
+        "total_steps=409_600",
+    ],
+    "minatar_spaceinvaders": [
+        "env=gymnax/spaceinvaders_minatar",
+        "env.num_envs=64",
+        "network.hidden=[64,64]",
+        "network.activation=relu",
+        "algorithm.rollout_length=128",
+        "algorithm.minibatches=8",
+        "algorithm.learning_rate=5e-3",
+        "algorithm.anneal=false",
+        "total_steps=524_288",
+        "engine.chunk_rounds=32",
+    ],
+    "hopper_envpool": [
+        "env=envpool/hopper",
+        "algorithm.anneal=false",
+        "total_steps=65_536",
+    ],
+    "atari_spaceinvaders": [
+        "env=envpool/spaceinvaders",
+        "env.num_envs=8",
+        "algorithm.rollout_length=128",
+        "algorithm.minibatches=4",
+        "total_steps=8_192",
+    ],
+}
+"""The same networks, epochs and minibatches as in `benchmarks/peers/`; the algorithm of the peers is `system=central`,
+one minibatch after the other on the newest policy."""
+
+RETURN: dict[str, list[str]] = {
+    "cartpole": ["env=gymnax/cartpole"],
+    "acrobot": ["env=gymnax/acrobot"],
+    "asterix_minatar": ["env=gymnax/asterix_minatar"],
+    "breakout_minatar": ["env=gymnax/breakout_minatar"],
+    "inverted_pendulum": ["env=brax/inverted_pendulum"],
+    "hopper": ["env=envpool/hopper"],
+}
+"""What a user would start: the settings that come with the package, in `configs/env/`."""
+
+JOBS = (*THROUGHPUT, *RETURN)
+
+
+@register.logger("stopwatch")
+class Evaluations(Logger):
+    """Tells a stopwatch of every evaluation."""
+
+    watch: ClassVar[Stopwatch]
+    over: ClassVar[bool]
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        type(self).over = self.watch.evaluated(record["env_steps"], record["eval_return_mean"])
+
+
+def measure(job: str, seed: int, goal: Goal | None = None, overrides: list[str] | None = None) -> Figures:
+    """Run one job once in this process.
+
+    Args:
+      job: one of `JOBS`.
+      seed: of the run.
+      goal: what is trained for; None for a job of `THROUGHPUT`.
+      overrides: configuration beside the job's.
+
+    Returns: the figures that `benchmarks.peers.contract.Stopwatch` names.
+    """
+    settings = [*(overrides or []), f"seed={seed}"]
+    if goal is None:
+        return _throughput([*THROUGHPUT[job], "system=central", "evaluation.points=1", *settings])
+    return _to_return([*RETURN[job], *settings], goal)
+
+
+def _throughput(overrides: list[str]) -> Figures:
+    """All steps of a job without compilation and evaluation."""
+    watch = Stopwatch()
+    trainer = Trainer(load_config(overrides))
+    with watch.compiling():
+        trainer.compile()
+    watch.start()
+    trainer.run()
+    watch.stop()
+    mean = trainer.evaluate().mean_ci95()[0]
+    trainer.close()
+    return watch.figures(trainer.round * trainer.steps_per_round, mean)
+
+
+def _to_return(overrides: list[str], goal: Goal) -> Figures:
+    """A run as `train` makes it, with its directory and checkpoints, until its goal is reached or it is over."""
+    config = load_config(overrides)
+    points = max(1, round(config.total_steps / goal.every))
+    config = config.replace(
+        {
+            "evaluation.episodes": goal.episodes,
+            "evaluation.points": points,
+            "run.loggers": (*config.run.loggers, "stopwatch"),
+            "run.progress": False,
+        }
+    )
+    watch = Evaluations.watch = Stopwatch(goal)
+    Evaluations.over = False
+    with tempfile.TemporaryDirectory() as folder:
+        config = config.replace({"run.dir": f"{folder}/run"})
+        watch.start()
+        summary = train(config, callbacks=[lambda *_: Evaluations.over])
+        watch.stop()
+    watch.compile_seconds = summary["compile_seconds"]
+    return watch.figures(round(summary["env_steps"]), summary["eval_return_mean"])
