@@ -16,6 +16,7 @@ from training import TINY
 from benchmarks import limit, main, rates
 from benchmarks.arithmetic import Work, work_of
 from benchmarks.limit import gradient_work, products_alone, spent_of, works_of
+from benchmarks.own import THROUGHPUT
 from benchmarks.parts import waves
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
