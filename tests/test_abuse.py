@@ -25,6 +25,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostStep
 from stellaris_jax.envs.registry import register
 from stellaris_jax.report.runs import read_run
+from stellaris_jax.report.telemetry.jsonl import read_records
 from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.run import open_run, train
 from stellaris_jax.training.rundir import run_directory
@@ -55,7 +56,9 @@ def test_a_run_that_nobody_reads_is_saved(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(SystemExit):
         train(tiny(steps(4), "engine.chunk_rounds=1", f"run.dir={tmp_path}"))
     monkeypatch.undo()
-    assert open_run(tmp_path).round == 3
+    # The device had begun the fourth round by then: it is part of the run, and so are its figures.
+    assert open_run(tmp_path).round == 4
+    assert [r["round"] for r in read_records(tmp_path / "metrics.jsonl") if r["kind"] == "round"] == [1, 2, 3, 4]
 
 
 def test_aliases_are_refused(tmp_path: Path) -> None:
