@@ -223,9 +223,15 @@ def test_devices_of_a_cpu(command: str, tmp_path: Path) -> None:
 
 
 def test_more_devices_than_there_are() -> None:
-    """JAX has started in this process."""
+    jax.devices()  # which starts JAX
     with pytest.raises(ConfigError, match=r"engine\.devices=16 is too many"):
         load_config(["engine.devices=16"])
+
+
+def test_brax_on_several_devices_of_a_cpu_is_refused() -> None:
+    """XLA's compiler would end the process."""
+    with pytest.raises(ConfigError, match=r"engine\.devices=2 is not possible with env\.name=brax/hopper on a CPU"):
+        load_config(["env=brax/hopper", "engine.devices=2"])
 
 
 # Narrow terminals ----------------------------------------------------------------------------------------------------

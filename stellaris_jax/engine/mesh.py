@@ -42,6 +42,19 @@ def use_devices(devices: int) -> None:
         raise ConfigError(f"engine.devices={devices} is too many: {most}.")
 
 
+CRASHES = ("brax/",)
+"""Environments on which XLA's compiler for CPUs crashes when they are spread over several devices (jaxlib 0.11.2)."""
+
+
+def check_spread(env: str, devices: int) -> None:
+    """Raise ConfigError where an environment cannot be spread over so many devices, which have been started."""
+    if devices > 1 and jax.default_backend() == "cpu" and env.lower().startswith(CRASHES):
+        raise ConfigError(
+            f"engine.devices={devices} is not possible with env.name={env} on a CPU, where XLA's compiler crashes on "
+            "it; leave it at 1, which is faster there anyway."
+        )
+
+
 def make_mesh(devices: int) -> Mesh:
     """The first `devices` devices on one axis."""
     return jax.make_mesh((devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])

@@ -41,10 +41,11 @@ def validate(config: Config) -> None:
     """
     check_values(config)
     # Late, because they start JAX, which every other mistake should not have to wait for.
-    from stellaris_jax.engine.mesh import use_devices
+    from stellaris_jax.engine.mesh import check_spread, use_devices
     from stellaris_jax.timeline.scaling.check import conditions
     from stellaris_jax.training.footprint import check_run
 
     use_devices(config.engine.devices)
+    check_spread(config.env.name, config.engine.devices)
     check_run(config)
     require(conditions(config))
