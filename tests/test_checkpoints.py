@@ -182,10 +182,10 @@ def test_an_environment_that_fails_loses_no_round(
 ) -> None:
     step = Trainer.step
 
-    def failing(trainer: Trainer) -> list[dict[str, Any]]:
+    def failing(trainer: Trainer, ahead: bool) -> list[dict[str, Any]]:
         if trainer.round == 5:
             raise OSError("the environment broke")
-        return step(trainer)
+        return step(trainer)  # of host environments nothing is begun ahead
 
     run_dir = tmp_path / "run"
     monkeypatch.setattr(Trainer, "step", failing)
@@ -204,12 +204,12 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
     """Neither is a chunk begun after the compiler, nor an evaluation after the chunk."""
     original = getattr(Trainer, when)
 
-    def interrupted(trainer: Trainer) -> Any:
+    def interrupted(trainer: Trainer, **options: bool) -> Any:
         trainer.engine.widths.clear()  # nothing is compiled yet
         os.kill(os.getpid(), signal.SIGTERM)
         assert trainer.stopping.wait(60)
         assert "SIGTERM: waiting " in capsys.readouterr().out, "it is told at once"
-        return original(trainer)
+        return original(trainer, **options)
 
     run_dir = tmp_path / "run"
     new = "network.hidden=[9]" if when == "compile" else "network.hidden=[8]"  # what no other test has compiled
