@@ -253,7 +253,8 @@ def points(run_dir: Path) -> dict[str, list[int]]:
             if event.HasField("session_log"):
                 shown = {tag: [step for step in steps_ if step < event.step] for tag, steps_ in shown.items()}
             for value in event.summary.value:
-                if value.tag in shown:
+                # An evaluation that is made again lies on the one before.
+                if value.tag in shown and event.step not in shown[value.tag][-1:]:
                     shown[value.tag].append(event.step)
     return shown
 

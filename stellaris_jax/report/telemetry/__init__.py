@@ -53,10 +53,11 @@ class Telemetry:
     def evaluation(self, record: dict[str, Any]) -> None:
         """Reports one evaluation of the policy."""
         record = {"kind": "evaluation", **plain(record)}
-        self._metrics.write([record])
+        # An evaluation that the metrics lack is made again when the run is resumed, so loggers lose none to a kill.
         for logger in self._loggers:
             logger.evaluation(record)
             logger.flush()
+        self._metrics.write([record])
         self._display.evaluation(record)
 
     def flush(self) -> None:
