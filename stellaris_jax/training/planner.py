@@ -152,8 +152,16 @@ class Planner:
 
     def _size(self, begin: int) -> int:
         """Rounds of the chunk that begins at round `begin`: it ends where an evaluation or a checkpoint is due."""
-        due = [rounds[bisect(rounds, begin) :][:1] for rounds in (self.evaluation_rounds, self.checkpoint_rounds)]
-        return min([self.shape.rounds, *(stop - begin for stops in due for stop in stops)])
+        return min([self.shape.rounds, *(stop - begin for stop in self._due_after(begin))])
+
+    def is_due(self, round_: int) -> bool:
+        """Whether an evaluation or a checkpoint is due after so many rounds."""
+        return round_ in self._due_after(round_ - 1)
+
+    def _due_after(self, round_: int) -> list[int]:
+        """The next rounds after `round_` that an evaluation and a checkpoint are due after, as far as there are any."""
+        due = (self.evaluation_rounds, self.checkpoint_rounds)
+        return [rounds[place] for rounds in due if (place := bisect(rounds, round_)) < len(rounds)]
 
     def plan(self, begin: int, size: int) -> Chunk:
         """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""

@@ -166,9 +166,10 @@ class _Work:
         left = [configs[number] for number in self._order]
         self._devices = max((config.engine.devices for config in left), default=1)
         self._resources: Resources | None = None
-        places = beside(left)
         if cluster:
             self._resources, places = cluster.places(left)
+        else:
+            places = beside(left)
         self.width = min(places, len(left))
 
     def through(self) -> None:

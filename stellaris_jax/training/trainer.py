@@ -246,9 +246,8 @@ class Trainer:
 
     def _may_go_ahead(self) -> bool:
         """Whether nobody wants anything of the policies, or of their records, before the next chunk is executed."""
-        due = {*self.evaluation_rounds, *self.checkpoint_rounds}
         settled = not (self.static.hosted or self.planner.adaptive) and self.probe is None
-        return settled and not self.finished and self.round not in due and self.compiled
+        return settled and not self.finished and not self.planner.is_due(self.round) and self.compiled
 
     def _measure(self, chunk: Chunk) -> list[list[float]]:
         """What the scaling rule wants to know of each seed's last fragment; nothing where it wants nothing."""
