@@ -53,6 +53,7 @@ def _main(argv: Sequence[str] | None) -> None:
     from benchmarks import limit as limits
     from benchmarks import plan as planning
     from benchmarks.peers.contract import goal_of
+    from benchmarks.process import ROOT
     from benchmarks.sweep import MEMBERS
     from stellaris_jax.training.run import enable_compile_cache
 
@@ -131,7 +132,7 @@ def _main(argv: Sequence[str] | None) -> None:
         result = [environments.measure(name, arguments.repeats) for name in arguments.envs]
         show_envs(console, result)
     elif arguments.command == "plan":
-        checkouts = [*(path.resolve() for path in arguments.beside), planning.HERE]
+        checkouts = [*(path.resolve() for path in arguments.beside), ROOT]
         result = planning.plan(arguments.jobs, checkouts, arguments.repeats, arguments.seconds, console.print)
         title = "gradients planned per second of one core, and microseconds per gradient (medians)"
         print_table(console, title, planning.rows(result), names=("job",))
@@ -146,7 +147,7 @@ def _main(argv: Sequence[str] | None) -> None:
         result = scale.scale(arguments.axes, arguments.most, arguments.repeats, arguments.out, console.print)
         print_table(console, "cost by size (medians)", scale.rows(result), names=("axis", "refused"))
     elif arguments.command == "startup":
-        checkouts = [*arguments.beside, startup.HERE]
+        checkouts = [*arguments.beside, ROOT]
         result = startup.startup(checkouts, arguments.repeats, arguments.overrides, console.print)
         console.print_json(json.dumps(result))
     else:

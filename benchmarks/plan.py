@@ -25,7 +25,6 @@ from stellaris_jax.training.records import Accounts
 
 Figures = dict[str, Any]
 
-HERE = Path(__file__).resolve().parent.parent
 
 SYSTEMS = ("stellaris", "artifact", "async", "softsync", "ssp", "allreduce", "msrl", "srl", "rllib", "central")
 ROOM = ["platform.slots_per_gpu=128", "prices.learner_vms=64", "algorithm.minibatches=64"]

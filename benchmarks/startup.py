@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent.parent
 JOB = ["total_steps=65_536", "engine.chunk_rounds=1", "evaluation.points=1", "run.progress=false"]
 """A command whose first step is soon told of; further overrides come after it."""
 

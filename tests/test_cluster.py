@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from commands import start
+from sweeps import SMALL, SWEPT, records, table
 
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.compose import compose_configs, load_sweep
 from stellaris_jax.registry import register
-from stellaris_jax.report.telemetry.jsonl import read_records
 from stellaris_jax.training.loading import checked, load_config
 from stellaris_jax.training.run import train
 from stellaris_jax.training.sweep import is_done, lay_out
@@ -26,29 +26,10 @@ ray = pytest.importorskip("ray")
 
 from stellaris_jax.training.cluster import Ended, Progress, Resources, Worker, places  # noqa: E402
 
-SMALL = [
-    "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=256",
-    "algorithm.anneal=false", "evaluation.points=2", "evaluation.episodes=4", "run.progress=false", "run.loggers=[]",
-]  # fmt: skip
-SWEPT = [*SMALL, "num_seeds=2", "algorithm.learning_rate=1e-3,1e-2,3e-2"]
-CLOCKS = ("wall_seconds", "steps_per_second")
-
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def records(run_dir: Path) -> list[dict[str, object]]:
-    """Of a run, without what a clock has measured."""
-    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_records(run_dir / "metrics.jsonl")]
-
-
-def table(directory: str) -> list[list[str]]:
-    """Of a sweep, without what a clock has measured."""
-    lines = [line.split(",") for line in Path(directory, "table.csv").read_text().splitlines()]
-    speed = lines[0].index("steps_per_second")
-    return [[cell for i, cell in enumerate(line) if i != speed] for line in lines]
 
 
 # Without a cluster ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from settings import numbers_and_options
 
-from stellaris_jax.config.compose import GROUPS, choices, shipped_configs
+from stellaris_jax.config.compose import GROUPS, choices
+from stellaris_jax.config.sources import shipped_configs
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.registry import register
 from stellaris_jax.timeline import Timeline

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from commands import call, start
 from rich.console import Console
+from sweeps import SMALL, SWEPT, assert_same_run, records, table
 
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.compose import SWEEP_SEEDS, compose_configs, load_sweep
@@ -19,45 +20,18 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
-from stellaris_jax.report.telemetry.jsonl import read_records
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
 from stellaris_jax.training import footprint
-from stellaris_jax.training.checkpoint import Checkpoints, to_host
+from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.run import open_run, train
+from stellaris_jax.training.run import train
 from stellaris_jax.training.sweep import is_done, laid_out
-
-SMALL = [
-    "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=256",
-    "algorithm.anneal=false", "evaluation.points=2", "evaluation.episodes=4", "run.progress=false", "run.loggers=[]",
-]  # fmt: skip
-SWEPT = [*SMALL, "num_seeds=2", "algorithm.learning_rate=1e-3,1e-2,3e-2"]
-CLOCKS = ("wall_seconds", "steps_per_second", "train_seconds", "compile_seconds", "detection_seconds")
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def records(run_dir: Path) -> list[dict[str, object]]:
-    """Of a run, without what a clock has measured."""
-    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_records(run_dir / "metrics.jsonl")]
-
-
-def summary(run_dir: Path) -> dict[str, object]:
-    """Of a run, without what a clock has measured."""
-    values = json.loads((run_dir / "summary.json").read_text())
-    return {key: value for key, value in values.items() if key not in CLOCKS}
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert records(one) == records(other)
-    assert summary(one) == summary(other)
-    states = [to_host(open_run(place).state) for place in (one, other)]
-    assert all(np.array_equal(a, b) for a, b in zip(*states, strict=True))
-    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
 
 
 def test_points_are_what_they_would_be_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,11 +46,7 @@ def test_points_are_what_they_would_be_alone(capsys: pytest.CaptureFixture[str])
     assert "point 3 of 3: apart/2" in capsys.readouterr().out
     for number in range(3):
         assert_same_run(Path(f"apart/{number}"), Path(f"alone/{number}"))
-    stored = [Path(name, "table.csv").read_text().splitlines() for name in ("together", "apart")]
-    speed = stored[0][0].split(",").index("steps_per_second")
-    assert [[c for i, c in enumerate(line.split(",")) if i != speed] for line in stored[0]] == [
-        [c for i, c in enumerate(line.split(",")) if i != speed] for line in stored[1]
-    ]
+    assert table("together") == table("apart")
 
 
 REACHED: list[object] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import os
 import sys
@@ -133,6 +134,23 @@ def _blame(error: Exception | SystemExit) -> None:
         what = f"failed: {type(error).__name__}: {error}"
     print(f"error: {ConfigError(f'{who} {what}')}", file=sys.stderr)
     sys.exit(1)
+
+
+def require(package: str, of: str, extra: str) -> None:
+    """Import a package that a part of the program needs.
+
+    Args:
+      package: its name.
+      of: what needs it.
+      extra: the extra that brings it.
+
+    Raises:
+      ConfigError: if it is not installed.
+    """
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        raise ConfigError(f"{of} needs {package.capitalize()}: pip install 'stellaris-jax[{extra}]'.") from None
 
 
 @contextmanager

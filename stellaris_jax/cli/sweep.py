@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stellaris_jax.cli import program
 from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.compose import Sweep, compose_configs, load_sweep
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.loading import checked
 
@@ -34,7 +34,7 @@ def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config
     asked = load_sweep(overrides, config_dir)
     address = asked.settings.ray if task is None else ""
     if address:
-        _require_ray()
+        program.require("ray", of="sweep.ray", extra="ray")
     configs = _resumed(asked, config_dir) if asked.resumed else compose_configs(asked.points, config_dir)
     with _cluster(address) as cluster:
         # All points run in this process, and JAX starts but once.
@@ -76,13 +76,6 @@ def _cluster(address: str) -> AbstractContextManager[Cluster | None]:
     from stellaris_jax.training.cluster import connected
 
     return connected(address)
-
-
-def _require_ray() -> None:
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        raise ConfigError("sweep.ray needs Ray: pip install 'stellaris-jax[ray]'.") from None
 
 
 def _resumed(asked: Sweep, config_dir: str | None) -> list[Config]:

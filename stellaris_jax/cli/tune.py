@@ -17,9 +17,9 @@ from pathlib import Path
 
 from stellaris_jax.cli import program
 from stellaris_jax.config.commands import command, path_argument
-from stellaris_jax.config.compose import shipped_configs
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.sources import shipped_configs
 
 SEEDS = 3
 
@@ -49,7 +49,7 @@ def _main(argv: Sequence[str] | None) -> None:
         raise ConfigError("--resume goes on with what a search was begun with; only --trials can be given with it.")
     if given.resume is None and not given.space:
         raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
-    _require_optuna()
+    program.require("optuna", of="tune", extra="tune")
     # Imported late, so that --help and mistakes answer at once.
     from stellaris_jax.training import tune
 
@@ -101,10 +101,3 @@ def _space(name: str, config_dir: str | None) -> Path:
     if not path.is_file():
         raise ConfigError(f"--space={name} does not exist.")
     return path
-
-
-def _require_optuna() -> None:
-    try:
-        import optuna  # noqa: F401
-    except ImportError:
-        raise ConfigError("tune needs Optuna: pip install 'stellaris-jax[tune]'.") from None

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple, get_origin
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -25,15 +24,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.options import check_given, unknown_key
 from stellaris_jax.config.schema import ConfigError, Knob, shown
-from stellaris_jax.config.stored import UNREADABLE, from_yaml, no_value, read_yaml, retold, schema, typed
+from stellaris_jax.config.sources import OwnSource, SuiteSource, shipped_configs
+from stellaris_jax.config.stored import UNREADABLE, from_yaml, no_value, retold, schema, typed
+from stellaris_jax.config.sweeps import SWEEP_KEYS, SweepSettings
 from stellaris_jax.config.tree import Config, knobs, sections
 
 GROUPS = (
@@ -101,39 +100,6 @@ def _composed(hydra: _Composer, overrides: Sequence[str]) -> Config:
     return config
 
 
-SWEEP_KEYS = ("sweep.together", "sweep.ray")
-"""Settings of a sweep itself."""
-
-
-class SweepSettings(NamedTuple):
-    """How the points of a sweep are trained: keys `sweep.*` of its command line.
-
-    together: beside each other, sharing programs. ray: on the Ray cluster at this address, `local` for one on this
-    machine alone; in this process where it is empty.
-    """
-
-    together: bool = True
-    ray: str = ""
-
-    @classmethod
-    def of(cls, lines: Sequence[str]) -> SweepSettings:
-        """What lines such as `sweep.ray=local` say. Raises ConfigError."""
-        settings = cls()
-        for line in lines:
-            key, _, value = line.lstrip("+").partition("=")
-            if key == "sweep.together":
-                if value.lower() not in ("true", "false"):
-                    raise ConfigError(f"{key} must be true or false, not {shown(value)}.")
-                settings = settings._replace(together=value.lower() == "true")
-            elif key == "sweep.ray":
-                settings = settings._replace(ray=value.strip("\"'"))
-            else:
-                raise unknown_key(key)
-        if settings.ray and not settings.together:
-            raise ConfigError("sweep.ray is not possible with sweep.together=false, which trains one point at a time.")
-        return settings
-
-
 class Sweep(NamedTuple):
     """What a multirun goes through.
 
@@ -187,61 +153,6 @@ def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
     """The files of a config group such as `system`; those in folders as folder/name."""
     with _composer(config_dir) as hydra:
         return hydra.choices(group)
-
-
-def shipped_configs() -> Path:
-    """The directory of the shipped config files: inside the installed package, or at the top of a checkout."""
-    installed = PACKAGE / "configs"
-    return installed if installed.is_dir() else PACKAGE.parent / "configs"
-
-
-class SuiteSource(ConfigSource):
-    """Where Hydra finds `env/<suite>/<name>` for a name that has no file of its own.
-
-    A spelling of a tuned environment (`CartPole-v1` for cartpole.yaml) gets its file, any other name nothing but the
-    name. Whether the suite has such an environment is checked later, by `load_config`.
-    """
-
-    @staticmethod
-    def scheme() -> str:
-        return "suites"
-
-    def available(self) -> bool:
-        return True
-
-    def is_group(self, config_path: str) -> bool:
-        return False
-
-    def is_config(self, config_path: str) -> bool:
-        return re.fullmatch(r"env/[^/]+/.+", config_path) is not None
-
-    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        return []
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        name = config_path.removeprefix("env/").removesuffix(".yaml")
-        suite, _, task = name.partition("/")
-        folder = shipped_configs() / "env" / suite.lower()
-        tuned = next((file for file in sorted(folder.glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
-        node = OmegaConf.merge(OmegaConf.load(tuned) if tuned else {}, {"env": {"name": name}})
-        return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
-
-
-class OwnSource(FileConfigSource):
-    """Where Hydra finds the files of `--config-dir`, which are read as a run's stored configuration is."""
-
-    @staticmethod
-    def scheme() -> str:
-        return "own"
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        read_yaml(Path(self.path) / self._normalize_file_name(config_path))
-        return super().load_config(config_path)
-
-
-def _plain(task: str) -> str:
-    """`CartPole-v1` -> `cartpole`: lower case, without version and punctuation."""
-    return re.sub(r"[\W_]", "", re.sub(r"-v\d+$", "", task.lower()))
 
 
 class _Composer:

@@ -46,15 +46,18 @@ class Plans:
         with self._lock:
             planning = self._planning.setdefault((run, place), threading.Lock())
         with planning:
-            with self._lock:
-                self._kept[run] = kept = self._kept.pop(run, {})
-                if place in kept:
-                    return kept[place]
-            chunk = plan()
-            with self._lock:
-                self._planning.pop((run, place), None)
-                self._keep(run, place, chunk)
-        return chunk
+            try:
+                with self._lock:
+                    self._kept[run] = kept = self._kept.pop(run, {})
+                    if place in kept:
+                        return kept[place]
+                chunk = plan()
+                with self._lock:
+                    self._keep(run, place, chunk)
+                return chunk
+            finally:
+                with self._lock:
+                    self._planning.pop((run, place), None)
 
     def _keep(self, run: Hashable, place: tuple[int, int], chunk: Chunk) -> None:
         size = size_of(chunk)

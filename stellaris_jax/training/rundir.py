@@ -22,6 +22,9 @@ LOCK = ".lock"
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 """Of file systems without locks, such as some of clusters: there nothing is locked."""
 
+LONGEST_NAME = 250
+"""Bytes of a file's name that every file system takes, with a number behind it."""
+
 
 @contextmanager
 def run_directory(config: Config) -> Iterator[Path]:
@@ -129,14 +132,10 @@ def _named(config: Config) -> tuple[Path, bool]:
 
 def _numbered(config: Config) -> Path:
     """A directory of our own below runs/, named by the time and by what runs."""
-    label = _slug(config.run.name or f"{config.system.name}-{config.env.name}")
-    try:
-        return reserve(stamped(Path("runs"), label))
-    except OSError as error:
-        advice = "run.dir=PATH names another place"
-        if error.errno == errno.ENAMETOOLONG:
-            advice = f"run.name has {len(label)} letters, and names of files some 250 bytes"
-        raise ConfigError(f"{_short(Path(error.filename))} cannot be made: {reason(error)}; {advice}.") from None
+    path = stamped(Path("runs"), config.run.name or f"{config.system.name}-{config.env.name}")
+    if len(path.name) > LONGEST_NAME:
+        raise ConfigError(f"run.name has {len(config.run.name)} letters, and names of files some {LONGEST_NAME} bytes.")
+    return reserved(path, "run.dir=PATH names another place")
 
 
 def _refuse_contents(path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Where Hydra finds files of configuration: those that ship, a user's own, and environments that have none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+
+from stellaris_jax.config.commands import PACKAGE
+from stellaris_jax.config.stored import read_yaml
+
+
+def shipped_configs() -> Path:
+    """The directory of the shipped config files: inside the installed package, or at the top of a checkout."""
+    installed = PACKAGE / "configs"
+    return installed if installed.is_dir() else PACKAGE.parent / "configs"
+
+
+class SuiteSource(ConfigSource):
+    """Where Hydra finds `env/<suite>/<name>` for a name that has no file of its own.
+
+    A spelling of a tuned environment (`CartPole-v1` for cartpole.yaml) gets its file, any other name nothing but the
+    name. Whether the suite has such an environment is checked later, by `load_config`.
+    """
+
+    @staticmethod
+    def scheme() -> str:
+        return "suites"
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return False
+
+    def is_config(self, config_path: str) -> bool:
+        return re.fullmatch(r"env/[^/]+/.+", config_path) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return []
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        name = config_path.removeprefix("env/").removesuffix(".yaml")
+        suite, _, task = name.partition("/")
+        folder = shipped_configs() / "env" / suite.lower()
+        tuned = next((file for file in sorted(folder.glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
+        node = OmegaConf.merge(OmegaConf.load(tuned) if tuned else {}, {"env": {"name": name}})
+        return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
+
+
+class OwnSource(FileConfigSource):
+    """Where Hydra finds the files of `--config-dir`, which are read as a run's stored configuration is."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "own"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        read_yaml(Path(self.path) / self._normalize_file_name(config_path))
+        return super().load_config(config_path)
+
+
+def _plain(task: str) -> str:
+    """`CartPole-v1` -> `cartpole`: lower case, without version and punctuation."""
+    return re.sub(r"[\W_]", "", re.sub(r"-v\d+$", "", task.lower()))
