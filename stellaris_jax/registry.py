@@ -115,6 +115,7 @@ class Register:
     def __init__(self) -> None:
         home = "stellaris_jax"
         self.rule = Kind("rule", [f"{home}.timeline.rules"])
+        self.weight = Kind("weight", [f"{home}.timeline.weights"])
         self.admission = Kind("admission policy", [f"{home}.timeline.admission"])
         self.delay = Kind("delay model", [f"{home}.timeline.delays"])
         self.scaling = Kind("scaling rule", [f"{home}.timeline.scaling.rules", f"{home}.timeline.scaling.scheduler"])

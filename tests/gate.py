@@ -211,7 +211,6 @@ class Diary:
 
     def weight(self, staleness: int) -> float:
         """Eq. 4: the v-th root of 1 / delta."""
-        options = self.system.options
-        if staleness == 0 or not options.get("weighting", True):
+        if staleness == 0 or self.system.weights == "constant":
             return 1.0
-        return (1.0 / staleness) ** (1.0 / options["root"])
+        return (1.0 / staleness) ** (1.0 / self.system.options["root"])

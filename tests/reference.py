@@ -217,7 +217,6 @@ class ParameterFunction:
         self.system, self.settings = system, system.settings
         options = system.settings.options
         self.decay, self.root = options.get("decay", 0.96), options.get("root", 3)
-        self.weighting = options.get("weighting", True)
         self.clock = 0
         self.busy = False
         self.queue: list[Delivery] = []
@@ -335,10 +334,12 @@ class ParameterFunction:
         """Eq. 4: 1 / delta^(1/v); the released code feeds the number of stale gradients before this one instead."""
         decay, root = self.decay, self.root
         weight = 1.0
-        if self.settings.rule == "artifact":
+        if self.settings.weights == "constant":
+            return weight
+        if self.settings.weights == "artifact":
             if self.artifact_steps > 0 and 1.0 / self.artifact_steps ** (1.0 / root) >= decay:
                 weight = 1.0 / self.artifact_steps ** (1.0 / root)
             self.artifact_steps += staleness > 0
         elif staleness > 0:
             weight = 1.0 / staleness ** (1.0 / root)
-        return weight if self.weighting else 1.0
+        return weight

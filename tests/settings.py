@@ -24,8 +24,9 @@ def _part(kind: Any, settings: dict[str, Any]) -> Any:
 
 
 def system_of(rule: str = "stellaris", **settings: Any) -> SystemConfig:
-    """A system with fields and options of its rule."""
-    part: SystemConfig = _part(SystemConfig, {"rule": rule, **settings})
+    """A system with fields and options of its rule, weights and admission."""
+    weights = "artifact" if rule == "artifact" else "power"
+    part: SystemConfig = _part(SystemConfig, {"rule": rule, "weights": weights, **settings})
     return part
 
 

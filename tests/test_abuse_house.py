@@ -19,7 +19,19 @@ pytest.importorskip("gymnasium")
 import gym_lab  # noqa: F401  (its environments are registered)
 from commands import REPOSITORY, SCRIPTS, wait_for_checkpoints
 
-from stellaris_jax import Admission, ConfigError, Delay, Rule, Scaling, check_env, knob, load_config, register, train
+from stellaris_jax import (
+    Admission,
+    ConfigError,
+    Delay,
+    Rule,
+    Scaling,
+    Weight,
+    check_env,
+    knob,
+    load_config,
+    register,
+    train,
+)
 from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.stored import to_yaml
@@ -129,13 +141,13 @@ def test_a_run_whose_gradients_are_all_thrown_away(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("weight", [float("nan"), -1.0, float("inf"), "1", None])
 def test_weights_that_are_none(weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd(Rule):
+    class Odd(Weight):
         def weight(self, staleness: int) -> float:
             return weight  # type: ignore[no-any-return]
 
-    added(monkeypatch, "rule", Odd)
+    added(monkeypatch, "weight", Odd)
     with pytest.raises(RunError, match=r"Odd\.weight must be a finite number of at least 0"):
-        one_round("system.rule=mine")
+        one_round("system.weights=mine")
 
 
 @pytest.mark.parametrize("count", [0, None, -1])

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from stellaris_jax.engine.aggregator import MODES, StalenessWeightedState, staleness_weighted
 from stellaris_jax.engine.mesh import AXIS, make_mesh
-from stellaris_jax.timeline.rules import Stellaris
+from stellaris_jax.timeline.weights import Power
 
 ALPHA = 0.1
 WIDTH = 3  # slots per wave in these tests
@@ -84,7 +84,7 @@ def same(first: Any, second: Any, **tolerance: float) -> None:
 
 
 def test_staleness_8_and_root_3_halve_the_step() -> None:
-    weight = Stellaris({"root": 3}).weight(8)
+    weight = Power({"root": 3}).weight(8)
     assert weight == 0.5
     gradients = stack(0, 1)
     for kind, modes in {"sgd": MODES, "adam": ("factored", "sequential")}.items():

@@ -160,7 +160,7 @@ def test_near_misses(override: str, meant: str) -> None:
         ("seed=1.5", ["seed", "an integer", "1.5"]),
         ("seed=null", ["seed", "an integer", "None"]),
         ("env.num_envs=true", ["env.num_envs", "an integer", "True"]),
-        ("system.options.weighting=maybe", ["system.options.weighting", "true or false", "'maybe'"]),
+        ("system.weights=maybe", ["system.weights", "power", "'maybe'"]),
         ("network.hidden=[a]", ["network.hidden", "a list of integers", "'a'"]),
         ("network.hidden=64", ["network.hidden", "a list of integers", "64"]),
         ("env.kwargs=spring", ["env.kwargs", "a mapping", "spring"]),

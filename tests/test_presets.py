@@ -58,7 +58,9 @@ def test_baselines_are_serverful_and_without_truncation(system: str) -> None:
     config = load_config([f"system={system}"]).system
     assert (config.rule, config.learner_billing, config.truncation) == (system, "serverful", "none")
     # Only n-softsync weighs by staleness, by 1 / staleness (Zhang et al. 2016).
-    assert (config.options["weighting"], config.options["root"]) == ((True, 1) if system == "softsync" else (False, 3))
+    assert (config.weights, config.options.get("root")) == (
+        ("power", 1) if system == "softsync" else ("constant", None)
+    )
 
 
 def test_paper_values() -> None:

@@ -81,7 +81,7 @@ def systems(draw: st.DrawFn, rule: str | None = None, learners: int | None = Non
         s=draw(st.integers(0, 3)),
         decay=draw(st.sampled_from([0.25, 0.5, 0.96, 1.0])),
         root=draw(st.integers(1, 3)),
-        weighting=draw(st.sampled_from([True, True, True, False])),
+        weights="artifact" if rule == "artifact" else draw(st.sampled_from(["power", "power", "power", "constant"])),
         actors=draw(st.sampled_from(["barrier", "pipelined"])),
         versions=draw(st.sampled_from([2, 3, 5, 32])),
         overflow=draw(st.sampled_from(["wait", "drop"])),

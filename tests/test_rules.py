@@ -200,14 +200,13 @@ def test_artifact_weights_are_identically_1(decay: float) -> None:
 
 def test_artifact_weight_is_fed_a_count_of_stale_gradients() -> None:
     """Where the factor stays above d it shows that it is the count's root, not the staleness's."""
-    rule = register.rule["artifact"]({"decay": 0.6, "root": 3})
+    rule = register.weight["artifact"]({"decay": 0.6, "root": 3})
     weights = [rule.weight(staleness) for staleness in (0, 7, 7, 0, 7, 7, 7, 7)]
     assert weights == pytest.approx([1.0, 1.0, 1.0, 0.7937005, 0.7937005, 0.6933613, 0.6299605, 1.0])
 
 
 def test_weights_follow_equation_4() -> None:
-    rule = register.rule["stellaris"]({"root": 3})
+    rule = register.weight["power"]({"root": 3})
     assert [rule.weight(s) for s in (0, 1, 2, 4, 8)] == pytest.approx([1.0, 1.0, 0.7937005, 0.6299605, 0.5])
-    assert register.rule["stellaris"]({"root": 1}).weight(5) == pytest.approx(0.2)
-    assert register.rule["stellaris"]({"weighting": False}).weight(8) == 1.0
-    assert register.rule["artifact"]({"weighting": False, "decay": 1e-9}).weight(8) == 1.0
+    assert register.weight["power"]({"root": 1}).weight(5) == pytest.approx(0.2)
+    assert register.weight["constant"]().weight(8) == 1.0

@@ -170,6 +170,7 @@ class Place:
 PLACES = (
     Place("algorithm", "algorithm.name", register.algorithm),
     Place("system", "system.rule", register.rule),
+    Place("system", "system.weights", register.weight),
     Place("system", "system.admission", register.admission),
     Place("scaling", "scaling.rule", register.scaling),
     Place("delays.learner", "delays.learner.kind", register.delay),

@@ -104,7 +104,10 @@ class SystemConfig(Section):
         "when the parameter function aggregates gradients",
         kind="rule",
     )
-    options: dict[str, Any] = knob({}, "options of the rule, those that have one of a name in brackets")
+    options: dict[str, Any] = knob(
+        {}, "options of the rule, weights and admission, those that have one of a name in brackets"
+    )
+    weights: str = knob("power", "how much a gradient is trusted by its staleness (w of Eq. 4)", kind="weight")
     admission: str = knob("all", "which gradients are kept, and which learners may start", kind="admission")
     learners: int = knob(8, "learner functions that may be in flight (n)", within="[1, inf)")
     aggregation: str = knob(

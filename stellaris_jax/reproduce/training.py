@@ -35,9 +35,16 @@ IRRELEVANT = ("seed", "num_seeds", "resume", "plugins", "engine.", "run.", "chec
 
 
 def relevant(config: Config) -> dict[str, Any]:
-    """The settings that change what is learned, by their keys."""
+    """The settings that change what is learned, by the keys they had when the first results were kept."""
     keys = (key for key in knobs() if not key.startswith(IRRELEVANT) and not key.endswith(".options"))
     return {key: attrgetter(key)(config) for key in keys}
+
+
+def first_weights(config: Config) -> dict[str, Any]:
+    """What `system.weights` was when the first results were kept: an option of the rule, by which all were powers."""
+    own = "artifact" if config.system.rule == "artifact" else "power"
+    named = config.system.weights
+    return {"constant": {"system.weighting": False}, own: {}}.get(named, {"system.weights": named})
 
 
 def first_key(section: str, option: str) -> str:
@@ -83,7 +90,8 @@ class Variant:
         where runs lie, and how this machine computes them; the files it reads; and the package's own `revisions`."""
         config, plain = load_config([*self.overrides]), Config()
         own = {key: value for key, value in relevant(config).items() if value != attrgetter(key)(plain)}
-        own |= _options(config)
+        own.pop("system.weights", None)
+        own |= first_weights(config) | _options(config)
         if config.scaling.rule == "minionsrl":
             own["scheduler"] = Scheduler.load(config.scaling.options["scheduler"] or SHIPPED).digest
         own |= dict.fromkeys(revisions(config), True)

@@ -22,6 +22,7 @@ from stellaris_jax.registry import register
 from stellaris_jax.timeline.admission import Admission
 from stellaris_jax.timeline.records import Gradient, Group, Usage
 from stellaris_jax.timeline.rules import Rule
+from stellaris_jax.timeline.weights import Weight
 
 
 class Drop(NamedTuple):
@@ -49,6 +50,7 @@ class Coordinator:
         self.learners, self.versions = system.learners, system.versions
         self.drops = system.overflow == "drop"
         self.rule: Rule = register.rule[system.rule](system.options)
+        self.weights: Weight = register.weight[system.weights](system.options)
         self.admission: Admission = register.admission[system.admission](system.options)
         self.clock = 0
         self.aggregating = False
@@ -204,10 +206,10 @@ class Coordinator:
             if gradient.peers and gradient.peers[0] < oldest:  # the oldest of them
                 gradient.peers = gradient.peers[bisect_left(gradient.peers, oldest) :]
         threshold = self.rule.threshold()
-        weights = [self.rule.weight(s) for s in staleness]
+        weights = [self.weights.weight(s) for s in staleness]
         for weight in weights:
             if not (isinstance(weight, NUMBER) and 0.0 <= weight < math.inf):
-                name = type(self.rule).__name__
+                name = type(self.weights).__name__
                 raise RunError(f"{name}.weight must be a finite number of at least 0, not {shown(weight)}.")
         self.rule.aggregated(staleness)
         usage = self.usage
@@ -236,6 +238,7 @@ class Coordinator:
             "remaining": [list(item) for item in self.remaining.items()],
             "rule": self.rule.state(),
             "admission": self.admission.state(),
+            "weights": self.weights.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -250,6 +253,7 @@ class Coordinator:
         self.remaining = Counter({fragment: count for fragment, count in state["remaining"]})
         self.rule.restore(state["rule"])
         self.admission.restore(state["admission"])
+        self.weights.restore(state["weights"])
 
 
 def _is(own: Callable[..., bool], default: Callable[..., bool]) -> bool:

@@ -1,4 +1,4 @@
-"""When the parameter function aggregates, which gradients it takes and how much each is trusted.
+"""When the parameter function aggregates, and which gradients it takes.
 
 A rule sees staleness, counts and clocks, never gradient values. To add one, subclass `Rule` and register it; nothing
 else in the package has to know.
@@ -35,8 +35,6 @@ class Rule(Optioned):
 
     gated = False
     round: int
-    weighting: bool = knob(True, "weight gradients by staleness (Eq. 4); false gives every gradient weight 1")
-    root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
 
     def __init__(self, options: Mapping[str, Any] | None = None):
         super().__init__(options)
@@ -59,18 +57,8 @@ class Rule(Optioned):
         """How many of the queued gradients, oldest first, one aggregation takes."""
         return queued
 
-    def weight(self, staleness: int) -> float:
-        """Eq. 4: staleness^(-1/v), 1 for a fresh gradient; 1 throughout where weighting is off.
-
-        >>> [round(Rule().weight(staleness), 3) for staleness in (0, 1, 8, 27)]
-        [1.0, 1.0, 0.5, 0.333]
-        """
-        if self.weighting and staleness > 0:
-            return float(staleness ** (-1.0 / self.root))
-        return 1.0
-
     def aggregated(self, staleness: Sequence[int]) -> None:
-        """Told of every aggregation, after its weights are fixed."""
+        """Told of every aggregation."""
 
     def threshold(self) -> float | None:
         """The bound on mean staleness in force (beta_k), `None` while there is none."""
@@ -181,8 +169,7 @@ class Artifact(Rule):
     """What the released code does, for comparison.
 
     The bound comes from the mean staleness of the first round that had any, is floored to an integer and never
-    falls below 1. The weight is fed a count of stale gradients instead of the staleness and is 1 wherever it
-    would fall below the decay, which for v = 3 is everywhere.
+    falls below 1. Its weights are those of `system.weights=artifact`.
     """
 
     gated = True
@@ -191,7 +178,6 @@ class Artifact(Rule):
     def __init__(self, options: Mapping[str, Any] | None = None):
         super().__init__(options)
         self.largest = 0
-        self.stale_gradients = 0
         self.round_total = 0
         self.round_count = 0
 
@@ -211,14 +197,6 @@ class Artifact(Rule):
     def ready(self, staleness: Sequence[int], view: View) -> bool:
         bound = self.threshold()
         return bound is None or sum(staleness) <= bound * len(staleness)
-
-    def weight(self, staleness: int) -> float:
-        factor = 1.0
-        if self.weighting and self.stale_gradients > 0:
-            factor = self.stale_gradients ** (-1.0 / self.root)
-        if staleness > 0:
-            self.stale_gradients += 1
-        return 1.0 if factor < self.decay else float(factor)
 
     def aggregated(self, staleness: Sequence[int]) -> None:
         self.round_total += sum(staleness)
