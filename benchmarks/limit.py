@@ -190,8 +190,8 @@ def gradient_work(trainer: Trainer) -> Work:
     hyper, state = single(trainer)
     peers = plan.invocations.peers
     trips = 0.0 if peers is None else float(peers.number[plan.weights > 0].mean())
-    learned = (hyper, state.ring, state.loader, state.kl_coefficient)
-    gradient = partial(learner.gradient, trainer.network, trainer.static, *learned)
+    cache = learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient)
+    gradient = partial(learner.gradient, trainer.network, trainer.static, hyper, cache)
     return work_of(gradient, jax.tree.map(lambda x: x[0, 0, 0], plan.invocations), trips=trips)
 
 

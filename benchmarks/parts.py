@@ -190,14 +190,13 @@ def gradients(trainer: Trainer) -> Run:
     hyper, state = single(trainer)
 
     def one(w: jax.Array, sums: Any, data: Any) -> Any:
-        hyper, ring, loader, coefficient, invocations = data
-        invocation = jax.tree.map(lambda x: x[w, 0, 0], invocations)
-        given = (hyper, ring, loader, coefficient, invocation)
+        hyper, cache, invocations = data
+        given = (hyper, cache, jax.tree.map(lambda x: x[w, 0, 0], invocations))
         return jax.tree.map(jnp.add, sums, learner.gradient(trainer.network, trainer.static, *given))
 
     invocations = jax.tree.map(jnp.asarray, trainer.planner.next.plans[0].invocations)
     first = jax.tree.map(lambda x: x[0, 0, 0], invocations)
-    learned = (hyper, state.ring, state.loader, state.kl_coefficient)
+    learned = (hyper, learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient))
     sums = zeros(jax.eval_shape(partial(learner.gradient, trainer.network, trainer.static), *learned, first))
     return looped(one, sums, waves(trainer), (*learned, invocations))
 

@@ -17,7 +17,8 @@ from stellaris_jax.registry import register
 class Hyper(NamedTuple):
     """Scalars of one run, or arrays `[S]` of one element per seed; by the names of the keys of `algorithm`.
 
-    options: the numbers among the options of the algorithm, by their names. rho: `system.rho` (Eq. 2).
+    options: the numbers among the options of the algorithm and its masks, by their names; corrections: among those of
+    the system's corrections. rho: `system.rho` (Eq. 2).
 
     Whoever compiles for them compiles once for all values: what a key turns off by 0 is off by a value that changes
     nothing, such as an infinite `max_grad_norm`.
@@ -40,15 +41,23 @@ class Hyper(NamedTuple):
     kl_target: Any
     rho: Any
     options: dict[str, Any]
+    corrections: dict[str, Any]
 
     @classmethod
     def of(cls, config: Config) -> Hyper:
         """Those of a configuration, each a float32."""
         algorithm = config.algorithm
-        values = {name: getattr(algorithm, name) for name in cls._fields if name not in ("rho", "options")}
+        values = {
+            name: getattr(algorithm, name) for name in cls._fields if hasattr(algorithm, name) and name != "options"
+        }
         values |= {"max_grad_norm": algorithm.max_grad_norm or math.inf, "rho": config.system.rho}
         options = numbers_of(register.algorithm[algorithm.name], algorithm.options)
-        leaves: Hyper = jax.tree.map(np.float32, cls(**values, options=options))
+        for name in algorithm.masks:
+            options |= numbers_of(register.mask[name], algorithm.options)
+        corrections: dict[str, float] = {}
+        for name in config.system.corrections:
+            corrections |= numbers_of(register.correction[name], config.system.options)
+        leaves: Hyper = jax.tree.map(np.float32, cls(**values, options=options, corrections=corrections))
         return leaves
 
     def rows(self, number: int) -> Hyper:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, replace
@@ -9,7 +10,7 @@ from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Self, get_type_hints
 
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import KINDS, ConfigError, Knob, frozen, shown
@@ -61,6 +62,31 @@ class Optioned:
 
     FIXED: ClassVar[tuple[str, ...]] = ()
     """Attributes beside the options that never change."""
+
+
+class Numbered(Optioned):
+    """Something registered that stands in a compiled program.
+
+    Options that are floats shape no program: in it they are arrays, and another value compiles nothing. All others are
+    constants there. Two are equal if they are of one class and differ in floats alone.
+    """
+
+    def bound(self, values: Mapping[str, Any]) -> Self:
+        """The same with other values of its numbers; of what it does not have nothing is taken."""
+        other = copy.copy(self)
+        vars(other).update({name: values[name] for name in numbers_of(type(self)) if name in values})
+        return other
+
+    def _constants(self) -> tuple[Any, ...]:
+        kind: Any = type(self)
+        numbers = numbers_of(kind)
+        return (kind, *(getattr(self, name) for name in options_of(kind) if name not in numbers))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Numbered) and self._constants() == other._constants()
+
+    def __hash__(self) -> int:
+        return hash(self._constants())
 
 
 def _data(owner: type, name: str, value: Any) -> Any:
@@ -156,10 +182,19 @@ class Place:
     key: str
     kind: Kind
 
-    def name(self, config: Config) -> str:
-        """What the configuration names."""
-        name: str = attrgetter(self.key)(config)
-        return name
+    def names(self, config: Config) -> tuple[str, ...]:
+        """What the configuration names: one, or as many as a list has."""
+        named = attrgetter(self.key)(config)
+        return named if isinstance(named, tuple) else (named,)
+
+    def things(self, config: Config) -> list[Any]:
+        """What stands behind the names; of unknown ones their own check speaks."""
+        return [self.kind[name] for name in self.names(config) if name in list(self.kind)]
+
+    def told(self, config: Config) -> str:
+        """The key and what it names, for a sentence."""
+        named = attrgetter(self.key)(config)
+        return f"{self.key}={named}" if isinstance(named, str) else f"{self.key}=[{','.join(named)}]"
 
     def options(self, config: Config) -> dict[str, Any]:
         """What it sets; nothing where that is no mapping, of which its own check speaks."""
@@ -169,9 +204,11 @@ class Place:
 
 PLACES = (
     Place("algorithm", "algorithm.name", register.algorithm),
+    Place("algorithm", "algorithm.masks", register.mask),
     Place("system", "system.rule", register.rule),
     Place("system", "system.weights", register.weight),
     Place("system", "system.admission", register.admission),
+    Place("system", "system.corrections", register.correction),
     Place("scaling", "scaling.rule", register.scaling),
     Place("delays.learner", "delays.learner.kind", register.delay),
     Place("delays.actor", "delays.actor.kind", register.delay),
@@ -209,21 +246,23 @@ def check_given(config: Config, keys: Iterable[str]) -> None:
     """
     for places, things in _named(config):
         prefix = f"{places[0].section}.options."
-        for key in sorted(key for key in keys if key.startswith(prefix) and len(things) == len(places)):
+        known = len(things) == sum(len(place.names(config)) for place in places)
+        for key in sorted(key for key in keys if key.startswith(prefix) and known):
             option = key.removeprefix(prefix)
-            named = [f"{place.key}={place.name(config)}" for place in places]
+            if any(option in options_of(thing) for thing in things):
+                continue
             registered = [(f"{place.key}={name}", thing) for place in places for name, thing in place.kind.items()]
             owners = [owner for owner, thing in registered if option in options_of(thing)]
-            if owners and not {*owners} & {*named}:
-                raise ConfigError(f"{key} belongs to {' and '.join(owners)}, not to {' and '.join(named)}.")
+            if owners:
+                named = " and ".join(place.told(config) for place in places)
+                raise ConfigError(f"{key} belongs to {' and '.join(owners)}, not to {named}.")
 
 
 def _named(config: Config) -> Iterator[tuple[list[Place], list[Any]]]:
     """For every section, its places and what a configuration names there; of unknown names their own check speaks."""
     for _, group in groupby(PLACES, key=lambda place: place.section):
         places = list(group)
-        named = [place for place in places if place.name(config) in list(place.kind)]
-        yield places, [place.kind[place.name(config)] for place in named]
+        yield places, [thing for place in places for thing in place.things(config)]
 
 
 def _check(option: str, value: Any, things: list[Any], places: list[Place], config: Config) -> None:
@@ -233,7 +272,7 @@ def _check(option: str, value: Any, things: list[Any], places: list[Place], conf
             replace(known[option].knob, key=key).check(_number(known[option], value))
             return
     if not any(option in options_of(other) for place in places for _, other in place.kind.items()):
-        named = " and ".join(f"{place.key}={place.name(config)}" for place in places)
+        named = " and ".join(place.told(config) for place in places)
         meant = did_you_mean(option, [name for thing in things for name in options_of(thing)])
         raise ConfigError(f"{key} is not an option of {named}{meant}")
 
@@ -241,9 +280,9 @@ def _check(option: str, value: Any, things: list[Any], places: list[Place], conf
 def conditions(config: Config) -> Iterator[tuple[bool, str]]:
     """What everything that a configuration names asks of it."""
     for place in PLACES:
-        thing = place.kind[place.name(config)]
-        if isinstance(thing, type) and issubclass(thing, Optioned):
-            yield from thing.conditions(config, place.section)
+        for thing in place.things(config):
+            if isinstance(thing, type) and issubclass(thing, Optioned):
+                yield from thing.conditions(config, place.section)
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -251,7 +290,7 @@ def value_of(config: Config, key: str) -> Any:
     section, found, option = key.partition(".options.")
     if not found:
         return attrgetter(key)(config)
-    things = [place.kind[place.name(config)] for place in PLACES if place.section == section]
+    things = [thing for place in PLACES if place.section == section for thing in place.things(config)]
     given = attrgetter(f"{section}.options")(config)
     return next(completed(thing, given)[option] for thing in things if option in options_of(thing))
 

@@ -72,7 +72,12 @@ class NetworkConfig(Section):
 @dataclass(frozen=True)
 class AlgorithmConfig(Section):
     name: str = knob("ppo", "the loss", kind="algorithm")
-    options: dict[str, Any] = knob({}, "options of the algorithm, those that have one of a name in brackets")
+    masks: tuple[str, ...] = knob(
+        (), "masks of samples by how far the policy has come since, which multiply the policy's loss", kind="mask"
+    )
+    options: dict[str, Any] = knob(
+        {}, "options of the algorithm and its masks, those that have one of a name in brackets"
+    )
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
     minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
@@ -105,7 +110,7 @@ class SystemConfig(Section):
         kind="rule",
     )
     options: dict[str, Any] = knob(
-        {}, "options of the rule, weights and admission, those that have one of a name in brackets"
+        {}, "options of the rule, weights, admission and corrections, those that have one of a name in brackets"
     )
     weights: str = knob("power", "how much a gradient is trusted by its staleness (w of Eq. 4)", kind="weight")
     admission: str = knob("all", "which gradients are kept, and which learners may start", kind="admission")
@@ -115,6 +120,9 @@ class SystemConfig(Section):
         "how weights meet the optimizer: on its direction and step size (factored), on the gradient it is fed "
         "(gradient), or by one optimizer step per gradient (sequential)",
         choices=("factored", "gradient", "sequential"),
+    )
+    corrections: tuple[str, ...] = knob(
+        (), "corrections of gradients by what has happened since, in this order", kind="correction"
     )
     truncation: str = knob(
         "weight",
@@ -203,7 +211,9 @@ class PlatformConfig(Section):
 class DelayConfig(Section):
     kind: str = knob("constant", "distribution of durations", kind="delay")
     seconds: float = knob(
-        1.0, "the constant; the median of lognormal; the minimum of pareto, in seconds", within="[0, inf)"
+        1.0,
+        "the constant; the median of lognormal; the mean of exponential; the minimum of pareto, in seconds",
+        within="[0, inf)",
     )
     options: dict[str, Any] = knob({}, "options of the distribution, those that have one of a name in brackets")
 

@@ -12,11 +12,14 @@ which is Eq. 4 to the letter under plain gradient descent and keeps its meaning 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+
+from stellaris_jax.engine.corrections import Context, Correction, Stack
 
 MODES = ("factored", "gradient", "sequential")
 
@@ -25,13 +28,14 @@ class StalenessWeightedState(NamedTuple):
     """The group so far, and the optimizer.
 
     total: sum of w_i g_i (in mode `sequential` the sum of the group's steps). trust: sum of w_i. rejected: non-finite
-    gradients ever met. inner: state of the optimizer.
+    gradients ever met. inner: state of the optimizer. corrections: states of the corrections.
     """
 
     total: optax.Updates
     trust: jax.Array
     rejected: jax.Array
     inner: optax.OptState
+    corrections: tuple[Any, ...] = ()
 
 
 def _scale(tree: Any, factor: jax.Array) -> Any:
@@ -43,16 +47,28 @@ def rows(vector: jax.Array, like: jax.Array) -> jax.Array:
     return vector.reshape(vector.shape + (1,) * (like.ndim - 1))
 
 
+def _finite(gradients: Any, weights: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+    """Gradients and weights of a stack, both 0 where a gradient is not finite, and how many that has cost."""
+    squares = [jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(gradients)]
+    finite = jnp.isfinite(sum(squares[1:], squares[0]))
+    rejected = jnp.sum((weights > 0) & ~finite, dtype=jnp.int32)
+    gradients = jax.tree.map(lambda g: jnp.where(rows(finite, g), g, 0.0), gradients)
+    return gradients, jnp.where(finite, weights, 0.0), rejected
+
+
 def staleness_weighted(
-    inner: optax.GradientTransformation, mode: str = "factored", axis_name: str | None = None
+    inner: optax.GradientTransformation,
+    mode: str = "factored",
+    axis_name: str | None = None,
+    corrections: Sequence[Correction] = (),
 ) -> optax.GradientTransformationExtraArgs:
     """Aggregate stacks of gradients, weighted by staleness, and pass the result on to `inner`.
 
     `update(gradients, state, params, *, weights, size, step_scale)` takes a stack of L gradients (every leaf has a
     leading axis `[L]`), `weights` `[L]` (0 for an empty place in the stack) and `size`: H if this stack completes a
     group of H gradients, else 0. Between completions the updates are zero.
-    `step_scale` multiplies the step (the learning-rate schedule). A non-finite gradient gets weight 0 and is
-    counted; it still counts in H. A group without a finite gradient makes no step.
+    `step_scale` multiplies the step (the learning-rate schedule). Corrections ask for a `context`, too. A non-finite
+    gradient gets weight 0 and is counted; it still counts in H. A group without a finite gradient makes no step.
 
     >>> aggregator = staleness_weighted(optax.sgd(1.0))
     >>> params = jnp.zeros(1)
@@ -78,6 +94,8 @@ def staleness_weighted(
         them, it ignores), or `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order: the
         structure of the released code).
       axis_name: mesh axis the stack is sharded over; the state stays equal on all its devices.
+      corrections: of the gradients and weights, one after the other, before they are aggregated; gradients are then
+        arrays `[L, P]`.
 
     Returns:
       optax's pair of `init(params)` and the `update` above.
@@ -90,7 +108,8 @@ def staleness_weighted(
 
     def init(params: optax.Params) -> StalenessWeightedState:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return StalenessWeightedState(zeros, jnp.zeros(()), jnp.zeros((), jnp.int32), inner.init(params))
+        states = tuple(correction.init(params) for correction in corrections)
+        return StalenessWeightedState(zeros, jnp.zeros(()), jnp.zeros((), jnp.int32), inner.init(params), states)
 
     def update(
         gradients: optax.Updates,
@@ -100,13 +119,33 @@ def staleness_weighted(
         weights: jax.Array,
         size: jax.Array,
         step_scale: jax.Array | float = 1.0,
+        context: Context | None = None,
         **_: Any,
     ) -> tuple[optax.Updates, StalenessWeightedState]:
-        squares = [jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(gradients)]
-        finite = jnp.isfinite(sum(squares[1:], squares[0]))
-        rejected = jnp.sum((weights > 0) & ~finite, dtype=jnp.int32)
-        gradients = jax.tree.map(lambda g: jnp.where(rows(finite, g), g, 0.0), gradients)
-        weights = jnp.where(finite, weights, 0.0)
+        gradients, weights, rejected = _finite(gradients, weights)
+        if corrections:
+            assert context is not None, "corrections need a context"
+            stack, states = Stack(gradients, weights), []
+            for correction, before in zip(corrections, state.corrections, strict=True):
+                stack, after = correction.update(stack, before, context)
+                states.append(after)
+            gradients, weights, more = _finite(*stack)
+            rejected += more
+            state = state._replace(corrections=tuple(states))
+        updates, state = aggregate(gradients, state, params, weights, size, step_scale, rejected)
+        pairs = zip(corrections, state.corrections, strict=True)
+        moved = [correction.published(own, updates, size > 0) for correction, own in pairs]
+        return updates, state._replace(corrections=tuple(moved))
+
+    def aggregate(
+        gradients: optax.Updates,
+        state: StalenessWeightedState,
+        params: optax.Params,
+        weights: jax.Array,
+        size: jax.Array,
+        step_scale: jax.Array | float,
+        rejected: jax.Array,
+    ) -> tuple[optax.Updates, StalenessWeightedState]:
         if axis_name is not None:
             rejected = jax.lax.psum(rejected, axis_name)
         rejected += state.rejected
@@ -135,7 +174,7 @@ def staleness_weighted(
             return jax.tree.map(jnp.zeros_like, params), total, trust, state.inner
 
         updates, total, trust, inner_state = jax.lax.cond((size > 0) & (trust > 0), complete, hold, None)
-        return updates, StalenessWeightedState(total, trust, rejected, inner_state)
+        return updates, StalenessWeightedState(total, trust, rejected, inner_state, state.corrections)
 
     def _sequential(
         gradients: optax.Updates,
@@ -165,6 +204,6 @@ def staleness_weighted(
         complete = size > 0
         updates = jax.tree.map(lambda t: jnp.where(complete, t, 0.0), total)
         total = jax.tree.map(lambda t: jnp.where(complete, 0.0, t), total)
-        return updates, StalenessWeightedState(total, state.trust, rejected, inner_state)
+        return updates, StalenessWeightedState(total, state.trust, rejected, inner_state, state.corrections)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import Algorithm, TargetNetwork
-from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples
+from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Versions, mean
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.static import Static
@@ -20,20 +20,37 @@ from stellaris_jax.timeline.plan import Invocation, Peers
 class DataLoader(NamedTuple):
     """Fragments and the minibatches they are cut into.
 
-    fragments: samples `[F * M, ...]`, F buffers of M = T x N samples. order: int32 `[F, G, B]`, indices below M, or -1
-    for nothing where fragments have `valid` samples only.
+    fragments: samples `[F * M, ...]`, F buffers of M = T x N samples. order: int32 `[F, G, B]`, indices below M, or
+    -1 for nothing where fragments have `valid` samples only. version: int32 `[F]`, of the policies that acted; `None`
+    unless the algorithm asks for versions.
     """
 
     fragments: Samples
     order: jax.Array
+    version: jax.Array | None = None
 
 
-def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array) -> DataLoader:
-    """Put a fragment, at most `[M, ...]`, and its minibatch order `[G, B]` into a buffer."""
+class Cache(NamedTuple):
+    """What learner functions fetch.
+
+    ring: the versions `[H, P]`. newest: number of the newest of them. loader: the data. kl_coefficient: weight of the
+    KL penalty.
+    """
+
+    ring: jax.Array
+    newest: jax.Array
+    loader: DataLoader
+    kl_coefficient: jax.Array
+
+
+def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array, version: jax.Array) -> DataLoader:
+    """Put a fragment, at most `[M, ...]`, of a version, and its minibatch order `[G, B]` into a buffer."""
     size = loader.fragments.advantage.shape[0] // loader.order.shape[0]
     put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=buffer * size, axis=0)
     fragments = jax.tree.map(put, loader.fragments, samples)
-    return DataLoader(fragments, jax.lax.dynamic_update_index_in_dim(loader.order, order, buffer, 0))
+    order = jax.lax.dynamic_update_index_in_dim(loader.order, order, buffer, 0)
+    known = None if loader.version is None else loader.version.at[buffer].set(version)
+    return DataLoader(fragments, order, known)
 
 
 def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
@@ -63,29 +80,47 @@ def gradient(
     network: ActorCritic,
     static: Static,
     hyper: Hyper,
-    ring: jax.Array,
-    loader: DataLoader,
-    kl_coefficient: jax.Array,
+    cache: Cache,
     invocation: Invocation,
 ) -> tuple[jax.Array, LossMetrics]:
     """One learner invocation: gradient `[P]` and metrics.
 
     Args:
       network, static, hyper: whose loss it is the gradient of.
-      ring: the versions `[H, P]`.
-      loader: the data.
-      kl_coefficient: weight of the KL penalty.
+      cache: what it fetches.
       invocation: scalars (see `stellaris_jax.timeline.plan`).
     """
-    kind = static.algorithm
+    kind, (ring, newest, loader, kl_coefficient) = static.algorithm, cache
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
     if isinstance(kind, TargetNetwork):
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
     peers = None if invocation.peers is None else peer_log_ratio(network, ring, invocation.peers, batch)
-    inputs = LossInputs(batch, network.distribution, hyper, kl_coefficient, static.steps, peers, static.truncation)
+    known = None
+    if loader.version is not None:
+        fetched = newest - versions.behind(ring, newest, invocation.slot)
+        known = Versions(fetched, loader.version[invocation.buffer])
+    inputs = LossInputs(
+        batch,
+        network.distribution,
+        hyper,
+        kl_coefficient,
+        static.steps,
+        peers,
+        static.truncation,
+        static.masks,
+        known,
+    )
     tree = network.unravel(versions.fetch(ring, invocation.slot))
     grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(tree)
     return network.ravel(grads), metrics
+
+
+def drift(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:
+    """Mean KL(pi_fetched || pi) over a gradient's minibatch, a scalar, to the policy of these parameters `[P]`."""
+    batch = minibatch(cache.loader, invocation.buffer, invocation.minibatch)
+    fetched = versions.fetch(cache.ring, invocation.slot)
+    before, after = (network.policy(network.unravel(own), batch.obs) for own in (fetched, params))
+    return mean(network.distribution.kl(before, after), batch.valid)
 
 
 def with_target(network: ActorCritic, target: jax.Array, batch: Samples) -> Samples:

@@ -23,12 +23,13 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import adapt_kl_coefficient
+from stellaris_jax.agent.losses.common import LossMetrics, adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.aggregator import rows, staleness_weighted
-from stellaris_jax.engine.learner import DataLoader
+from stellaris_jax.engine.corrections import Context, kl_needed
+from stellaris_jax.engine.learner import Cache, DataLoader
 from stellaris_jax.engine.mesh import AXIS, compile_for_backend, make_mesh
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.rollout import Fragment, episode_totals, rollout
@@ -64,7 +65,8 @@ class Engine:
 
     def aggregator(self, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
         """The parameter function of one seed."""
-        return staleness_weighted(hyper.optimizer(), self.static.aggregation, self.axis)
+        corrections = [correction.bound(hyper.corrections) for correction in self.static.corrections]
+        return staleness_weighted(hyper.optimizer(), self.static.aggregation, self.axis, corrections)
 
     def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh; `hyper` are arrays `[S]`."""
@@ -101,7 +103,8 @@ class Engine:
             self.static.algorithm.sequences,
             present,
         )
-        loader = learner.store(state.loader, state.round % self.static.buffers, samples, order)
+        version = state.version - versions.behind(state.ring, state.version, behaviour)
+        loader = learner.store(state.loader, state.round % self.static.buffers, samples, order, version)
         return state._replace(loader=loader, normalizers=normalizers), episodes
 
     def _roll(
@@ -173,14 +176,22 @@ class Engine:
     ) -> WaveCarry:
         """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
         ring = versions.publish(carry.ring, carry.version, carry.params)
-        one = partial(learner.gradient, self.network, self.static, hyper, ring, loader, kl_coefficient)
+        cache = Cache(ring, carry.version, loader, kl_coefficient)
+        one = partial(learner.gradient, self.network, self.static, hyper, cache)
         if wave.weights.shape[0] > 1:
             gradients, metrics = jax.vmap(one)(wave.invocations)
         else:
             alone = one(jax.tree.map(lambda x: x[0], wave.invocations))
             gradients, metrics = jax.tree.map(lambda x: x[None], alone)
+        hyper, context = self._corrected(hyper, cache, carry, wave, metrics)
         updates, aggregator = self.aggregator(hyper).update(
-            gradients, carry.aggregator, carry.params, weights=wave.weights, size=wave.size, step_scale=step_scale
+            gradients,
+            carry.aggregator,
+            carry.params,
+            weights=wave.weights,
+            size=wave.size,
+            step_scale=step_scale,
+            context=context,
         )
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
@@ -194,6 +205,28 @@ class Engine:
             aggregator=aggregator,
             sums=carry.sums + (sums if self.axis is None else jax.lax.psum(sums, self.axis)),
         )
+
+    def _corrected(
+        self,
+        hyper: Hyper,
+        cache: Cache,
+        carry: WaveCarry,
+        wave: Wave,
+        metrics: LossMetrics,
+    ) -> tuple[Hyper, Context | None]:
+        """The numbers that corrections leave, and what they see of a wave; `None` where there are none."""
+        corrections = self.static.corrections
+        if not corrections:
+            return hyper, None
+        for correction, state in zip(corrections, carry.aggregator.corrections, strict=True):
+            hyper = correction.bound(hyper.corrections).numbers(hyper, state)
+        kl = None
+        if kl_needed(corrections):
+            kl = jax.vmap(partial(learner.drift, self.network, cache, carry.params))(wave.invocations)
+        slots = wave.invocations.slot
+        fetched = jax.vmap(partial(versions.fetch, cache.ring))(slots)
+        staleness = versions.behind(cache.ring, cache.newest, slots)
+        return hyper, Context(staleness, fetched, carry.params, metrics, kl, self.axis)
 
     def finish(
         self, hyper: Hyper, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import jax
 
-from stellaris_jax.agent.losses import Algorithm, TargetNetwork
+from stellaris_jax.agent.losses import Algorithm, Mask, TargetNetwork
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.plan import Cut, PlanShape
@@ -18,15 +19,16 @@ from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
 class Static:
     """What is the same for everything that one compiled program runs; computed once.
 
-    algorithm: the loss, and the data it asks for. seeds: S that are executed side by side. envs, steps: N and T of a
-    fragment. epochs, minibatches: it is cut into. rounds: R of a chunk. lanes: gradients at once on each of the
-    devices. peers: K, the most other versions that learners in flight hold. versions: H that gradients may be of.
-    buffers: fragments kept. target_interval: versions from one target network to the next; 1 without any. truncation,
-    aggregation: modes. masked: some environments may take no part in a round. hosted: fragments come from actors on the
-    host.
+    algorithm: the loss, and the data it asks for. masks: of samples. seeds: S that are executed side by side. envs,
+    steps: N and T of a fragment. epochs, minibatches: it is cut into. rounds: R of a chunk. lanes: gradients at
+    once on each of the devices. peers: K, the most other versions that learners in flight hold. versions: H that
+    gradients may be of. buffers: fragments kept. target_interval: versions from one target network to the next; 1
+    without any. truncation, aggregation: modes. corrections: of gradients. masked: some environments may take no
+    part in a round. hosted: fragments come from actors on the host.
     """
 
     algorithm: Algorithm
+    masks: tuple[Mask, ...]
     seeds: int
     envs: int
     steps: int
@@ -41,6 +43,7 @@ class Static:
     target_interval: int
     truncation: str
     aggregation: str
+    corrections: tuple[Correction, ...]
     masked: bool
     hosted: bool
 
@@ -51,6 +54,7 @@ class Static:
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
         return cls(
             algorithm=algorithm,
+            masks=tuple(register.mask[name](settings.options) for name in settings.masks),
             seeds=config.num_seeds if together(engine.members) else 1,
             envs=config.env.num_envs,
             steps=settings.rollout_length,
@@ -65,6 +69,7 @@ class Static:
             target_interval=algorithm.target_interval if isinstance(algorithm, TargetNetwork) else 1,
             truncation=system.truncation,
             aggregation=system.aggregation,
+            corrections=tuple(register.correction[name](system.options) for name in system.corrections),
             masked=is_masked(config),
             hosted=hosted,
         )

@@ -25,6 +25,11 @@ def lookup(ring: jax.Array, newest: jax.Array, params: jax.Array, slot: jax.Arra
     return jnp.where(slot == newest % ring.shape[0], params, fetch(ring, slot))
 
 
+def behind(ring: jax.Array, newest: jax.Array, slot: jax.Array) -> jax.Array:
+    """How many versions the one in a slot is behind the newest; of an array of slots, for each."""
+    return (newest - slot) % ring.shape[0]
+
+
 def publish(ring: jax.Array, version: jax.Array, params: jax.Array) -> jax.Array:
     """Write the policy `[P]` of a version into its slot.
 

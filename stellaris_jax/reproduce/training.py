@@ -57,7 +57,7 @@ def _options(config: Config) -> dict[str, Any]:
     """Options that are not at their defaults, by the keys they had when the first results were kept."""
     own = {}
     for place in PLACES:
-        for name, option in options_of(place.kind[place.name(config)]).items():
+        for name, option in ((n, o) for thing in place.things(config) for n, o in options_of(thing).items()):
             if (value := place.options(config)[name]) != option.default:
                 own[first_key(place.section, name)] = value
     return own

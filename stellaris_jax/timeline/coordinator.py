@@ -67,6 +67,12 @@ class Coordinator:
         hooks = ((self.rule.may_start, Rule.may_start), (self.admission.may_start, Admission.may_start))
         self._asked = [(own, getattr(own, "lasting", False)) for own, default in hooks if not _is(own, default)]
         self._keeps_all = not self.drops and _is(self.admission.keeps, Admission.keeps)
+        self._orders = not _is(self.admission.admits, Admission.admits)
+        self.computing: dict[int, Gradient] = {}
+        self.early: list[Gradient] = []
+        # The oldest version that a gradient may be of when the next one is published, that many before it.
+        bounds = [self.admission.patience(), None if self.drops else self.versions - 1]
+        self._patience = min((bound for bound in bounds if bound is not None), default=None)
 
     # What has happened ---------------------------------------------------------------------------------------------
 
@@ -86,10 +92,18 @@ class Coordinator:
         self.iterations[gradient.learner] += 1
         gradient.end = now
         gradient.peers = [version for version in self.held if version != gradient.version]
-        self.queue.append(gradient)
-        self.staleness.append(self.clock - gradient.version)
         self.rule.delivered(gradient)
+        for joining in self._admitted(gradient) if self._orders else (gradient,):
+            self.queue.append(joining)
+            self.staleness.append(self.clock - joining.version)
         return self._aggregate(now)
+
+    def _admitted(self, gradient: Gradient) -> list[Gradient]:
+        """What joins the queue now that this gradient is there, in the order of their minibatches."""
+        self.early = sorted([*self.early, gradient], key=lambda g: (g.fragment, g.minibatch))
+        joining = [early for early in self.early if self.admission.admits(early, self)]
+        self.early = [early for early in self.early if early not in joining]
+        return joining
 
     def on_publish(self, fragments: Iterable[int], now: float) -> Sequence[Action]:
         """A group is aggregated, gradients of these fragments; the next version is there."""
@@ -125,7 +139,10 @@ class Coordinator:
                 self.running[learner] = version = self.clock
                 self.held[version] = self.held.get(version, 0) + 1
                 self.usage.invocations += 1
-                yield Gradient(fragment, minibatch, learner, version)
+                gradient = Gradient(fragment, minibatch, learner, version)
+                if self._orders:
+                    self.computing[learner] = gradient
+                yield gradient
                 if not self.pointers:
                     return
 
@@ -133,6 +150,8 @@ class Coordinator:
         """The learner of a gradient is free again."""
         learner, version = gradient.learner, gradient.version
         del self.running[learner]
+        if self._orders:
+            del self.computing[learner]
         insort(self.free, learner)
         if self.held[version] > 1:
             self.held[version] -= 1
@@ -157,8 +176,8 @@ class Coordinator:
         dropped = () if self._keeps_all else self._drop(oldest)
         if not self.queue:
             return dropped
-        if not self.drops and next(iter(self.held), self.clock) <= oldest:
-            # The next version would overwrite one that a learner in flight still needs.
+        if self._patience is not None and next(iter(self.held), self.clock + 1) <= self.clock - self._patience:
+            # The next version would overwrite one that a learner in flight still needs, or leave it too far behind.
             self.usage.waits += 1
             return dropped
         escaped = False
@@ -167,7 +186,7 @@ class Coordinator:
             if not (crowded or stalled):
                 return dropped
             escaped = self.rule.gated
-        return (*dropped, self._group(self._take(oldest), escaped, oldest, now))
+        return (*dropped, self._group(self._take(), escaped, oldest, now))
 
     def _drop(self, oldest: int) -> Sequence[Drop]:
         """Throw away what admission does not keep, and what the ring does not, unless it is waited for."""
@@ -185,16 +204,17 @@ class Coordinator:
         self._consume(g.fragment for g in lost)
         return (Drop(lost),)
 
-    def _take(self, oldest: int) -> list[Gradient]:
+    def _take(self) -> list[Gradient]:
         """The gradients that the rule takes of the queue, and with them what could not be kept for another version."""
         taken = self.rule.take(len(self.queue))
         if not (isinstance(taken, WHOLE) and taken >= 1):
             name = type(self.rule).__name__
             raise RunError(f"{name}.take must be at least 1 of the queued gradients, not {shown(taken)}.")
         group, left = self.queue[:taken], self.queue[taken:]
-        if left and not self.drops:
-            group += [g for g in left if g.version <= oldest]
-            left = [g for g in left if g.version > oldest]
+        if left and self._patience is not None:
+            edge = self.clock - self._patience
+            group += [g for g in left if g.version <= edge]
+            left = [g for g in left if g.version > edge]
         self.queue = left  # whose staleness is asked for when the next version is there
         return group
 
@@ -235,6 +255,8 @@ class Coordinator:
             "running": [list(item) for item in self.running.items()],
             "pointers": [list(p) for p in self.pointers],
             "queue": [asdict(g) for g in self.queue],
+            "early": [asdict(g) for g in self.early],
+            "computing": [asdict(g) for g in self.computing.values()],
             "remaining": [list(item) for item in self.remaining.items()],
             "rule": self.rule.state(),
             "admission": self.admission.state(),
@@ -250,6 +272,8 @@ class Coordinator:
         self.free, self.refused = [n for n in range(self.learners) if n not in self.running], []
         self.pointers = deque((fragment, minibatch) for fragment, minibatch in state["pointers"])
         self._wait([Gradient(**g) for g in state["queue"]])
+        self.early = [Gradient(**g) for g in state["early"]]
+        self.computing = {g["learner"]: Gradient(**g) for g in state["computing"]}
         self.remaining = Counter({fragment: count for fragment, count in state["remaining"]})
         self.rule.restore(state["rule"])
         self.admission.restore(state["admission"])

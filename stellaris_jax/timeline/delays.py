@@ -107,6 +107,16 @@ class Lognormal(Multiplied):
         return self.seconds * xp.exp(self.sigma * noise)
 
 
+@register.delay("exponential")
+class Exponential(Multiplied):
+    """Without memory, with mean `seconds`: what queueing theory has closed forms for."""
+
+    noise = "exponential"
+
+    def durations(self, noise: Any, xp: ModuleType = np) -> Any:
+        return self.seconds * noise
+
+
 @register.delay("pareto")
 class Pareto(Multiplied):
     """A heavy tail of stragglers, from `seconds` on."""

@@ -12,8 +12,9 @@ class View(Protocol):
     """The system as it is now, to be read only.
 
     learners: how many may be in flight (n). clock: the newest version. queue: gradients that wait, oldest first.
-    pointers: minibatches that wait for a learner. running: versions of the learners in flight, by learner. iterations:
-    gradients that each learner has delivered. aggregating: an aggregation is under way.
+    pointers: minibatches that wait for a learner. running: versions of the learners in flight, by learner; computing:
+    their gradients, for admission policies that have an `admits` of their own. iterations: gradients that each learner
+    has delivered. aggregating: an aggregation is under way.
 
     A rule can be asked without a system, by what it looks at: here about the end of an epoch.
 
@@ -36,6 +37,8 @@ class View(Protocol):
     def pointers(self) -> Sequence[tuple[int, int]]: ...
     @property
     def running(self) -> Mapping[int, int]: ...
+    @property
+    def computing(self) -> Mapping[int, Gradient]: ...
     @property
     def iterations(self) -> Sequence[int]: ...
     @property

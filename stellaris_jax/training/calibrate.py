@@ -36,8 +36,8 @@ def calibrate(config: Config, repeats: int) -> Table:
 
     @jax.jit
     def gradient(invocation: Invocation) -> jax.Array:
-        data = (state.ring, state.loader, state.kl_coefficient)
-        return learner.gradient(trainer.network, trainer.static, hyper, *data, invocation)[0]
+        cache = learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient)
+        return learner.gradient(trainer.network, trainer.static, hyper, cache, invocation)[0]
 
     @jax.jit
     def update(gradients: jax.Array) -> Any:

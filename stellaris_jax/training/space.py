@@ -137,7 +137,8 @@ def _knob(key: str, config: Config, path: Path) -> Knob:
     if found:
         options: dict[str, Option] = {}
         for place in (place for place in PLACES if place.section == section):
-            options |= options_of(place.kind[place.name(config)])
+            for thing in place.things(config):
+                options |= options_of(thing)
         if option in options:
             return replace(options[option].knob, key=key)
         raise ConfigError(f"{path}: {key} is no option of this configuration{did_you_mean(option, options)}")

@@ -5,6 +5,24 @@ from __future__ import annotations
 from stellaris_jax.agent.losses.algorithm import Algorithm, TargetNetwork
 from stellaris_jax.agent.losses.impact import IMPACT
 from stellaris_jax.agent.losses.impala import IMPALA
-from stellaris_jax.agent.losses.ppo import PPO
+from stellaris_jax.agent.losses.masks import Mask
+from stellaris_jax.agent.losses.objectives import A3PO, BAPO, CISPO, SAPO, TIS, TOPR, Decoupled, Importance
+from stellaris_jax.agent.losses.ppo import PPO, PolicyObjective
 
-__all__ = ["IMPACT", "IMPALA", "PPO", "Algorithm", "TargetNetwork"]
+__all__ = [
+    "A3PO",
+    "BAPO",
+    "CISPO",
+    "IMPACT",
+    "IMPALA",
+    "PPO",
+    "SAPO",
+    "TIS",
+    "TOPR",
+    "Algorithm",
+    "Decoupled",
+    "Importance",
+    "Mask",
+    "PolicyObjective",
+    "TargetNetwork",
+]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics
-from stellaris_jax.config.options import Optioned, numbers_of, options_of
+from stellaris_jax.config.options import Numbered
 from stellaris_jax.config.schema import knob
 
 
-class Algorithm(Optioned):
+class Algorithm(Numbered):
     """A loss with options of its own, which `algorithm.options` sets.
 
     Options that are floats shape no program: inside `loss` they are arrays, and another value compiles nothing. All
@@ -28,26 +26,12 @@ class Algorithm(Optioned):
     sequences: ClassVar[bool] = False
     """Minibatches are whole environments' fragments instead of single samples, and have `Samples.steps`."""
 
+    needs_versions: ClassVar[bool] = False
+    """Its loss asks for `LossInputs.versions`."""
+
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
         """The loss of a minibatch, a scalar, and the means of its terms; see `total`."""
         raise NotImplementedError
-
-    def bound(self, values: Mapping[str, Any]) -> Algorithm:
-        """The same algorithm with other values of its options."""
-        other = copy.copy(self)
-        vars(other).update(values)
-        return other
-
-    def _constants(self) -> tuple[Any, ...]:
-        kind: Any = type(self)
-        numbers = numbers_of(kind)
-        return (kind, *(getattr(self, name) for name in options_of(kind) if name not in numbers))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Algorithm) and self._constants() == other._constants()
-
-    def __hash__(self) -> int:
-        return hash(self._constants())
 
 
 class TargetNetwork(Algorithm):

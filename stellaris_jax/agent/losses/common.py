@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import mul
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.losses.masks import Mask, Seen
 from stellaris_jax.agent.networks.distributions import Distribution
 
 
@@ -45,13 +48,21 @@ class Samples(NamedTuple):
     target_policy: jax.Array | None = None
 
 
+class Versions(NamedTuple):
+    """Numbers of the learner's policy and of the behaviour policy, int32 scalars."""
+
+    learner: jax.Array
+    behaviour: jax.Array
+
+
 class LossInputs(NamedTuple):
     """All that a loss is a function of; arrays are of one minibatch `[B]`.
 
     batch: the minibatch. distribution: the action distribution. hyper: clip ranges and coefficients. kl_coefficient:
-    weight of the KL penalty, a scalar. steps: T of a minibatch of sequences. peer_log_ratio, truncation: of Eq. 2, see
-    `truncated_ratio`. parameters: of `distribution`, under the learner's policy, `[B, D]`; value: the learner's critic
-    on the minibatch: `None` until the network has been evaluated at the parameters that are differentiated.
+    weight of the KL penalty, a scalar. steps: T of a minibatch of sequences. peer_log_ratio, truncation: of Eq. 2,
+    see `truncated_ratio`. masks: of samples. versions: of an algorithm that asks for them. parameters: of
+    `distribution`, under the learner's policy, `[B, D]`; value: the learner's critic on the minibatch: `None` until
+    the network has been evaluated at the parameters that are differentiated.
     """
 
     batch: Samples
@@ -61,6 +72,8 @@ class LossInputs(NamedTuple):
     steps: int
     peer_log_ratio: jax.Array | None = None
     truncation: str = "none"
+    masks: tuple[Mask, ...] = ()
+    versions: Versions | None = None
     parameters: Any = None
     value: Any = None
 
@@ -71,7 +84,12 @@ class LossInputs(NamedTuple):
 
 
 class LossMetrics(NamedTuple):
-    """Terms of a loss per sample `[B]`, or their means; `truncated_fraction` is the share of samples where R' < R."""
+    """Terms of a loss per sample `[B]`, or their means; `truncated_fraction` is the share of samples where R' < R.
+
+    What follows tells how far the learner's policy has come from the behaviour policy; `total` fills it in. ratio,
+    ratio_square: R = pi / mu, and R^2. k3: R - 1 - log R, whose mean estimates KL(mu || pi) (Schulman 2020). m2: (log
+    R)^2. tv: |R - 1| / 2, whose mean estimates the total variation.
+    """
 
     policy_loss: jax.Array
     value_loss: jax.Array
@@ -79,10 +97,31 @@ class LossMetrics(NamedTuple):
     kl: jax.Array
     clip_fraction: jax.Array
     truncated_fraction: jax.Array
+    ratio: Any = 0.0
+    ratio_square: Any = 0.0
+    k3: Any = 0.0
+    m2: Any = 0.0
+    tv: Any = 0.0
+
+    @property
+    def ess(self) -> Any:
+        """Effective sample size as a share of all samples, of means: E[R]^2 / E[R^2]; 1 on policy, and of nothing."""
+        nothing = self.ratio_square == 0.0
+        return (self.ratio**2 + nothing) / (self.ratio_square + nothing)
+
+    def with_drift(self, log_ratio: jax.Array) -> LossMetrics:
+        """With what log R `[B]` tells."""
+        log_ratio = jnp.clip(jax.lax.stop_gradient(log_ratio), -LARGEST_SQUARED, LARGEST_SQUARED)
+        ratio = jnp.exp(log_ratio)
+        drift = {"k3": ratio - 1.0 - log_ratio, "m2": jnp.square(log_ratio), "tv": 0.5 * jnp.abs(ratio - 1.0)}
+        return self._replace(ratio=ratio, ratio_square=jnp.square(ratio), **drift)
 
 
 LARGEST_LOG_RATIO = 80.0
 """Where importance ratios end: the exponential of 88.8 is no float32 any more, and 0 times it is not 0."""
+
+LARGEST_SQUARED = 20.0
+"""Where log-ratios end that are only measured: the square of their ratio is summed up."""
 
 
 def importance_ratio(log_ratio: jax.Array) -> jax.Array:
@@ -111,13 +150,28 @@ def total(terms: LossMetrics, inputs: LossInputs) -> tuple[jax.Array, LossMetric
       (loss, means), scalars; the means without gradient.
     """
     hyper = inputs.hyper
-    means = LossMetrics(*(_mean(term, inputs.batch.valid) for term in terms))
+    if inputs.masks:
+        terms = terms._replace(policy_loss=terms.policy_loss * _kept(inputs))
+    terms = terms.with_drift(inputs.log_prob - inputs.batch.log_prob)
+    means = LossMetrics(*(mean(term, inputs.batch.valid) for term in terms))
     loss = means.policy_loss + hyper.value_coefficient * means.value_loss
     loss += inputs.kl_coefficient * means.kl - hyper.entropy_coefficient * means.entropy
     return loss, jax.tree.map(jax.lax.stop_gradient, means)
 
 
-def _mean(x: jax.Array, valid: jax.Array | None) -> jax.Array:
+def _kept(inputs: LossInputs) -> jax.Array:
+    """The product of all masks, `[B]`."""
+    batch = inputs.batch
+    valid = jnp.ones_like(batch.log_prob, bool) if batch.valid is None else batch.valid
+    discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
+    log_prob = jax.lax.stop_gradient(inputs.log_prob)
+    seen = Seen(log_prob, batch.log_prob, batch.advantage, valid, discrete)
+    weights = [mask.bound(inputs.hyper.options).weight(seen) for mask in inputs.masks]
+    return reduce(mul, weights)
+
+
+def mean(x: jax.Array, valid: jax.Array | None) -> jax.Array:
+    """The mean of `[B]` over what is valid."""
     if valid is None:
         return jnp.mean(x)
     return jnp.sum(jnp.where(valid, x, 0.0)) / jnp.maximum(jnp.sum(valid), 1)

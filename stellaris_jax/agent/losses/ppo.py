@@ -1,4 +1,4 @@
-"""The PPO loss (Schulman et al. 2017) with global importance-sampling truncation."""
+"""PPO (Schulman et al. 2017), and what else has its critic, with global importance-sampling truncation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ from stellaris_jax.config.schema import knob
 from stellaris_jax.registry import register
 
 
-@register.algorithm("ppo")
-class PPO(Algorithm):
-    """Proximal policy optimisation (Schulman et al. 2017)."""
+class PolicyObjective(Algorithm):
+    """An algorithm with PPO's advantages, critic and regularisers around a policy objective of its own."""
 
-    clip: float = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
     value_clip: float = knob(0.2, "clip range of the value update; 0 turns it off", within="[0, inf)")
 
+    def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+        """What is to be maximised of each sample, `[B]`; `ratio` is pi / mu as Eq. 2 leaves it."""
+        raise NotImplementedError
+
+    def cut(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+        """Of which samples the objective bounds the ratio pi / mu, bool `[B]`: the clip fraction."""
+        return jnp.zeros_like(ratio, bool)
+
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
-        """Clipped surrogate + value loss - entropy bonus + KL penalty, as means over the minibatch."""
+        """Objective + value loss - entropy bonus + KL penalty, as means over the minibatch."""
         batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
         log_ratio = inputs.log_prob - batch.log_prob
         ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
@@ -38,11 +44,24 @@ class PPO(Algorithm):
 
         own = importance_ratio(log_ratio)
         terms = LossMetrics(
-            policy_loss=-weight * clipped_surrogate(ratio, batch.advantage, self.clip),
+            policy_loss=-weight * self.objective(ratio, inputs),
             value_loss=0.5 * error,
             entropy=inputs.distribution.entropy(inputs.parameters),
             kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=jnp.abs(own - 1.0) > self.clip,
+            clip_fraction=self.cut(own, inputs),
             truncated_fraction=is_truncated(weight * ratio, own),
         )
         return total(terms, inputs)
+
+
+@register.algorithm("ppo")
+class PPO(PolicyObjective):
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    clip: float = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
+
+    def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+        return clipped_surrogate(ratio, inputs.batch.advantage, self.clip)
+
+    def cut(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+        return jnp.abs(ratio - 1.0) > self.clip

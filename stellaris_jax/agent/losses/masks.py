@@ -1,0 +1,104 @@
+"""Masks and weights of samples by how far the learner's policy has come from the behaviour policy.
+
+They multiply the policy's term of any algorithm's loss, carry no gradient, and combine:
+`algorithm.masks=[icepop,m2po]`. What is masked still counts in the mean, so that less is learned, not the same from
+fewer samples. To add one, subclass `Mask` and register it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.config.options import Numbered
+from stellaris_jax.config.schema import knob
+from stellaris_jax.registry import register
+
+
+class Seen(NamedTuple):
+    """What a mask looks at, arrays `[B]` without gradient.
+
+    log_prob: log pi(a|s) of the learner's policy; behaviour: log mu(a|s). advantage: as collected. valid: bool, of
+    which samples there is something to learn. discrete: actions have probabilities instead of densities.
+    """
+
+    log_prob: jax.Array
+    behaviour: jax.Array
+    advantage: jax.Array
+    valid: jax.Array
+    discrete: bool
+
+    @property
+    def log_ratio(self) -> jax.Array:
+        """log R = log(pi / mu)."""
+        return self.log_prob - self.behaviour
+
+
+class Mask(Numbered):
+    """The base of all masks, which keeps everything."""
+
+    def weight(self, seen: Seen) -> jax.Array:
+        """How much each sample counts, `[B]`; 1 for what is on policy."""
+        return jnp.ones_like(seen.log_prob)
+
+
+@register.mask("icepop")
+class IcePop(Mask):
+    """Drops samples whose ratio pi / mu is out of bounds (IcePop, 2025)."""
+
+    ratio_low: float = knob(0.5, "the least importance ratio that is learned from", within="[0, 1]")
+    ratio_high: float = knob(2.0, "the largest importance ratio that is learned from", within="[1, inf)")
+
+    def weight(self, seen: Seen) -> jax.Array:
+        ratio = jnp.exp(seen.log_ratio)
+        return ((ratio >= self.ratio_low) & (ratio <= self.ratio_high)).astype(jnp.float32)
+
+
+@register.mask("dppo")
+class TotalVariation(Mask):
+    """Drops samples that would push a probability further out of a trust region of total variation: A > 0 and
+    pi - mu > delta, or A < 0 and mu - pi > delta (DPPO-TV). Where actions have densities, pi - mu is taken in units of
+    mu, halved, whose mean size over mu is the total variation, too."""
+
+    tv_bound: float = knob(0.2, "the most a probability may differ (delta)", within="(0, 1]")
+
+    def weight(self, seen: Seen) -> jax.Array:
+        if seen.discrete:
+            beyond = jnp.exp(seen.log_prob) - jnp.exp(seen.behaviour)
+        else:
+            beyond = 0.5 * (jnp.exp(seen.log_ratio) - 1.0)
+        return 1.0 - (jnp.sign(seen.advantage) * beyond > self.tv_bound)
+
+
+@register.mask("opsm")
+class OffPolicySequence(Mask):
+    """Drops what turned out badly and has become unlikely since: A < 0 and log(mu / pi) > delta (off-policy sequence
+    masking, DeepSeek-V3.2, where it is a sequence's mean; a sample is an action here)."""
+
+    opsm_bound: float = knob(0.2, "the most log(mu / pi) of an action of negative advantage (delta)", within="(0, inf)")
+
+    def weight(self, seen: Seen) -> jax.Array:
+        return 1.0 - ((seen.advantage < 0.0) & (-seen.log_ratio > self.opsm_bound))
+
+
+@register.mask("m2po")
+class SecondMoment(Mask):
+    """Drops the samples of largest (log R)^2 until its mean over the rest is at most tau (M2PO, Zheng et al. 2025).
+
+    >>> ratios = jnp.log(jnp.array([1.0, 1.1, 0.9, 3.0]))
+    >>> zeros, yes = jnp.zeros(4), jnp.ones(4, bool)
+    >>> SecondMoment().weight(Seen(ratios, zeros, zeros, yes, discrete=True)).tolist()
+    [1.0, 1.0, 1.0, 0.0]
+    """
+
+    second_moment: float = knob(0.04, "the most that the mean of (log R)^2 may be (tau)", within="(0, inf)")
+
+    def weight(self, seen: Seen) -> jax.Array:
+        square = jnp.where(seen.valid, jnp.square(seen.log_ratio), jnp.inf)
+        ascending = jnp.sort(square)
+        means = jnp.cumsum(ascending) / jnp.arange(1, len(ascending) + 1)
+        kept = jnp.sum(means <= self.second_moment)  # the means ascend, too
+        bound = jnp.where(kept > 0, ascending[kept - 1], -1.0)
+        return (square <= bound).astype(jnp.float32)
