@@ -20,14 +20,13 @@ from stellaris_jax.timeline.plan import Invocation, Peers
 class DataLoader(NamedTuple):
     """Fragments and the minibatches they are cut into.
 
-    fragments: samples `[F * M, ...]`, F buffers of M = T x N samples. order: int32 `[F, G, B]`, indices below M, or
-    -1 for nothing where fragments have `valid` samples only. version: int32 `[F]`, of the policies that acted; `None`
-    unless the algorithm asks for versions.
+    fragments: samples `[F * M, ...]`, F buffers of M = T x N samples. order: int32 `[F, G, B]`, indices below M, or -1
+    for nothing where fragments have `valid` samples only. version: int32 `[F]`, of the policies that acted.
     """
 
     fragments: Samples
     order: jax.Array
-    version: jax.Array | None = None
+    version: jax.Array
 
 
 class Cache(NamedTuple):
@@ -49,8 +48,7 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
     put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=buffer * size, axis=0)
     fragments = jax.tree.map(put, loader.fragments, samples)
     order = jax.lax.dynamic_update_index_in_dim(loader.order, order, buffer, 0)
-    known = None if loader.version is None else loader.version.at[buffer].set(version)
-    return DataLoader(fragments, order, known)
+    return DataLoader(fragments, order, loader.version.at[buffer].set(version))
 
 
 def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
@@ -90,15 +88,11 @@ def gradient(
       cache: what it fetches.
       invocation: scalars (see `stellaris_jax.timeline.plan`).
     """
-    kind, (ring, newest, loader, kl_coefficient) = static.algorithm, cache
+    kind, (ring, _, loader, kl_coefficient) = static.algorithm, cache
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
     if isinstance(kind, TargetNetwork):
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
     peers = None if invocation.peers is None else peer_log_ratio(network, ring, invocation.peers, batch)
-    known = None
-    if loader.version is not None:
-        fetched = newest - versions.behind(ring, newest, invocation.slot)
-        known = Versions(fetched, loader.version[invocation.buffer])
     inputs = LossInputs(
         batch,
         network.distribution,
@@ -108,11 +102,17 @@ def gradient(
         peers,
         static.truncation,
         static.masks,
-        known,
+        versions_of(cache, invocation),
     )
     tree = network.unravel(versions.fetch(ring, invocation.slot))
     grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(tree)
     return network.ravel(grads), metrics
+
+
+def versions_of(cache: Cache, invocations: Invocation) -> Versions:
+    """The versions that gradients are of, and that their data were collected by; for each of the invocations."""
+    fetched = cache.newest - versions.behind(cache.ring, cache.newest, invocations.slot)
+    return Versions(fetched, cache.loader.version[invocations.buffer])
 
 
 def drift(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:

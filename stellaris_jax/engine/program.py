@@ -35,7 +35,7 @@ from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.rollout import Fragment, episode_totals, rollout
 from stellaris_jax.engine.state import EngineState, StateLayout
 from stellaris_jax.engine.static import Static
-from stellaris_jax.engine.wave import RoundMetrics, Sums, Wave, WaveCarry
+from stellaris_jax.engine.wave import Moves, RoundMetrics, Sums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
 
@@ -91,7 +91,7 @@ class Engine:
         state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
         present = jnp.arange(width) < envs if self.static.masked else None
         if fragment is None:
-            state, fragment = self._roll(hyper, state, versions.fetch(state.ring, behaviour), width, present)
+            state, fragment = self._roll(hyper, state, behaviour, width, present)
         else:
             state, fragment = self._receive(hyper, state, fragment, present)
         samples, normalizers, episodes = prepare(
@@ -103,17 +103,18 @@ class Engine:
             self.static.algorithm.sequences,
             present,
         )
-        version = state.version - versions.behind(state.ring, state.version, behaviour)
-        loader = learner.store(state.loader, state.round % self.static.buffers, samples, order, version)
+        loader = learner.store(state.loader, state.round % self.static.buffers, samples, order, fragment.version)
         return state._replace(loader=loader, normalizers=normalizers), episodes
 
     def _roll(
-        self, hyper: Hyper, state: EngineState, params: jax.Array, width: int, present: jax.Array | None
+        self, hyper: Hyper, state: EngineState, behaviour: jax.Array, width: int, present: jax.Array | None
     ) -> tuple[EngineState, Fragment]:
         """Step this device's environments, its share of the first `width`, and gather what all devices saw.
 
-        What is not `present` `[width]` stays as it was.
+        They act by the version in ring slot `behaviour`. What is not `present` `[width]` stays as it was.
         """
+        params = versions.fetch(state.ring, behaviour)
+        version = state.version - versions.behind(state.ring, state.version, behaviour)
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
         keys = jax.random.split(actor_key, self.static.envs)
         local = width // self.static.devices
@@ -145,7 +146,7 @@ class Engine:
             actor = jax.tree.map(lambda new, old: jnp.where(rows(present, new), new, old), actor, before)
         if local < whole.totals.shape[0]:
             actor = jax.tree.map(lambda all_, new: jnp.concatenate([new, all_[local:]]), whole, actor)
-        return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers)
+        return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers, version)
 
     def _receive(
         self, hyper: Hyper, state: EngineState, fragment: Fragment, present: jax.Array | None
@@ -196,14 +197,20 @@ class Engine:
 
         norm = jnp.sqrt(jnp.sum(jnp.square(gradients), axis=1))
         used = (wave.weights > 0) & jnp.isfinite(norm)
-        measured = Sums(metrics, norm, jnp.ones_like(norm)).vector()
+        known = learner.versions_of(cache, wave.invocations)
+        lag = (known.learner - known.behaviour).astype(norm.dtype)
+        measured = Sums(metrics, norm, lag, jnp.ones_like(norm)).vector()
         sums = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
+        # The version before this one is in the ring, at first this one itself.
+        before = carry.params - versions.fetch(ring, (carry.version - 1) % ring.shape[0])
+        moves = Moves.of(updates, before, wave.size > 0)
         return WaveCarry(
             params=carry.params + updates,
             version=carry.version + (wave.size > 0),
             ring=ring,
             aggregator=aggregator,
             sums=carry.sums + (sums if self.axis is None else jax.lax.psum(sums, self.axis)),
+            moves=jax.tree.map(jnp.add, carry.moves, moves),
         )
 
     def _corrected(
@@ -238,7 +245,18 @@ class Engine:
         adapted = adapt_kl_coefficient(state.kl_coefficient, means.loss.kl, hyper.kl_target)
         coefficient = jnp.where(gradients > 0, adapted, state.kl_coefficient)
         rejected = state.aggregator.rejected
-        metrics = RoundMetrics(means.loss, means.norm, gradients, rejected, coefficient, episodes)
+        updates = jnp.maximum(carry.moves.updates, 1.0)
+        metrics = RoundMetrics(
+            loss=means.loss,
+            gradient_norm=means.norm,
+            data_lag=means.data_lag,
+            update_norm=carry.moves.norm / updates,
+            update_cosine=carry.moves.cosine / updates,
+            gradients=gradients,
+            rejected=rejected,
+            kl_coefficient=coefficient,
+            episodes=episodes,
+        )
         return state._replace(kl_coefficient=coefficient, round=state.round + 1), metrics
 
     # A chunk -------------------------------------------------------------------------------------------------------

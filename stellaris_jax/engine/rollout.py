@@ -71,11 +71,13 @@ class Normalizers(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """What actors hand over: a trajectory, and what they acted on: parameters `[P]` and the normalisers."""
+    """What actors hand over: a trajectory, and what they acted on: parameters `[P]`, the normalisers, and the number of
+    the version, an int32."""
 
     trajectory: Trajectory
     params: jax.Array
     normalizers: Normalizers
+    version: Any = 0
 
 
 def init_normalizers(observation_space: Box) -> Normalizers:

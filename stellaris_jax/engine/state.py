@@ -110,14 +110,13 @@ class StateLayout:
             steps=Steps(zeros, zeros, never, never) if static.algorithm.sequences else None,
         )
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
-        known = jnp.zeros(self.shape.buffers, jnp.int32) if static.algorithm.needs_versions else None
         return EngineState(
             params=params,
             version=jnp.int32(0),
             ring=versions.init(params, self.shape.ring),
             aggregator=self.aggregator(hyper).init(params),
             actor=actor,
-            loader=DataLoader(fragments, order, known),
+            loader=DataLoader(fragments, order, jnp.zeros(self.shape.buffers, jnp.int32)),
             normalizers=init_normalizers(observation),
             kl_coefficient=jnp.asarray(hyper.kl_coefficient),
             key=run_key,

@@ -92,6 +92,7 @@ class Coordinator:
         self.iterations[gradient.learner] += 1
         gradient.end = now
         gradient.peers = [version for version in self.held if version != gradient.version]
+        gradient.in_flight = self.clock - gradient.version
         self.rule.delivered(gradient)
         for joining in self._admitted(gradient) if self._orders else (gradient,):
             self.queue.append(joining)

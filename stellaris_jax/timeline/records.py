@@ -11,7 +11,8 @@ class Gradient:
     """One minibatch gradient, from its invocation to its aggregation.
 
     `version` is the policy it is computed on, from second `start` to `end`; `peers` the other versions that learners in
-    flight held when it was delivered, oldest first; `staleness` = clock at aggregation - version.
+    flight held when it was delivered, oldest first; `in_flight` = clock at delivery - version, and `staleness` = clock
+    at aggregation - version: the rest of it was spent in the queue.
     """
 
     fragment: int
@@ -22,6 +23,7 @@ class Gradient:
     end: float = 0.0
     peers: list[int] = field(default_factory=list)
     staleness: int = 0
+    in_flight: int = 0
 
 
 @dataclass(slots=True)

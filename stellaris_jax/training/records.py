@@ -90,8 +90,14 @@ class Accounts:
         `factor` is the learning rate schedule's, `computed` the gradients computed so far, empty places included.
         """
         staleness = [record.staleness() for record in row]
-        flat = [s for values in staleness for s in values]
         groups = [group for record in row for group in record.groups]
+        waits = [
+            (g.in_flight, g.staleness - g.in_flight, group.second - g.start)
+            for group in groups
+            for g in group.gradients
+        ]
+        in_flight, queued, seconds = zip(*waits, strict=True) if waits else ((), (), ())
+        flat = [s for values in staleness for s in values]
         thresholds = [record.groups[-1].threshold for record in row if record.groups]
         gates = [threshold for threshold in thresholds if threshold is not None]
         usages = [record.usage for record in row]
@@ -103,7 +109,12 @@ class Accounts:
             "updates": mean([usage.updates for usage in usages]),
             "staleness_mean": mean(flat),
             "staleness_max": max(flat, default=0),
+            "staleness_in_flight": mean(in_flight),
+            "staleness_queued": mean(queued),
+            "staleness_seconds": mean(seconds),
             "staleness_counts": np.bincount(flat).tolist() if flat else [],
+            "in_flight_counts": np.bincount(in_flight).tolist() if in_flight else [],
+            "queued_counts": np.bincount(queued).tolist() if queued else [],
             "gate": mean(gates) if gates else None,
             **self.gate(usages),
             "group_size": mean([len(group.gradients) for group in groups]),
@@ -126,9 +137,17 @@ class Accounts:
         with np.errstate(invalid="ignore", divide="ignore"):
             returns = metrics.episodes.total_return / metrics.episodes.ended
             lengths = metrics.episodes.total_length / metrics.episodes.ended
+        losses = metrics.loss._asdict()
+        square = losses.pop("ratio_square")
+        del losses["ratio"]  # whose mean is about 1
         over_seeds = {
-            **metrics.loss._asdict(),
+            **losses,
+            "ess": metrics.loss.ess,
+            "chi2": square - 1.0,
             "grad_norm": metrics.gradient_norm,
+            "update_norm": metrics.update_norm,
+            "update_cosine": metrics.update_cosine,
+            "data_lag": metrics.data_lag,
             "kl_coefficient": metrics.kl_coefficient,
         }
         learned = metrics.gradients > 0  # a seed that is finished has no losses

@@ -26,9 +26,6 @@ class Algorithm(Numbered):
     sequences: ClassVar[bool] = False
     """Minibatches are whole environments' fragments instead of single samples, and have `Samples.steps`."""
 
-    needs_versions: ClassVar[bool] = False
-    """Its loss asks for `LossInputs.versions`."""
-
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
         """The loss of a minibatch, a scalar, and the means of its terms; see `total`."""
         raise NotImplementedError

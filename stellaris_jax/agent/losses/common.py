@@ -60,7 +60,7 @@ class LossInputs(NamedTuple):
 
     batch: the minibatch. distribution: the action distribution. hyper: clip ranges and coefficients. kl_coefficient:
     weight of the KL penalty, a scalar. steps: T of a minibatch of sequences. peer_log_ratio, truncation: of Eq. 2,
-    see `truncated_ratio`. masks: of samples. versions: of an algorithm that asks for them. parameters: of
+    see `truncated_ratio`. masks: of samples. versions: of the policies. parameters: of
     `distribution`, under the learner's policy, `[B, D]`; value: the learner's critic on the minibatch: `None` until
     the network has been evaluated at the parameters that are differentiated.
     """

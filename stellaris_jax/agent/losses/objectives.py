@@ -6,7 +6,7 @@ gradient. To add one, subclass `PolicyObjective` and register it as an algorithm
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -177,7 +177,6 @@ class A3PO(Proximal):
     with v the versions. v_prox is that of `decoupled`, and never older than mu. On data of its own version a is 0.
     """
 
-    needs_versions: ClassVar[bool] = True
     proximal_interval: int = knob(16, "versions from one proximal policy to the next", within="[1, inf)")
 
     def proximal_log_ratio(self, inputs: LossInputs) -> jax.Array:

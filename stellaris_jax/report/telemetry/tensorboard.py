@@ -15,11 +15,23 @@ from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.logger import Logger
 
 FLUSH_SECONDS = 30.0
-_NOT_PLOTTED = {"kind", "round", "env_steps", "staleness_counts", "per_seed"}
+_NOT_PLOTTED = {"kind", "round", "env_steps", "staleness_counts", "in_flight_counts", "queued_counts", "per_seed"}
 _NAMES = {
     "train_return": "train/return",
     "staleness_mean": "staleness/mean",
     "staleness_max": "staleness/max",
+    "staleness_in_flight": "staleness/in_flight",
+    "staleness_queued": "staleness/queued",
+    "staleness_seconds": "staleness/seconds",
+    "data_lag": "staleness/data_lag",
+    "actor_staleness": "staleness/actors",
+    "ess": "drift/ess",
+    "chi2": "drift/chi2",
+    "k3": "drift/k3",
+    "m2": "drift/m2",
+    "tv": "drift/tv",
+    "update_norm": "drift/update_norm",
+    "update_cosine": "drift/update_cosine",
     "gate": "staleness/gate",
     "gate_escapes": "staleness/gate_escapes",
     "gate_groups": "staleness/gate_groups",

@@ -118,7 +118,7 @@ class Actors:
         columns = [np.zeros((seeds, *column.shape), column.dtype) for column in part.columns]
         trajectory = _trajectory(columns, np.zeros((seeds, *part.obs.shape[1:]), part.obs.dtype))
         params, normalizers = jax.tree.map(lambda x: np.zeros((seeds, *x.shape), x.dtype), self.shapes)
-        return Fragment(trajectory, params, normalizers)
+        return Fragment(trajectory, params, normalizers, np.zeros(seeds, np.int32))
 
     @property
     def opened(self) -> bool:
@@ -214,7 +214,9 @@ class Actors:
         ]
         self._round += 1
         trajectory = jax.tree.map(lambda *x: np.stack(x), *rows)
-        return Received(Fragment(trajectory, behaviour.params, behaviour.normalizers), behaviour.versions)
+        versions = np.array(behaviour.versions, np.int32)
+        fragment = Fragment(trajectory, behaviour.params, behaviour.normalizers, versions)
+        return Received(fragment, behaviour.versions)
 
     def _roll(self, groups: list[_Group], key: Any, params: Any, normalizers: Normalizers) -> Trajectory:
         """One seed's fragment: in turn, every group is given its actions while the others step."""
