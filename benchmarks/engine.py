@@ -1,58 +1,77 @@
-"""What asynchrony costs: time per gradient of asynchronous learners beside synchronous ones."""
+"""What asynchrony costs, and what its corrections do: time per gradient beside that of something simpler."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from stellaris_jax.agent.losses import PolicyObjective
+from stellaris_jax.registry import register
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
 
-SYSTEMS: dict[str, list[str]] = {
-    "allreduce": ["system=allreduce"],
-    "stellaris, no truncation": ["system=stellaris", "system.truncation=none"],
-    "stellaris": ["system=stellaris"],
-}
+Jobs = dict[str, list[str]]
+"""Overrides by what they are called; the first one is what the others are compared with."""
 
 
-def engine_cost(rounds: int, repeats: int, overrides: list[str]) -> dict[str, Any]:
-    """Time per gradient of stellaris against allreduce, chunks of all systems in turn within one process.
+def systems(overrides: list[str]) -> Jobs:
+    """Stellaris beside synchronous learners."""
+    # all-reduce has no gate whose options could be set
+    general = [line for line in overrides if not line.startswith("system.options.")]
+    return {
+        "allreduce": [*general, "system=allreduce"],
+        "stellaris, no truncation": [*overrides, "system=stellaris", "system.truncation=none"],
+        "stellaris": [*overrides, "system=stellaris"],
+    }
 
-    Both compute the same number of gradients from the same amount of data; time includes collecting it and planning.
+
+def methods(overrides: list[str]) -> Jobs:
+    """Every correction, mask and policy objective beside pure asynchrony under PPO."""
+    plain = [*overrides, "system=async"]
+    corrections = {name: [*plain, f"system.corrections=[{name}]"] for name in register.correction}
+    masks = {name: [*plain, f"algorithm.masks=[{name}]"] for name in register.mask}
+    kinds = [name for name, kind in register.algorithm.items() if issubclass(kind, PolicyObjective) and name != "ppo"]
+    return {"async": plain, **corrections, **masks, **{name: [*plain, f"algorithm={name}"] for name in kinds}}
+
+
+def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], None]) -> dict[str, Any]:
+    """Time per gradient of each job against the first, chunks of all in turn within one process.
+
+    All compute the same number of gradients from the same amount of data; time includes collecting it and planning.
     Programs compiled after the first chunk are counted.
     """
     common = ["total_steps=1e12", "evaluation.points=0", f"engine.chunk_rounds={rounds}"]
-    # all-reduce has no gate whose options could be set
-    general = [line for line in overrides if not line.startswith("system.options.")]
-    own = {name: general if name == "allreduce" else overrides for name in SYSTEMS}
-    trainers = {name: Trainer(load_config([*common, *own[name], *SYSTEMS[name]])) for name in SYSTEMS}
+    trainers: dict[str, Trainer] = {}
+    for name, overrides in jobs.items():
+        trainers[name] = Trainer(load_config([*common, *overrides]))
+        trainers[name].compile()
+        trainers[name].step()
+        note(f"{name}: compiled")
     compiled: list[str] = []
-    for trainer in trainers.values():
-        trainer.compile()
-        trainer.step()
 
     def listen(event: str, duration_secs: float, **_: str | int) -> None:
         if "backend_compile" in event:
             compiled.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    times: dict[str, list[float]] = {name: [] for name in SYSTEMS}
+    times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats):
         for name, trainer in trainers.items():
             begin = time.perf_counter()
             trainer.step()
             times[name].append(time.perf_counter() - begin)
-    gradients = rounds * trainers["allreduce"].shape.gradients
-    base = times["allreduce"]
+    (first, base), *_ = times.items()
+    gradients = rounds * trainers[first].shape.gradients
     return {
-        "env": trainers["allreduce"].config.env.name,
+        "env": trainers[first].config.env.name,
         "gradients_per_chunk": gradients,
         "chunks": repeats,
         "microseconds_per_gradient": {n: statistics.median(t) / gradients * 1e6 for n, t in times.items()},
-        "ratio_to_allreduce": {
+        f"ratio_to_{first}": {
             n: statistics.median(a / b for a, b in zip(t, base, strict=True)) for n, t in times.items()
         },
         "occupancy": {n: t.summary(None)["occupancy"] for n, t in trainers.items()},

@@ -4,6 +4,7 @@ peers       beside rejax, brax's PPO, sbx and CleanRL, in turn: steps/s at the s
             one's own settings, and a sweep (benchmarks/peers/install.sh makes their environments)
 members     training steps/s of several seeds: each by itself on the cores there are, beside all under vmap
 engine      time per gradient of asynchronous learners as a ratio to synchronous ones
+methods     time per gradient under every correction, mask and policy objective as a ratio to that under none
 envs        env steps/s of every adapter: beside its suite alone, with a policy, in training
 plan        gradients planned per second of one core, by system, learners and members; a second checkout beside it
             with `--beside`
@@ -72,9 +73,11 @@ def _main(argv: Sequence[str] | None) -> None:
     seeds.add_argument("--repeats", type=count, default=9, help="chunks of each way (default 9)")
     seeds.add_argument("overrides", nargs="*", help="the job, e.g. env=brax/hopper")
     engine = commands.add_parser("engine", help="the cost of asynchrony per gradient")
-    engine.add_argument("--rounds", type=count, default=16, help="rounds per chunk (default 16)")
-    engine.add_argument("--repeats", type=count, default=15, help="chunks of each system (default 15)")
-    engine.add_argument("overrides", nargs="*", help="config overrides, e.g. engine.lanes=8")
+    methods = commands.add_parser("methods", help="the cost of corrections, masks and objectives per gradient")
+    for command in (engine, methods):
+        command.add_argument("--rounds", type=count, default=16, help="rounds per chunk (default 16)")
+        command.add_argument("--repeats", type=count, default=15, help="chunks of each (default 15)")
+        command.add_argument("overrides", nargs="*", help="config overrides, e.g. engine.lanes=8")
     one = commands.add_parser("measure", help="one run of one job, as a JSON line (used by peers)")
     one.add_argument("job", choices=own.JOBS)
     one.add_argument("--seed", type=program.seed, default=0)
@@ -101,7 +104,7 @@ def _main(argv: Sequence[str] | None) -> None:
     grow.add_argument("--most", type=count, help="leave out larger sizes than this one")
     grow.add_argument("--repeats", type=count, default=5, help="chunks of each size (default 5)")
     grow.add_argument("--out", type=Path, help="directory for a plot of every axis, <axis>.png")
-    for command in (peers, seeds, engine, envs, plan, start, bound, grow):
+    for command in (peers, seeds, engine, methods, envs, plan, start, bound, grow):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     delays = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     delays.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
@@ -151,7 +154,8 @@ def _main(argv: Sequence[str] | None) -> None:
         result = startup.startup(checkouts, arguments.repeats, arguments.overrides, console.print)
         console.print_json(json.dumps(result))
     else:
-        result = engines.engine_cost(arguments.rounds, arguments.repeats, arguments.overrides)
+        jobs = {"engine": engines.systems, "methods": engines.methods}[arguments.command](arguments.overrides)
+        result = engines.gradient_cost(jobs, arguments.rounds, arguments.repeats, console.print)
         console.print_json(json.dumps(result))
     if arguments.json:
         document = {"benchmark": arguments.command, **context(), "result": result}

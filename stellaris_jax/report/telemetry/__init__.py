@@ -6,12 +6,13 @@ Records are plain dicts; every scalar is a mean over seeds, `per_seed` holds the
 
 Words, everywhere the same. `data_lag`: versions between the policy that acted and the one that learns. `staleness_*`:
 versions between a gradient's fetch and its aggregation, `staleness_in_flight` of them until it was delivered and
-`staleness_queued` after that; `staleness_seconds`, the simulated seconds in between; `*_counts`, histograms of versions.
+`staleness_queued` after that; `staleness_seconds`, the simulated seconds in between; `*_counts`, histograms of
+versions.
 
-How far the learner's policy pi has come from the behaviour policy mu, R = pi / mu, over the minibatches of a round: `ess`
-= E[R]^2 / E[R^2], the effective sample size as a share; `chi2` = E[R^2] - 1; `k3` = E[R - 1 - log R], `kl` where that is
-known in closed form; `m2` = E[(log R)^2]; `tv` = E|R - 1| / 2. How the policy moves: `update_norm`, the length of an
-update, and `update_cosine`, of the angle between it and the one before.
+How far the learner's policy pi has come from the behaviour policy mu, R = pi / mu, over the minibatches of a round:
+`ess` = E[R]^2 / E[R^2], the effective sample size as a share; `chi2` = E[R^2] - 1; `k3` = E[R - 1 - log R], `kl`
+where that is known in closed form; `m2` = E[(log R)^2]; `tv` = E|R - 1| / 2. How the policy moves: `update_norm`, the
+length of an update, and `update_cosine`, of the angle between it and the one before.
 """
 
 from __future__ import annotations
