@@ -29,7 +29,8 @@ def another(value: float) -> float:
 
 def keys() -> list[str]:
     """Those of `Hyper`, and the options of all algorithms that are numbers."""
-    own = ["system.rho" if name == "rho" else f"algorithm.{name}" for name in Hyper._fields if name != "options"]
+    names = [name for name in Hyper._fields if name not in ("options", "corrections")]
+    own = ["system.rho" if name == "rho" else f"algorithm.{name}" for name in names]
     return own + [f"algorithm.options.{name}" for name in OWNERS]
 
 
@@ -59,6 +60,19 @@ def test_other_numbers_are_the_same_program(algorithm: str) -> None:
     off |= {"algorithm.options.value_clip": 0.0} if algorithm == "ppo" else {}
     assert lowered(config.replace({**off, "algorithm.anneal": True, "seed": 7})) == first
     assert lowered(config.replace({"algorithm.epochs": 2})) != first
+
+
+def test_numbers_of_masks_and_corrections_are_the_same_program() -> None:
+    masks, corrections = list(register.mask), list(register.correction)
+    config = small(f"algorithm.masks=[{','.join(masks)}]", f"system.corrections=[{','.join(corrections)}]")
+    values = {
+        f"{section}.options.{name}": another(value)
+        for section, kind, names in (("algorithm", register.mask, masks), ("system", register.correction, corrections))
+        for one in names
+        for name, value in numbers_of(kind[one]).items()
+    }
+    assert len(values) == 13
+    assert lowered(config.replace(values)) == lowered(config)
 
 
 def params(config: Config) -> Any:

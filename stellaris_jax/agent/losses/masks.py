@@ -97,8 +97,7 @@ class SecondMoment(Mask):
 
     def weight(self, seen: Seen) -> jax.Array:
         square = jnp.where(seen.valid, jnp.square(seen.log_ratio), jnp.inf)
-        ascending = jnp.sort(square)
-        means = jnp.cumsum(ascending) / jnp.arange(1, len(ascending) + 1)
+        order = jnp.argsort(square)
+        means = jnp.cumsum(square[order]) / jnp.arange(1, len(order) + 1)
         kept = jnp.sum(means <= self.second_moment)  # the means ascend, too
-        bound = jnp.where(kept > 0, ascending[kept - 1], -1.0)
-        return (square <= bound).astype(jnp.float32)
+        return (jnp.argsort(order) < kept).astype(jnp.float32)

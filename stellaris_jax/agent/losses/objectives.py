@@ -87,16 +87,17 @@ class TOPR(PolicyObjective):
 @register.algorithm("bapo")
 class BAPO(PolicyObjective):
     """PPO's surrogate with bounds that are moved, on every minibatch, until actions of positive advantage make up their
-    share of the objective (BAPO, Xi et al. 2025): first the upper one, step by step to its limit, then the lower one.
+    share of the objective (BAPO, Xi et al. 2025): first the upper one, step by step to its limit, then the lower one
+    (the released code takes them the other way round).
     """
 
     share: float = knob(0.5, "least share of positive advantages in the sum of |objective|", within="[0, 1)")
     low_from: float = knob(0.6, "lower bound on the ratio, at first", within="(0, 1]")
     low_to: float = knob(0.9, "lower bound on the ratio, at last", within="(0, 1]")
     high_from: float = knob(1.2, "upper bound on the ratio, at first", within="[1, inf)")
-    high_to: float = knob(3.0, "upper bound on the ratio, at last", within="[1, inf)")
-    low_step: float = knob(0.02, "how far the lower bound moves at a time", within="(0, 1]")
-    high_step: float = knob(0.05, "how far the upper bound moves at a time", within="(0, 10]")
+    high_to: float = knob(3.0, "upper bound on the ratio, at last", within="[1, 100]")
+    low_step: float = knob(0.02, "how far the lower bound moves at a time", within="[0.001, 1]")
+    high_step: float = knob(0.05, "how far the upper bound moves at a time", within="[0.001, 10]")
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         low, high = self.bounds(stop_gradient(ratio), inputs)
