@@ -20,7 +20,12 @@ from pathlib import Path
 from stellaris_jax.cli import program
 from stellaris_jax.config.schema import ConfigError
 
-MODULES = {"stellaris": "stellaris.figures", "nitro": "nitro.study", "minionsrl": "minionsrl.study"}
+MODULES = {
+    "stellaris": "stellaris.figures",
+    "nitro": "nitro.study",
+    "minionsrl": "minionsrl.study",
+    "map": "map.figures",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,0 +1,1 @@
+"""The map of staleness: which method learns what, by learners, learning rate and delays."""

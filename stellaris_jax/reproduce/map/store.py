@@ -1,0 +1,174 @@
+"""What cells have come to, one file per task that is kept with the results, and the training of those it lacks."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.reproduce.map.cells import Cell
+from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.population import Population
+from stellaris_jax.training.records import Record
+
+POINTS = 20
+"""Points of a stored curve."""
+TOGETHER = 16
+"""Cells that are trained at once."""
+
+
+class Outcome(NamedTuple):
+    """One seed of a cell. returns: of training episodes over the run, means of `POINTS` equal parts of it. seconds,
+    cost_usd: simulated. staleness: mean of all gradients. config: digest of the configuration."""
+
+    cell: Cell
+    seed: int
+    returns: tuple[float, ...]
+    seconds: float
+    cost_usd: float
+    staleness: float
+    config: str
+
+    @property
+    def final(self) -> float:
+        """The mean return of the last tenth."""
+        return float(np.mean(self.returns[-max(1, POINTS // 10) :]))
+
+    @property
+    def auc(self) -> float:
+        """The mean return over the whole run: the area under the curve over its width."""
+        return float(np.mean(self.returns))
+
+    @property
+    def peak(self) -> float:
+        """The largest part's mean return."""
+        return max(self.returns)
+
+
+Key = tuple[Cell, int]
+
+
+def outcomes(cells: Iterable[Cell], seeds: range, results: Path) -> dict[Cell, list[Outcome]]:
+    """The outcomes of cells, a list of one per seed; what the files below `results` lack is trained now.
+
+    Cells are entered as they are done, so that a call that was stopped goes on when it is repeated.
+
+    Raises:
+      ConfigError: a file has a cell with other settings than it has now.
+    """
+    cells = list(dict.fromkeys(cells))
+    for task in dict.fromkeys(cell.task for cell in cells):
+        path = results / f"{task}.csv.gz"
+        known = read(path)
+        own = [cell for cell in cells if cell.task == task]
+        _check(own, seeds, known, path)
+        missing = [cell for cell in own if any((cell, seed) not in known for seed in seeds)]
+        for begin in range(0, len(missing), TOGETHER):
+            batch = missing[begin : begin + TOGETHER]
+            print(f"{task}: cells {begin + 1} to {begin + len(batch)} of {len(missing)}", flush=True)
+            known |= {(one.cell, one.seed): one for one in trained(batch, seeds)}
+            write(known.values(), path)
+    found = {
+        key: one for task in {cell.task for cell in cells} for key, one in read(results / f"{task}.csv.gz").items()
+    }
+    return {cell: [found[cell, seed] for seed in seeds] for cell in cells}
+
+
+def _check(cells: Iterable[Cell], seeds: range, known: dict[Key, Outcome], path: Path) -> None:
+    for cell in cells:
+        for seed in seeds:
+            if (cell, seed) in known and known[cell, seed].config != digest(cell):
+                raise ConfigError(f"{path} has {cell.variant.name} with other settings: remove it to train it anew.")
+
+
+@cache
+def digest(cell: Cell) -> str:
+    """Of a cell's configuration."""
+    return cell.variant.digest
+
+
+def trained(cells: Sequence[Cell], seeds: range) -> list[Outcome]:
+    """Train cells beside each other, with all seeds."""
+    many = [f"seed={seeds[0]}", f"num_seeds={len(seeds)}"]
+    population = Population([load_config([*cell.variant.overrides, *many]) for cell in cells])
+    try:
+        records = population.run()
+    finally:
+        population.close()
+    return [one for cell, rows in zip(cells, records, strict=True) for one in _outcomes(cell, seeds, rows)]
+
+
+def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outcome]:
+    last = records[-1]["per_seed"]
+    gradients = [np.sum(record["staleness_counts"]) for record in records]
+    staleness = float(np.average([record["staleness_mean"] for record in records], weights=gradients))
+    return [
+        Outcome(
+            cell,
+            seed,
+            parts([record["per_seed"]["train_return"][i] for record in records]),
+            last["simulated_seconds"][i],
+            last["cost_usd"][i],
+            staleness,
+            digest(cell),
+        )
+        for i, seed in enumerate(seeds)
+    ]
+
+
+def parts(returns: Sequence[float | None], number: int = POINTS) -> tuple[float, ...]:
+    """A curve as means of equal parts; a round in which no episode ended has the return of the one before.
+
+    >>> parts([None, 1.0, None, 3.0], 2)
+    (1.0, 2.0)
+    """
+    filled: list[float] = []
+    for value in returns:
+        known = value is not None and math.isfinite(value)
+        filled.append(float(value) if known else filled[-1] if filled else math.nan)  # type: ignore[arg-type]
+    first = next((value for value in filled if not math.isnan(value)), math.nan)
+    filled = [first if math.isnan(value) else value for value in filled]
+    return tuple(float(np.mean(part)) for part in np.array_split(filled, number))
+
+
+def read(path: Path) -> dict[Key, Outcome]:
+    """The outcomes in a file; none where there is no file."""
+    if not path.is_file():
+        return {}
+    with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
+        rows = [_outcome(row) for row in csv.DictReader(file)]
+    return {(one.cell, one.seed): one for one in rows}
+
+
+def _outcome(row: dict[str, str]) -> Outcome:
+    cell = Cell(row["task"], row["method"], int(row["learners"]), row["rate"], row["delays"])
+    returns = tuple(map(float, row["returns"].split()))
+    seconds, cost, staleness = (float(row[name]) for name in ("seconds", "cost_usd", "staleness"))
+    return Outcome(cell, int(row["seed"]), returns, seconds, cost, staleness, row["config"])
+
+
+def write(rows: Iterable[Outcome], path: Path) -> None:
+    """Replace the file in one step; the same outcomes make the same bytes."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*Cell._fields, *Outcome._fields[1:]])
+    for one in sorted(rows, key=lambda one: (one.cell, one.seed)):
+        curve = " ".join(_short(value) for value in one.returns)
+        figures: list[Any] = [_short(value) for value in (one.seconds, one.cost_usd, one.staleness)]
+        writer.writerow([*one.cell, one.seed, curve, *figures, one.config])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+    temporary.replace(path)
+
+
+def _short(value: float) -> str:
+    return f"{value:.5g}"
