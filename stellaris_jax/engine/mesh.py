@@ -31,7 +31,7 @@ def use_devices(devices: int) -> None:
     try:
         found, platform = jax.device_count(), jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # the latter without a word, for cuda without its plugin
-        wanted = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms
+        wanted = os.environ.get("JAX_PLATFORMS") or jax.config.values["jax_platforms"]
         raise ConfigError(
             f"JAX_PLATFORMS={wanted} asks for a platform that JAX cannot start here; leave it unset, or say cpu."
         ) from error
@@ -60,7 +60,7 @@ def make_mesh(devices: int) -> Mesh:
     return jax.make_mesh((devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
 
 
-CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+CPU_OPTIONS: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """XLA's library fusions beyond single products slow the many small operations of physics by a sixth."""
 
 
