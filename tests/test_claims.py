@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+from drawn import legend, saved_figures
 from host_env import Clockwork
 from studies import made_up
 
@@ -16,7 +17,8 @@ from stellaris_jax import Trainer, load_config
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.envs.registry import register
 from stellaris_jax.report.statistics import welch
-from stellaris_jax.reproduce.claims import HOLDS, OPEN, corrected, more
+from stellaris_jax.reproduce.claims import HOLDS, OPEN, corrected, fact, less, more, read_claims, write_claims
+from stellaris_jax.reproduce.glance import WIDEST, glance
 from stellaris_jax.reproduce.history import History, alike
 from stellaris_jax.reproduce.stellaris.study import RATES, tuned
 from stellaris_jax.reproduce.store import Learned
@@ -40,6 +42,40 @@ def test_a_claim_that_is_alone_survives_if_it_holds() -> None:
     assert alone.p == alone.p_holm == 0.05
     (*_, among) = corrected([more("", "", b, b), claim])
     assert among.survives is False
+
+
+def test_how_far_toward_the_paper(tmp_path: Path) -> None:
+    """In halves of the interval: one where it just holds, the other way round for less, and the same from the file."""
+    low, high = np.arange(5.0), np.arange(5.0) + 4.0
+    claims = [more("", "", high, low), less("", "", high, low), more("", "", low, low), fact("", "", "", True)]
+    difference, half, _ = welch(high, low)
+    assert [claim.toward for claim in claims] == pytest.approx([difference / half, -difference / half, 0.0, None])
+    assert (claims[0].verdict == HOLDS) == (difference / half > 1.0)
+    assert more("", "", [1.0] * 5, [0.0] * 5).toward is None, "nothing has a spread"
+    write_claims(corrected(claims), tmp_path / "claims_1.csv")
+    assert [claim.toward for claim in read_claims(tmp_path / "claims_1.csv")] == pytest.approx(
+        [float(f"{difference / half:.3g}"), -float(f"{difference / half:.3g}"), 0.0, None]
+    )
+
+
+def test_all_claims_at_one_glance(tmp_path: Path) -> None:
+    """A row per figure that has any, a mark per claim: filled if its verdict survives."""
+    low, high = np.arange(5.0), np.arange(5.0) + 4.0
+    claims = {
+        "1": corrected([more("", "", high, low), less("", "", high, low), more("", "", low, low)]),
+        "2": corrected([more("", "", high + 1e3, low)]),
+        "3": [fact("", "", "", True)],
+    }
+    claims["1"][0] = replace(claims["1"][0], survives=False)
+    with saved_figures() as figures:
+        assert glance(claims, tmp_path / "claims.png", "All") == tmp_path / "claims.png"
+    (axes,) = figures["claims.png"].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["1 (3)", "2 (1)"]
+    marks = [line for line in axes.lines if line.get_marker() not in ("None", None)]
+    assert [line.get_markerfacecolor() == "none" for line in marks] == [True, False, False, False]
+    assert marks[3].get_xdata()[0] == WIDEST
+    assert legend(figures["claims.png"]) == ["holds", "not shown", "reversed", "uncorrected only"]
+    assert glance({"3": claims["3"]}, tmp_path / "none.png", "None") is None
 
 
 @pytest.mark.parametrize(("a", "b"), [([0.1 + 0.2] * 5, [0.3] * 5), ([0.3] * 5, [0.1 + 0.2] * 2 + [0.3] * 3)])

@@ -25,6 +25,8 @@ class Claim:
     `n` is the number of seeds (or measurements) on either side of the comparison. `p` is of Welch's test, two-sided,
     that both sides have one mean; `p_holm` is Holm's of all the claims of a figure, by which the verdict `survives`
     being one of so many, or does not. They are None where nothing was tested, `survives` also of what is not shown.
+    `toward` is the difference toward the paper's side, in halves of its 95 % interval: from 1 on it holds, from -1 down
+    it is reversed; None where it has no interval.
     """
 
     claim: str
@@ -35,6 +37,7 @@ class Claim:
     p_holm: float | None
     verdict: str
     survives: bool | None
+    toward: float | None = None
 
 
 def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
@@ -51,14 +54,16 @@ def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> 
     if np.isnan(p):
         return undecided(claim, paper, ours, n)
     verdict = OPEN if p >= LEVEL else HOLDS if difference > 0 else REVERSED
-    return Claim(claim, paper, ours, n, p, None, verdict, None)
+    toward = difference / half_width if half_width > 0.0 else None
+    return Claim(claim, paper, ours, n, p, None, verdict, None, toward)
 
 
 def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
     """The claim that `a` is smaller than `b`."""
     found = more(claim, paper, a, b, unit)
     swapped = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
-    return replace(found, verdict=swapped[found.verdict])
+    toward = None if found.toward is None else -found.toward
+    return replace(found, verdict=swapped[found.verdict], toward=toward)
 
 
 def fact(claim: str, paper: str, ours: str, holds: bool) -> Claim:
@@ -82,11 +87,13 @@ def corrected(claims: Sequence[Claim]) -> list[Claim]:
 
 def _judged(claim: Claim, p_holm: float) -> Claim:
     survives = None if claim.verdict == OPEN else p_holm < LEVEL
-    return replace(claim, p=_rounded(claim.p), p_holm=_rounded(p_holm), survives=survives)
+    return replace(
+        claim, p=_rounded(claim.p), p_holm=_rounded(p_holm), survives=survives, toward=_rounded(claim.toward)
+    )
 
 
-def _rounded(p: float | None) -> float | None:
-    return None if p is None else float(f"{p:.3g}")
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")
 
 
 def write_claims(claims: Iterable[Claim], path: Path) -> None:
@@ -110,6 +117,7 @@ def read_claims(path: Path) -> list[Claim]:
                 float(row["p_holm"]) if row.get("p_holm") else None,
                 row["verdict"],
                 {"yes": True, "no": False}.get(row.get("survives", "")),
+                float(row["toward"]) if row.get("toward") else None,
             )
             for row in csv.DictReader(file)
         ]

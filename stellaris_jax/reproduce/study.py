@@ -14,6 +14,7 @@ from stellaris_jax.config.outputs import check_directory
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.reproduce import gate
 from stellaris_jax.reproduce.claims import OPEN, Claim, corrected, read_claims, write_claims
+from stellaris_jax.reproduce.glance import glance
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
 from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.training import Variant
@@ -105,10 +106,11 @@ def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]
         print(f"figure {figure}", flush=True)
         claims = figures[figure](study)
         write_claims(corrected(claims), study.results / f"claims_{figure}.csv")
-        _write_readme(study.results, figures)
+        write_readme(study.results, figures)
 
 
-def _write_readme(results: Path, figures: Iterable[str]) -> None:
+def write_readme(results: Path, figures: Iterable[str]) -> None:
+    """Bring the part of a study's README.md up to date that is made, and the picture at its head."""
     path = results / "README.md"
     text = path.read_text(encoding="utf-8") if path.is_file() else f"{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
@@ -120,8 +122,13 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     """The tables of claims and of escapes, and the pictures, of all figures there are."""
     made = [figure for figure in figures if (results / f"claims_{figure}.csv").is_file()]
     claims = [(figure, claim) for figure in made for claim in read_claims(results / f"claims_{figure}.csv")]
+    drawn: dict[str, list[Claim]] = {}
+    for figure, claim in claims:
+        drawn.setdefault(figure, []).append(claim)
+    picture = glance(drawn, results / "claims.png", "All claims that have an interval, by figure")
     judged = [claim.survives for _, claim in claims if claim.p is not None and claim.survives is not None]
     lines = [
+        *(["![All claims at one glance](claims.png)", ""] if picture else []),
         fill(f"{ABOUT} Of {len(judged)} verdicts {sum(judged)} survive.", 118),
         "",
         "| figure | claim | paper | here | n | |",
