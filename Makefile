@@ -14,7 +14,7 @@ train: .venv/.installed
 	@$(BIN)/python scripts/train.py $(ARGS)
 
 test: lint
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadfile --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile --durations=10 $(ARGS)
 
 lint: .venv/.installed
 	@$(BIN)/python -m ruff check

@@ -74,7 +74,7 @@ def test_all_claims_at_one_glance(tmp_path: Path) -> None:
     marks = [line for line in axes.lines if line.get_marker() not in ("None", None)]
     assert [line.get_markerfacecolor() == "none" for line in marks] == [True, False, False, False]
     assert marks[3].get_xdata()[0] == WIDEST
-    assert legend(figures["claims.png"]) == ["holds", "not shown", "reversed", "uncorrected only"]
+    assert legend(figures["claims.png"]) == ["holds", "not shown", "reversed", "does not survive, or not corrected"]
     assert glance({"3": claims["3"]}, tmp_path / "none.png", "None") is None
 
 

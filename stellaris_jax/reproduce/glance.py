@@ -20,7 +20,8 @@ def glance(claims: Mapping[str, Sequence[Claim]], path: Path, title: str) -> Pat
     """Draw the claims of each figure that have an interval; None where there are none.
 
     A mark is a difference toward the paper's side, in halves of its own 95 % interval, which reaches one unit to both
-    sides: what lies beyond the grey band is shown. Verdicts that do not survive the correction are hollow.
+    sides: what lies beyond the grey band is shown. Verdicts that do not survive the correction, or have none, are
+    hollow.
     """
     rows = {figure: [claim for claim in found if claim.toward is not None] for figure, found in claims.items()}
     rows = {figure: found for figure, found in rows.items() if found}
@@ -41,7 +42,15 @@ def glance(claims: Mapping[str, Sequence[Claim]], path: Path, title: str) -> Pat
         Line2D([], [], marker=marker, color=colour, label=verdict, linestyle="none")
         for verdict, (colour, marker) in MARKS.items()
     ]
-    hollow = Line2D([], [], marker="o", color=BLUE, markerfacecolor="none", label="uncorrected only", linestyle="none")
+    hollow = Line2D(
+        [],
+        [],
+        marker="o",
+        color=BLUE,
+        markerfacecolor="none",
+        label="does not survive, or not corrected",
+        linestyle="none",
+    )
     axes.set_yticks(range(len(rows)), [f"{name} ({len(found)})" for name, found in rows.items()], fontsize=TEXT)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(-WIDEST - 0.4, WIDEST + 0.4)
