@@ -25,10 +25,10 @@ BEGIN, END = "<!-- made by scripts/reproduce.py: begin -->", "<!-- made by scrip
 ABOUT = (
     "Intervals are of 95 %, over n seeds or measurements a side: of means by Student's t, of differences (behind the "
     "colon) by Welch's. A claim *holds* if the interval of the difference lies on the paper's side of zero, is "
-    "*reversed* if it lies on the other side, and *not shown* if zero is in it, or if something is not *known*: a seed "
-    "that was not evaluated within the time or money. What has no interval has no spread over seeds, and its verdict is "
-    "not tested. Of many claims some hold by chance: verdicts in **bold** survive Holm's correction for the number of "
-    "claims of their figure (to 5 % that any of its verdicts is chance), the others do not."
+    "*reversed* if it lies on the other side, and *not shown* if zero is in it, or if something is not *known*: a "
+    "seed that was not evaluated within the time or money. What has no interval has no spread over seeds, and its "
+    "verdict is not tested. Of many claims some hold by chance: verdicts in **bold** survive Holm's correction for "
+    "the number of claims of their figure (to 5 % that any of its verdicts is chance), the others do not."
 )
 
 
