@@ -31,6 +31,27 @@ def pytest_configure() -> None:
     jax.config.update("jax_num_cpu_devices", 4)
 
 
+MAPPED = 20_000
+"""Mappings of memory at which compiled programs are let go of: Linux gives a process 65,530, each program takes some,
+and XLA crashes where it gets no more."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_mappings(programs: Programs) -> Iterator[None]:
+    """Programs that no later module may need are dropped before there are too many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.is_file() and maps.read_bytes().count(b"\n") > MAPPED:
+        import gc
+
+        import jax
+
+        programs.forget()
+        EVALUATORS.clear()
+        jax.clear_caches()
+        gc.collect()
+
+
 EVALUATORS: dict[Any, Any] = {}
 """Of host environments in this process, by what shapes their programs."""
 

@@ -47,6 +47,11 @@ class Programs:
         key = ("probe", *_shape(config), static, config.scaling, kind)
         return self._once(key, lambda: make_probe(network, config, static, kind))
 
+    def forget(self) -> None:
+        """Let go of everything; who has something keeps it."""
+        with self._lock:
+            self._made.clear()
+
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
             if key not in self._made:
