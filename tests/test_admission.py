@@ -142,3 +142,13 @@ def test_order_of_ends() -> None:
     """Without a policy gradients are aggregated as they are delivered."""
     records = advance(simulate("async", learner=LEARNER), 3)
     assert all(a.end <= b.end for a, b in pairwise(used(records)))
+
+
+@examples
+@given(seed=st.integers(0, 99), window=st.integers(0, 3), versions=st.integers(3, 6))
+def test_gradients_that_wait_for_others_keep_their_version(seed: int, window: int, versions: int) -> None:
+    """Failures let versions go by while a gradient waits for an earlier one: the ring waits for it."""
+    own = {"admission": "in_order", "window": window, "versions": versions, "learner": HEAVY}
+    records = advance(simulate("async", seed=seed, gradients=32, failure=0.4, **own), 5)
+    assert max(g.staleness for g in used(records)) < versions
+    learned(records, 32)

@@ -245,3 +245,18 @@ def test_resumed(tmp_path: Any) -> None:
     whole = Trainer(tiny(names, "engine.chunk_rounds=3", steps(6)))
     whole.run()
     assert_resumes(whole, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ess", "kl_gate"])
+def test_one_bad_gradient_ends_nothing(name: str) -> None:
+    """Where a minibatch is NaN its metrics are, too: it is counted, and the next group moves the parameters."""
+    aggregator = staleness_weighted(optax.sgd(1.0), corrections=[correction(name)])
+    params, size = jnp.zeros(P), jnp.int32(L)
+    stack, context = drawn(7, staleness=[1, 2, 3])
+    ones = jnp.ones(L)
+    bad = context._replace(metrics=metrics([jnp.nan, 1.0, 1.0]), kl=jnp.array([jnp.nan, 0.1, 0.1]))
+    spoiled = stack.gradients.at[0, 0].set(jnp.nan)
+    updates, state = aggregator.update(spoiled, aggregator.init(params), params, weights=ones, size=size, context=bad)
+    assert np.all(np.isfinite(updates)) and np.any(np.asarray(updates) != 0) and int(state.rejected) == 1
+    updates, state = aggregator.update(stack.gradients, state, params, weights=ones, size=size, context=context)
+    assert np.any(np.asarray(updates) != 0) and int(state.rejected) == 1

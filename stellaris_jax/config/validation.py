@@ -8,6 +8,7 @@ from operator import attrgetter
 from stellaris_jax.config.options import check_options, conditions
 from stellaris_jax.config.schema import LAST_SEED, ConfigError
 from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.registry import register
 
 MOST_LAYERS = 64
 MOST_SAMPLES = 2**30
@@ -58,8 +59,9 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"algorithm.minibatches={c.algorithm.minibatches} must divide the {samples} samples of a round "
         f"(env.num_envs={c.env.num_envs} times algorithm.rollout_length={c.algorithm.rollout_length}).",
     )
+    sequences = getattr(register.algorithm.get(c.algorithm.name), "sequences", False)
     yield (
-        c.algorithm.name == "ppo" or c.env.num_envs % c.algorithm.minibatches == 0,
+        not sequences or c.env.num_envs % c.algorithm.minibatches == 0,
         f"algorithm.minibatches={c.algorithm.minibatches} must divide env.num_envs={c.env.num_envs} under "
         f"algorithm.name={c.algorithm.name}, whose minibatches are whole fragments of environments.",
     )

@@ -129,7 +129,10 @@ def staleness_weighted(
             for correction, before in zip(corrections, state.corrections, strict=True):
                 stack, after = correction.update(stack, before, context)
                 states.append(after)
-            gradients, weights, more = _finite(*stack)
+            # What was counted out stays out, whatever a correction makes of its weight.
+            sound = jnp.isfinite(stack.weights)
+            rejected += jnp.sum((weights > 0) & ~sound, dtype=jnp.int32)
+            gradients, weights, more = _finite(stack.gradients, jnp.where(sound & (weights > 0), stack.weights, 0.0))
             rejected += more
             state = state._replace(corrections=tuple(states))
         updates, state = aggregate(gradients, state, params, weights, size, step_scale, rejected)

@@ -177,7 +177,8 @@ class Coordinator:
         dropped = () if self._keeps_all else self._drop(oldest)
         if not self.queue:
             return dropped
-        if self._patience is not None and next(iter(self.held), self.clock + 1) <= self.clock - self._patience:
+        needed = min([next(iter(self.held), self.clock + 1), *(g.version for g in self.early)])
+        if self._patience is not None and needed <= self.clock - self._patience:
             # The next version would overwrite one that a learner in flight still needs, or leave it too far behind.
             self.usage.waits += 1
             return dropped

@@ -90,6 +90,11 @@ class Central(Async):
 class AllReduce(Rule):
     """Synchronous data parallelism: all learners compute on one version and are averaged together."""
 
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        orderly = config.system.admission != "in_order"
+        yield orderly, "system.admission=in_order is not for system.rule=allreduce, whose gradients come all at once."
+
     @lasting
     def may_start(self, learner: int, view: View) -> bool:
         return not view.aggregating and all(g.learner != learner for g in reversed(view.queue))

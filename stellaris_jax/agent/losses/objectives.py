@@ -178,7 +178,7 @@ class A3PO(Proximal):
     with v the versions. v_prox is that of `decoupled`, and never older than mu. On data of its own version a is 0.
     """
 
-    proximal_interval: int = knob(16, "versions from one proximal policy to the next", within="[1, inf)")
+    proximal_interval: int = knob(16, "versions from one proximal policy to the next", within="[1, 1e9]")
 
     def proximal_log_ratio(self, inputs: LossInputs) -> jax.Array:
         assert inputs.versions is not None, "the minibatch has no versions"
