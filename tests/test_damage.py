@@ -166,6 +166,17 @@ def test_pictures_of_damaged_runs(name: str, sound: Path, uninterrupted: Any, tm
     assert complaints(sound, uninterrupted, tmp_path, cases, [check_plot]) == []
 
 
+def test_a_picture_without_a_round(sound: Path, tmp_path: Path) -> None:
+    """Every line of a round may be the one that is damaged, and none of an evaluation."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(sound, run_dir)
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run_dir / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["kind"] == "evaluation"))
+    done = call("plot.py", run_dir)
+    assert done.returncode == 0, done.stderr
+    assert_picture(run_dir / "curve.png", width=1200)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_file_is_damaged_in_every_way(damage: Any, sound: Path, uninterrupted: Any, tmp_path: Path) -> None:

@@ -46,15 +46,15 @@ class Context(NamedTuple):
     kl: jax.Array | None = None
     axis: str | None = None
 
-    def mean(self, values: jax.Array, stack: Stack) -> tuple[jax.Array, jax.Array]:
-        """The mean of values `[L, ...]` over all gradients that count, of all devices, and how many there are."""
+    def sum(self, values: jax.Array, stack: Stack) -> tuple[jax.Array, jax.Array]:
+        """The sum of values `[L, ...]` over all gradients that count, of all devices, and how many there are."""
         counted = stack.weights > 0
         shape = counted.shape + (1,) * (values.ndim - 1)
         total = jnp.sum(jnp.where(counted.reshape(shape), values, 0.0), axis=0)
         number = jnp.sum(counted, dtype=jnp.float32)
         if self.axis is not None:
             total, number = jax.lax.psum((total, number), self.axis)
-        return total / jnp.maximum(number, 1.0), number
+        return total, number
 
 
 class Average(NamedTuple):
@@ -79,6 +79,36 @@ class Average(NamedTuple):
     def value(self) -> jax.Array:
         """The average; 0 of nothing."""
         return self.total / jnp.where(self.weight > 0.0, self.weight, 1.0)
+
+
+class GroupAverage(NamedTuple):
+    """An average over groups of gradients, however many waves a group is computed in: what a group comes to is gathered
+    here, and counts from the next group on."""
+
+    groups: Average
+    total: jax.Array
+    number: jax.Array
+
+    @classmethod
+    def start(cls, like: jax.Array) -> GroupAverage:
+        """Of nothing yet."""
+        return cls(Average.start(like), jnp.zeros_like(like), jnp.zeros(()))
+
+    def gather(self, values: jax.Array, stack: Stack, context: Context) -> GroupAverage:
+        """With values `[L, ...]` of the group's gradients more."""
+        total, number = context.sum(values, stack)
+        return self._replace(total=self.total + total, number=self.number + number)
+
+    def close(self, memory: jax.Array, counts: jax.Array) -> GroupAverage:
+        """With the mean of the group that ends here, if that `counts`."""
+        mean = self.total / jnp.maximum(self.number, 1.0)
+        groups = self.groups.add(mean, memory, counts & (self.number > 0.0))
+        return GroupAverage(groups, *(jnp.where(counts, 0.0, x) for x in (self.total, self.number)))
+
+    @property
+    def value(self) -> jax.Array:
+        """The average of the groups before this one; 0 of nothing."""
+        return self.groups.value
 
 
 class Correction(Numbered):
@@ -113,8 +143,8 @@ class DelayCompensation(Correction):
     """g + lambda g g (theta - theta_fetched), the gradient where the policy is now, to first order, with the squared
     gradient in the place of the Hessian (DC-ASGD, Zheng et al. 2017, Eq. 10).
 
-    With `compensation_memory` above 0 lambda is divided by the root of the running mean of g g, element by element
-    (DC-ASGD-a, Section 6; the paper's m is 0.95, and its lambda then 2).
+    With `compensation_memory` above 0 lambda is divided by the root of the running mean of g g, element by element,
+    this gradient's included (DC-ASGD-a, Section 6; the paper's m is 0.95, and its lambda then 2).
     """
 
     compensation: float = knob(0.04, "strength of the compensation (lambda_0 of DC-ASGD)", within="[0, inf)")
@@ -123,16 +153,19 @@ class DelayCompensation(Correction):
     )
 
     def init(self, params: jax.Array) -> Any:
-        return jnp.zeros_like(params)
+        return GroupAverage.start(params)
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
-        g = stack.gradients
-        square, number = context.mean(jnp.square(g), stack)
-        memory = self.compensation_memory
-        mean_square = jnp.where(number > 0, memory * state + (1.0 - memory) * square, state)
+        g, memory = stack.gradients, self.compensation_memory
+        # Not corrected for its beginning at 0, as in the paper.
+        mean_square = memory * state.groups.total + (1.0 - memory) * jnp.square(g)
         scale = jnp.where(memory > 0.0, jax.lax.rsqrt(mean_square + 1e-7), 1.0)
         moved = context.newest - context.fetched
-        return stack._replace(gradients=g + self.compensation * scale * g * g * moved), mean_square
+        compensated = g + self.compensation * scale * g * g * moved
+        return stack._replace(gradients=compensated), state.gather(jnp.square(g), stack, context)
+
+    def published(self, state: Any, step: jax.Array, counts: jax.Array) -> Any:
+        return state.close(self.compensation_memory, counts)
 
 
 @register.correction("gap_aware")
@@ -169,11 +202,13 @@ class LessMomentum(Correction):
     momentum_memory: float = knob(0.99, "decay of the mean of staleness that lowers momentum", within="[0, 1)")
 
     def init(self, params: jax.Array) -> Any:
-        return Average.start(jnp.zeros(()))
+        return GroupAverage.start(jnp.zeros(()))
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
-        mean, number = context.mean(context.staleness.astype(jnp.float32), stack)
-        return stack, state.add(mean, self.momentum_memory, number > 0)
+        return stack, state.gather(context.staleness.astype(jnp.float32), stack, context)
+
+    def published(self, state: Any, step: jax.Array, counts: jax.Array) -> Any:
+        return state.close(self.momentum_memory, counts)
 
     def numbers(self, hyper: Hyper, state: Any) -> Hyper:
         return hyper._replace(adam_b1=self.lowered(hyper.adam_b1, state.value))
@@ -203,21 +238,23 @@ class KLGate(Correction):
 
 @register.correction("norm_ratio")
 class NormRatio(Correction):
-    """A stale gradient is no longer than so many times the mean norm of gradients before it."""
+    """A stale gradient is no longer than so many times the mean norm of the groups before its own."""
 
     norm_ratio: float = knob(1.0, "the longest a stale gradient may be, in mean norms", within="(0, inf)")
     norm_memory: float = knob(0.99, "decay of the mean of norms", within="[0, 1)")
 
     def init(self, params: jax.Array) -> Any:
-        return Average.start(jnp.zeros(()))
+        return GroupAverage.start(jnp.zeros(()))
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
         norms = stack.norms()
-        longest = jnp.where(state.weight > 0.0, self.norm_ratio * state.value, jnp.inf)
+        longest = jnp.where(state.groups.weight > 0.0, self.norm_ratio * state.value, jnp.inf)
         factor = jnp.minimum(longest / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny), 1.0)
         shortened = stack.gradients * jnp.where(context.staleness > 0, factor, 1.0)[:, None]
-        mean, number = context.mean(norms, stack)
-        return stack._replace(gradients=shortened), state.add(mean, self.norm_memory, number > 0)
+        return stack._replace(gradients=shortened), state.gather(norms, stack, context)
+
+    def published(self, state: Any, step: jax.Array, counts: jax.Array) -> Any:
+        return state.close(self.norm_memory, counts)
 
 
 @register.correction("ess")

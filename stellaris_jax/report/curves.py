@@ -188,7 +188,8 @@ def _column(records: Sequence[dict[str, Any]], key: str) -> np.ndarray:
 
 def _thinned(values: np.ndarray) -> np.ndarray:
     """Means of consecutive values, at most MOST_POINTS of them."""
-    return np.array([block.mean() for block in np.array_split(values, min(len(values), MOST_POINTS))])
+    blocks = np.array_split(values, min(len(values), MOST_POINTS)) if len(values) else []
+    return np.array([block.mean() for block in blocks])
 
 
 def _finish_return(axes: Axes, axis: str, first: bool) -> None:

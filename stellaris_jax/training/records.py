@@ -19,6 +19,9 @@ from stellaris_jax.training.evaluate import Evaluation
 
 Record = dict[str, Any]
 
+WARNINGS = ("entropy", "ess", "chi2", "k3", "m2", "tv", "grad_norm", "update_norm", "update_cosine")
+"""What a record has of every seed, for it may announce that learning breaks down (docs/methods.md)."""
+
 
 @dataclass
 class Counters:
@@ -157,7 +160,11 @@ class Accounts:
         columns["episode_length"] = [_finite_mean(row) for row in lengths.tolist()]
         columns["episodes"] = metrics.episodes.ended.sum(axis=1).astype(int).tolist()
         columns["nonfinite_gradients"] = metrics.rejected.sum(axis=1).tolist()
-        columns["per_seed"] = [{"train_return": row} for row in returns.tolist()]
+        each = {name: np.where(learned, over_seeds[name], np.nan).tolist() for name in WARNINGS}
+        columns["per_seed"] = [
+            {"train_return": row, **{name: rows[r] for name, rows in each.items()}}
+            for r, row in enumerate(returns.tolist())
+        ]
         return [{name: values[r] for name, values in columns.items()} for r in range(len(returns))]
 
     def evaluation(self, evaluation: Evaluation, usages: list[Usage]) -> Record:

@@ -23,6 +23,9 @@ class Task(NamedTuple):
         return (value - self.worst) / (self.solved - self.worst)
 
 
+SEQUENTIAL = "all-reduce"
+"""What stands for all systems where there is one learner."""
+
 TASKS = {
     "cartpole": Task("gymnax/cartpole", 150_000, 475.0, 20.0),
     "acrobot": Task("gymnax/acrobot", 150_000, -100.0, -500.0),
@@ -33,58 +36,119 @@ TASKS = {
 
 LEARNERS = (1, 4, 8, 16, 32)
 """No more than a round has gradients; beyond that nobody gets one."""
+FEW = (8, 32)
+"""Numbers of learners that every method is tried with."""
 RATES = ("3e-4", "1e-3", "3e-3", "1e-2", "3e-2")
-DELAYS = ("constant", "lognormal", "pareto")
 TUNING, CONFIRMING = range(8), range(8, 16)
 """Seeds that rates and methods are chosen on, and seeds that what is chosen is judged by."""
 
-METHODS: dict[str, tuple[str, ...]] = {
+_WEIGHTED = ("system.weights=power", "system.options.root=1")
+_GATE = ("system=stellaris", "system.weights=constant")
+_TRUNCATED = ("system.truncation=weight",)
+_WHOLE = ("system.truncation=none",)
+
+SYSTEMS: dict[str, tuple[str, ...]] = {
     "all-reduce": ("system=allreduce",),
     "async": ("system=async",),
-    "async, w = 1/s": ("system=async", "system.weights=power", "system.options.root=1"),
-    "async, w = 1/s on the gradient": (
-        "system=async",
-        "system.weights=power",
-        "system.options.root=1",
-        "system.aggregation=gradient",
-    ),
-    "async, truncation": ("system=async", "system.truncation=weight"),
+    "SSP": ("system=ssp",),
     "softsync": ("system=softsync", "system.weights=constant"),
     "softsync, w = 1/s": ("system=softsync",),
-    "SSP": ("system=ssp",),
     "Stellaris": ("system=stellaris",),
-    "Stellaris, w = 1/s": ("system=stellaris", "system.options.root=1"),
-    "Stellaris, no truncation": ("system=stellaris", "system.truncation=none"),
-    "DC-ASGD": ("system=dc_asgd",),
-    "gap-aware": ("system=gap_aware",),
-    "KL gate": ("system=async", "system.corrections=[kl_gate]"),
-    "less momentum": ("system=async", "system.corrections=[less_momentum]"),
-    "ESS": ("system=async", "system.corrections=[ess]"),
-    "waiting, 4": ("system=async", "system.admission=waiting", "system.options.bound=4"),
 }
+PARTS: dict[str, tuple[str, ...]] = {
+    "w": ("system=async", *_WEIGHTED),
+    "truncation": ("system=async", *_TRUNCATED),
+    "w, truncation": ("system=async", *_WEIGHTED, *_TRUNCATED),
+    "gate": (*_GATE, *_WHOLE),
+    "gate, w": ("system=stellaris", *_WEIGHTED, *_WHOLE),
+    "gate, truncation": (*_GATE, *_TRUNCATED),
+    "gate, w, truncation": ("system=stellaris", *_WEIGHTED, *_TRUNCATED),
+}
+"""Stellaris's three ideas one by one; all without any is async, and w = 1/s (v = 1) throughout."""
+WEIGHTS: dict[str, tuple[str, ...]] = {
+    "w on the gradient": ("system=async", *_WEIGHTED, "system.aggregation=gradient"),
+    "polynomial": ("system=fedasync",),
+    "hinge": ("system=async", "system.weights=hinge"),
+    "exponential": ("system=async", "system.weights=exponential"),
+    "FedBuff": ("system=fedbuff",),
+}
+CORRECTIONS: dict[str, tuple[str, ...]] = {
+    name: ("system=async", f"system.corrections=[{correction}]")
+    for name, correction in {
+        "DC-ASGD": "delay_compensation",
+        "gap-aware": "gap_aware",
+        "less momentum": "less_momentum",
+        "KL gate": "kl_gate",
+        "norm ratio": "norm_ratio",
+        "ESS": "ess",
+    }.items()
+}
+ADMISSION: dict[str, tuple[str, ...]] = {
+    "drop above 8": ("system=async", "system.admission=bounded"),
+    "wait at 8": ("system=async", "system.admission=waiting"),
+    "capacity (AReaL)": ("system=areal",),
+    "in order": ("system=async", "system.admission=in_order"),
+}
+OBJECTIVES: dict[str, tuple[str, ...]] = {
+    **{
+        name: (f"algorithm={algorithm}", "algorithm.gae_lambda=0.95", "system=async")
+        for name, algorithm in {
+            "V-trace": "impala",
+            "TIS": "tis",
+            "CISPO": "cispo",
+            "decoupled": "decoupled",
+            "A-3PO": "a3po",
+            "SAPO": "sapo",
+            "TOPR": "topr",
+            "BAPO": "bapo",
+        }.items()
+    },
+    **{
+        name: ("system=async", f"algorithm.masks=[{mask}]")
+        for name, mask in {"IcePop": "icepop", "DPPO": "dppo", "OPSM": "opsm", "M2PO": "m2po"}.items()
+    },
+}
+METHODS = {**SYSTEMS, **PARTS, **WEIGHTS, **CORRECTIONS, **ADMISSION, **OBJECTIVES}
 """Overrides of each; the number of learners comes on top."""
+CORE = (*SYSTEMS, "w", "gate, w", "KL gate", "less momentum", "DC-ASGD")
+"""Methods that are tried with every number of learners."""
+
+VARIATIONS: dict[str, tuple[str, ...]] = {
+    "": (),
+    "constant delays": ("delays=constant",),
+    "lognormal delays": ("delays=lognormal",),
+    "1 epoch": ("algorithm.epochs=1",),
+    "8 epochs": ("algorithm.epochs=8",),
+    "2 minibatches": ("algorithm.minibatches=2",),
+    "32 minibatches": ("algorithm.minibatches=32",),
+    "pipelined actors": ("system.actors=pipelined",),
+}
+"""What else is changed, one thing at a time; delays are Pareto's where nothing is said."""
 
 
 class Cell(NamedTuple):
-    """A place on the map: keys of `TASKS` and `METHODS`, and values of the axes."""
+    """A place on the map: keys of `TASKS`, `METHODS` and `VARIATIONS`, and values of the axes."""
 
     task: str
     method: str
     learners: int
     rate: str
-    delays: str = "pareto"
+    variation: str = ""
 
     @property
     def variant(self) -> Variant:
         """What is trained there; every learner is billed for the seconds it is busy."""
-        task = TASKS[self.task]
-        group = max(1, self.learners // 2)
-        softsync = (f"system.options.c={group}",) if self.method.startswith("softsync") else ()
+        task, method = TASKS[self.task], METHODS[self.method]
+        group, grouped = max(1, self.learners // 2), []
+        if {"system=softsync", "system=fedbuff", "system=areal"} & set(method):
+            grouped.append(f"system.options.c={group}")
+        if "system=areal" in method:
+            grouped.append(f"system.options.batch={group}")
         overrides = (
             f"env={task.env}",
-            *METHODS[self.method],
-            *softsync,
-            f"delays={self.delays}",
+            *method,
+            *grouped,
+            "delays=pareto",
             f"system.learners={self.learners}",
             "system.learner_billing=serverless",
             "platform.gpus=8",
@@ -94,6 +158,7 @@ class Cell(NamedTuple):
             "algorithm.anneal=false",
             f"total_steps={task.steps}",
             *task.overrides,
+            *VARIATIONS[self.variation],
             "evaluation.points=0",
             "run.loggers=[]",
         )
@@ -105,18 +170,17 @@ def grid(
     methods: Iterable[str] = METHODS,
     learners: Iterable[int] = LEARNERS,
     rates: Iterable[str] = RATES,
-    delays: Iterable[str] = ("pareto",),
 ) -> list[Cell]:
     """All cells of these axes; methods change fastest, so that what shares a plan stands together.
 
-    With one learner all methods are one, the sequential trainer's.
+    With one learner there is one system, and methods that are not of the core have few numbers of learners.
     """
     methods = list(methods)
     return [
-        Cell(task, method, count, rate, tail)
+        Cell(task, method, count, rate)
         for task in tasks
-        for tail in delays
         for count in learners
-        for method in (methods if count > 1 else ["all-reduce"])
+        for method in methods
+        if (method == SEQUENTIAL if count == 1 else method in CORE or count in FEW)
         for rate in rates
     ]

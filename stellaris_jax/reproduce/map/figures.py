@@ -1,105 +1,266 @@
-"""The map's pictures and what they say, with intervals: `scripts/reproduce.py map`."""
+"""The map's figures and what they say, with intervals: `scripts/reproduce.py map`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 
-from stellaris_jax.reproduce.claims import Claim, more
+from stellaris_jax.reproduce.claims import Claim, less, more
 from stellaris_jax.reproduce.map import pictures
-from stellaris_jax.reproduce.map.cells import CONFIRMING, LEARNERS, METHODS, RATES, TASKS, TUNING, Cell, grid
-from stellaris_jax.reproduce.map.store import Outcome, outcomes
+from stellaris_jax.reproduce.map.cells import CORE, FEW, LEARNERS, METHODS, RATES, SEQUENTIAL, TASKS, VARIATIONS, Cell
+from stellaris_jax.reproduce.map.choices import (
+    NOTHING,
+    Found,
+    Ground,
+    Measure,
+    area,
+    area_for,
+    area_until,
+    collapse,
+    final,
+    values,
+)
+from stellaris_jax.reproduce.map.store import Outcome
+from stellaris_jax.reproduce.map.warnings import alarms
 from stellaris_jax.reproduce.study import Figure, Study
 
-ENVS = list(TASKS)
-NOTHING = "async"
-"""The method that does nothing about staleness."""
-SEQUENTIAL = "all-reduce"
-"""What stands for all methods where there is one learner."""
-
-Found = dict[Cell, list[Outcome]]
+ENVS = ("cartpole", "acrobot")
+"""Tasks that every method is tried on."""
+IDEAS = {"gate": "gate", "weights": "w", "truncation": "truncation"}
+"""Stellaris's three ideas, and what they are called in the names of methods."""
 
 
-def at(method: str, task: str, learners: int, rate: str) -> Cell:
-    """The cell of a method, which with one learner is everybody's."""
-    return Cell(task, method if learners > 1 else SEQUENTIAL, learners, rate)
+def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:
+    """A figure of all tasks, of a function of one."""
+
+    def made(study: Study) -> list[Claim]:
+        return [claim for task in study.envs or ENVS for claim in figure(study, task)]
+
+    made.__doc__ = figure.__doc__
+    return made
 
 
-def best_rate(method: str, task: str, learners: int, tuning: Found) -> str:
-    """The learning rate of the largest area under the curve, on the seeds for that."""
+@each_task
+def learners(study: Study, task: str) -> list[Claim]:
+    """By learners: from where on staleness hurts, each method at the rate that is best for it there."""
+    ground = Ground(study.results, task)
+    cells = {method: [ground.best(method, count) for count in LEARNERS] for method in CORE}
+    found = ground.confirmed(cell for row in cells.values() for cell in row)
+    for measure, what in ((area, "area under the curve"), (final, "final return")):
+        rows = {method: [(cell.rate, values(found, cell, measure)) for cell in row] for method, row in cells.items()}
+        staleness = [f"{count}\ns = {_staleness(found, cells[NOTHING][i])}" for i, count in enumerate(LEARNERS)]
+        path = study.results / f"figure_learners_{task}_{measure.__name__}.png"
+        title = f"{task}: {what} by learners, each method at its best rate"
+        pictures.heat(rows, staleness, "learners, and mean staleness of async", path, title)
+    alone = values(found, ground.best(SEQUENTIAL, 1), area)
+    return [
+        more(
+            f"{task}: one learner learns more per gradient than {method} with {count}, each at its best rate",
+            "–",
+            alone,
+            values(found, ground.best(method, count), area),
+        )
+        for method in (NOTHING, "softsync", "Stellaris")
+        for count in LEARNERS[1:]
+    ]
 
-    def area(rate: str) -> float:
-        return float(np.mean([one.auc for one in tuning[at(method, task, learners, rate)]]))
 
-    return max(RATES, key=area)
-
-
-def finals(found: Found, cell: Cell) -> list[float]:
-    """Final returns of a cell, one per seed, as shares of the way to what counts as solved."""
-    return [TASKS[cell.task].share(one.final) for one in found[cell]]
+def _staleness(found: Found, cell: Cell) -> str:
+    return f"{np.mean([one.staleness for one in found[cell]]):.1f}"
 
 
-def areas(found: Found, cell: Cell) -> list[float]:
-    """Areas under the curve of a cell, in the same unit."""
-    return [TASKS[cell.task].share(one.auc) for one in found[cell]]
-
-
-def trained(study: Study, tasks: Iterable[str]) -> tuple[Found, Found]:
-    """All cells of tasks, on the seeds that are tuned on and on those that confirm."""
-    cells = grid(tasks)
-    return outcomes(cells, TUNING, study.results), outcomes(cells, CONFIRMING, study.results)
-
-
-def learners(study: Study) -> list[Claim]:
-    """By learners: each method at the rate that is best for it there, on other seeds."""
-    claims = []
-    for task in study.envs or ENVS:
-        tuning, confirming = trained(study, [task])
-
-        def best(method: str, count: int, task: str = task, tuning: Found = tuning) -> Cell:
-            return at(method, task, count, best_rate(method, task, count, tuning))
-
-        for measure, what in ((areas, "area under the curve"), (finals, "final return")):
-            rows = {
-                method: [(best(method, count).rate, measure(confirming, best(method, count))) for count in LEARNERS]
-                for method in METHODS
-            }
-            picture = study.results / f"figure_learners_{task}_{measure.__name__}.png"
-            title = f"{task}: {what} by learners, each method at its best rate"
-            pictures.heat(rows, [str(count) for count in LEARNERS], "learners", picture, title)
-        for count in LEARNERS[1:]:
-            base = areas(confirming, best(NOTHING, count))
-            for method in METHODS:
-                if method != NOTHING:
-                    text = f"{task}, {count} learners: {method} learns more than async, each at its best rate"
-                    claims.append(more(text, "–", areas(confirming, best(method, count)), base))
+@each_task
+def methods(study: Study, task: str) -> list[Claim]:
+    """All methods beside none, each at its best rate, and at the sequential trainer's."""
+    ground, claims = Ground(study.results, task), []
+    for count in FEW:
+        cells = {method: ground.best(method, count) for method in METHODS}
+        found = ground.confirmed(cells.values())
+        base = values(found, cells[NOTHING], area)
+        sides = {method: values(found, cell, area) for method, cell in cells.items() if method != NOTHING}
+        gains = {f"{method}, {cells[method].rate}": (side, base) for method, side in sides.items()}
+        title = f"{task}, {count} learners: area under the curve beside async's, each at its best rate"
+        pictures.forest(gains, study.results / f"figure_methods_{task}_{count}.png", title)
+        claims += [
+            more(f"{task}, {count} learners: {method} learns more than async, each at its best rate", "–", side, base)
+            for method, side in sides.items()
+        ]
     return claims
 
 
-def rates(study: Study) -> list[Claim]:
-    """By learning rate: whether the synchronous trainer's best rate is anybody else's, and who bears a higher one."""
-    claims = []
-    for task in study.envs or ENVS:
-        tuning, confirming = trained(study, [task])
-        for count in LEARNERS[1:]:
-            rows = {
-                method: [("", areas(confirming, at(method, task, count, rate))) for rate in RATES] for method in METHODS
-            }
-            picture = study.results / f"figure_rates_{task}_{count}.png"
-            title = f"{task}: area under the curve by learning rate, {count} learners"
-            pictures.heat(rows, list(RATES), "learning rate", picture, title)
-        sequential = best_rate(SEQUENTIAL, task, 1, tuning)
-        for count in LEARNERS[1:]:
-            for method in METHODS:
-                own = best_rate(method, task, count, tuning)
-                if own != sequential:
-                    text = (
-                        f"{task}, {count} learners: {method} learns more at {own} than at the sequential {sequential}"
-                    )
-                    theirs = areas(confirming, at(method, task, count, sequential))
-                    claims.append(more(text, "–", areas(confirming, at(method, task, count, own)), theirs))
+@each_task
+def rates(study: Study, task: str) -> list[Claim]:
+    """By learning rate: who bears a high one, and whether the sequential trainer's best is anybody else's."""
+    ground = Ground(study.results, task)
+    for count in FEW:
+        rows = {
+            method: [("", values(ground.tuning, ground.at(method, count, rate), area)) for rate in RATES]
+            for method in METHODS
+        }
+        title = f"{task}: area under the curve by learning rate, {count} learners"
+        path = study.results / f"figure_rates_{task}_{count}.png"
+        pictures.heat(rows, list(RATES), "learning rate", path, title)
+    sequential = ground.best_rate(SEQUENTIAL, 1)
+    moved = [
+        (ground.best(method, count), ground.at(method, count, sequential))
+        for count in FEW
+        for method in CORE
+        if ground.best_rate(method, count) != sequential
+    ]
+    found = ground.confirmed(cell for pair in moved for cell in pair)
+    return [
+        more(
+            f"{task}, {own.learners} learners: {own.method} learns more at {own.rate} than at the sequential "
+            f"{sequential}",
+            "–",
+            values(found, own, area),
+            values(found, theirs, area),
+        )
+        for own, theirs in moved
+    ]
+
+
+@each_task
+def ideas(study: Study, task: str) -> list[Claim]:
+    """Stellaris's three ideas: what each adds, at the best rate of every combination and at every rate alike."""
+    ground, claims, rows = Ground(study.results, task), [], {}
+    combinations = {
+        ", ".join(word for word, on in zip(IDEAS.values(), chosen, strict=True) if on) or NOTHING: chosen
+        for chosen in product((False, True), repeat=len(IDEAS))
+    }
+    for count in FEW:
+        cells = {name: ground.best(name, count) for name in combinations}
+        found = ground.confirmed(cells.values())
+        settings: dict[str, tuple[Found, dict[str, Cell]]] = {"its best rate": (found, cells)}
+        for rate in RATES[1:]:
+            settings[rate] = (ground.tuning, {name: ground.at(name, count, rate) for name in combinations})
+        for setting, (known, chosen_cells) in settings.items():
+            for i, idea in enumerate(IDEAS):
+                sides = [
+                    [
+                        x
+                        for name, on in combinations.items()
+                        if on[i] == kind
+                        for x in values(known, chosen_cells[name], area)
+                    ]
+                    for kind in (True, False)
+                ]
+                rows[f"{idea}, {count} learners, {setting}"] = (sides[0], sides[1])
+                text = f"{task}, {count} learners, {setting}: combinations with {idea} learn more than those without"
+                claims.append(more(text, "–", sides[0], sides[1]))
+    title = f"{task}: what each idea of Stellaris adds to the area under the curve, over the others with and without"
+    pictures.forest(rows, study.results / f"figure_ideas_{task}.png", title)
     return claims
 
 
-FIGURES: dict[str, Figure] = {"learners": learners, "rates": rates}
+@each_task
+def time(study: Study, task: str) -> list[Claim]:
+    """At equal gradients, equal simulated seconds and equal dollars, each at its best rate."""
+    ground, claims = Ground(study.results, task), []
+    for count in FEW:
+        cells = {method: ground.best(method, count) for method in CORE}
+        found = ground.confirmed(cells.values())
+        seconds = min(one.seconds[-1] for cell in cells.values() for one in found[cell])
+        dollars = min(one.cost_usd for cell in cells.values() for one in found[cell])
+        scales: dict[str, Measure] = {
+            "equal gradients": area,
+            f"equal seconds ({seconds:.0f})": lambda one, limit=seconds: area_until(one, limit),  # type: ignore[misc]
+            f"equal dollars ({dollars:.2f})": lambda one, limit=dollars: area_for(one, limit),  # type: ignore[misc]
+        }
+        rows = {
+            method: [("", values(found, cell, measure)) for measure in scales.values()]
+            for method, cell in cells.items()
+        }
+        path = study.results / f"figure_time_{task}_{count}.png"
+        pictures.heat(rows, list(scales), "", path, f"{task}, {count} learners: area under the curve at equal expense")
+        synchronous, stellaris = cells[SEQUENTIAL], cells["Stellaris"]
+        for name, measure in scales.items():
+            text = f"{task}, {count} learners, {name}: Stellaris learns more than all-reduce, each at its best rate"
+            ours, theirs = (values(found, cell, measure) for cell in (stellaris, synchronous))
+            claims.append(more(text, "up to 2.2 times the return", ours, theirs))
+        for what, measure in (("seconds", _seconds), ("dollars", _dollars)):
+            text = f"{task}, {count} learners: Stellaris takes fewer {what} than all-reduce for as many gradients"
+            ours, theirs = (values(found, cell, measure) for cell in (stellaris, synchronous))
+            claims.append(less(text, "41 % less cost" if what == "dollars" else "–", ours, theirs))
+    return claims
+
+
+def _seconds(one: Outcome) -> float:
+    return one.seconds[-1]
+
+
+def _dollars(one: Outcome) -> float:
+    return one.cost_usd
+
+
+@each_task
+def variations(study: Study, task: str) -> list[Claim]:
+    """Other delays, more and less reuse of data, pipelined actors, with 8 learners; rates as tuned without."""
+    ground, count = Ground(study.results, task), FEW[0]
+    cells = {method: [ground.best(method, count, variation) for variation in VARIATIONS] for method in CORE}
+    found = ground.confirmed(cell for row in cells.values() for cell in row)
+    rows = {method: [("", values(found, cell, area)) for cell in row] for method, row in cells.items()}
+    names = [(name or "as elsewhere").replace(" ", "\n") for name in VARIATIONS]
+    path = study.results / f"figure_variations_{task}.png"
+    pictures.heat(rows, names, "", path, f"{task}, {count} learners: area under the curve, one thing changed at a time")
+    base = [values(found, cell, area) for cell in cells[NOTHING]]
+    return [
+        more(f"{task}, {name}: {method} learns more than async", "–", values(found, cells[method][i], area), base[i])
+        for i, name in enumerate(VARIATIONS)
+        for method in ("softsync", "Stellaris", "w", "KL gate")
+        if name
+    ]
+
+
+@each_task
+def collapses(study: Study, task: str) -> list[Claim]:
+    """Which runs that had learned fell back, and which diagnostic announces it."""
+    ground = Ground(study.results, task)
+    for count in FEW:
+        rows = {
+            method: [
+                ("", [float(collapse(one) is not None) for one in ground.tuning[ground.at(method, count, rate)]])
+                for rate in RATES
+            ]
+            for method in METHODS
+        }
+        path = study.results / f"figure_collapses_{task}_{count}.png"
+        title = f"{task}, {count} learners: share of seeds that learned and then collapsed"
+        pictures.heat(rows, list(RATES), "learning rate", path, title, best=False)
+    runs = [one for many in ground.tuning.values() for one in many]
+    halves = [[one for one in runs if one.seed % 2 == half] for half in (0, 1)]
+    found = alarms(*halves)
+    study.table(
+        f"alarms_{task}",
+        [
+            "diagnostic",
+            "rings",
+            "threshold",
+            "announced",
+            "false alarms",
+            "lead (share of the run)",
+            "area",
+            "collapsed",
+            "sound",
+        ],
+        [[a.name, "above" if a.above else "below", *(f"{x:.3g}" for x in a[2:7]), a.collapsed, a.sound] for a in found],
+    )
+    if found:
+        pictures.alarms(
+            found, study.results / f"figure_alarms_{task}.png", f"{task}: which diagnostic announces a collapse"
+        )
+    return []
+
+
+FIGURES: dict[str, Figure] = {
+    "learners": learners,
+    "methods": methods,
+    "rates": rates,
+    "ideas": ideas,
+    "time": time,
+    "variations": variations,
+    "collapses": collapses,
+}
+assert set(ENVS) <= set(TASKS)

@@ -1,4 +1,4 @@
-"""Heat maps: methods by an axis of the map, with the mean over seeds and the half of its interval in every field."""
+"""Pictures of the map: fields with the mean over seeds and the half of its interval, and differences with theirs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.lines import Line2D
 
-from stellaris_jax.report.curves import TEXT, save, titled
-from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.report.curves import BLACK, BLUE, TEXT, VERMILION, legend_below, save, tidy, titled
+from stellaris_jax.report.statistics import mean_ci95, welch
+from stellaris_jax.reproduce.map.warnings import Alarm
 
 Field = tuple[str, Sequence[float]]
 """A note, such as a learning rate, and the values of all seeds."""
 
 
-def heat(rows: Mapping[str, Sequence[Field]], columns: Sequence[str], axis: str, path: Path, title: str) -> Path:
-    """A row per method, a column per value of an axis; the best of every column, and what is within its interval, is
-    framed. Values are shares of the way to what counts as solved."""
+def heat(
+    rows: Mapping[str, Sequence[Field]],
+    columns: Sequence[str],
+    axis: str,
+    path: Path,
+    title: str,
+    best: bool = True,
+) -> Path:
+    """A row per method, a column per value of an axis; what is best in a column, or within its interval, is bold if
+    `best` is asked for. Values are shares: 0 is dark, 1 is bright."""
     means = np.array([[np.mean(values) for _, values in row] for row in rows.values()])
-    figure = titled(title, 1.2 + 0.34 * len(rows))
+    figure = titled(title, 1.4 + 0.32 * len(rows))
     axes = figure.add_subplot()
     axes.imshow(means, cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, fontsize=TEXT)
@@ -33,9 +42,57 @@ def heat(rows: Mapping[str, Sequence[Field]], columns: Sequence[str], axis: str,
         for y in range(len(rows)):
             note, values = fields[y][x]
             value, spread = mean_ci95(values)
-            within = value >= means[top, x] - half
-            text = f"{value:.2f} ± {spread:.2f}" + (f"\n{note}" if note else "")
+            text = f"{value:.2f} ± {spread:.2f}" + (f"  ({note})" if note else "")
             colour = "white" if value < 0.55 else "black"
-            weight = "bold" if within else "normal"
-            axes.text(x, y, text, ha="center", va="center", fontsize=TEXT - 2.5, color=colour, fontweight=weight)
+            weight = "bold" if best and value >= means[top, x] - half else "normal"
+            axes.text(x, y, text, ha="center", va="center", fontsize=TEXT - 2, color=colour, fontweight=weight)
+    return save(figure, path)
+
+
+def forest(rows: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path, title: str) -> Path:
+    """Differences of means of two sides with Welch's 95 % intervals, a row each, the largest first."""
+    found = {name: welch(*sides) for name, sides in rows.items()}
+    order = sorted(found, key=lambda name: -found[name][0])
+    figure = titled(title, 1.4 + 0.2 * len(rows))
+    axes = figure.add_subplot()
+    axes.axvline(0.0, color=BLACK, linewidth=0.8)
+    for y, name in enumerate(order):
+        difference, half, _ = found[name]
+        colour = BLUE if difference - half > 0.0 else VERMILION if difference + half < 0.0 else "0.45"
+        axes.errorbar(difference, y, xerr=half, fmt="o", color=colour, markersize=4, linewidth=1.4)
+    axes.set_yticks(range(len(order)), order, fontsize=TEXT - 1)
+    axes.set_ylim(len(order) - 0.4, -0.6)
+    axes.set_xlabel("difference, as a share of the way to what counts as solved, and its 95 % interval", fontsize=TEXT)
+    tidy(axes)
+    kinds = {"more": BLUE, "not shown": "0.45", "less": VERMILION}
+    legend_below(figure, [Line2D([], [], marker="o", color=c, label=name) for name, c in kinds.items()], 3)
+    return save(figure, path)
+
+
+def alarms(found: Sequence[Alarm], path: Path, title: str) -> Path:
+    """How well each diagnostic tells what collapses from what does not, and what its threshold announces."""
+    figure = titled(title, 1.6 + 0.34 * len(found))
+    axes = figure.add_subplot()
+    names = [f"{a.name} {'>' if a.above else '<'} {a.threshold:.2g}" for a in found]
+    measures = {
+        "rank area": ([a.area for a in found], BLACK, "D"),
+        "collapses announced": ([a.sensitivity for a in found], BLUE, "o"),
+        "false alarms": ([a.false for a in found], VERMILION, "X"),
+    }
+    for xs, colour, marker in measures.values():
+        axes.plot(xs, range(len(found)), marker, color=colour, linestyle="none", markersize=6)
+    for y, a in enumerate(found):
+        axes.text(1.03, y, f"{a.lead:.0%} of a run ahead", va="center", fontsize=TEXT - 1)
+    axes.axvline(0.5, color="0.6", linewidth=0.8, linestyle="--")
+    axes.set_yticks(range(len(found)), names, fontsize=TEXT)
+    axes.set_ylim(len(found) - 0.4, -0.6)
+    axes.set_xlim(0.0, 1.25)
+    axes.set_xticks(np.linspace(0, 1, 6))
+    axes.set_xlabel("share of runs; rank area: chance that a run that collapses looks more alarming", fontsize=TEXT)
+    tidy(axes)
+    handles = [
+        Line2D([], [], marker=marker, color=colour, linestyle="none", label=name)
+        for name, (_, colour, marker) in measures.items()
+    ]
+    legend_below(figure, handles, 3)
     return save(figure, path)

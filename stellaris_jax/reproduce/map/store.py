@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.reproduce.map.cells import Cell
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.population import Population
-from stellaris_jax.training.records import Record
+from stellaris_jax.training.records import WARNINGS, Record
 
 POINTS = 20
 """Points of a stored curve."""
@@ -26,16 +26,20 @@ TOGETHER = 16
 
 
 class Outcome(NamedTuple):
-    """One seed of a cell. returns: of training episodes over the run, means of `POINTS` equal parts of it. seconds,
-    cost_usd: simulated. staleness: mean of all gradients. config: digest of the configuration."""
+    """One seed of a cell. returns: of training episodes over the run, means of `POINTS` equal parts of it. seconds:
+    simulated, at the end of each part. cost_usd: simulated. staleness: mean of all gradients of all seeds. dropped:
+    share of gradients that were thrown away. config: digest of the configuration. warnings: diagnostics of
+    `records.WARNINGS`, in their order, means of the same parts."""
 
     cell: Cell
     seed: int
     returns: tuple[float, ...]
-    seconds: float
+    seconds: tuple[float, ...]
     cost_usd: float
     staleness: float
+    dropped: float
     config: str
+    warnings: tuple[tuple[float, ...], ...]
 
     @property
     def final(self) -> float:
@@ -51,6 +55,10 @@ class Outcome(NamedTuple):
     def peak(self) -> float:
         """The largest part's mean return."""
         return max(self.returns)
+
+    def warning(self, name: str) -> tuple[float, ...]:
+        """A diagnostic over the run."""
+        return self.warnings[WARNINGS.index(name)]
 
 
 Key = tuple[Cell, int]
@@ -107,18 +115,25 @@ def trained(cells: Sequence[Cell], seeds: range) -> list[Outcome]:
 
 
 def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outcome]:
-    last = records[-1]["per_seed"]
-    gradients = [np.sum(record["staleness_counts"]) for record in records]
+    last = records[-1]
+    gradients = [sum(record["staleness_counts"]) for record in records]
     staleness = float(np.average([record["staleness_mean"] for record in records], weights=gradients))
+    dropped = last["dropped"] / (last["dropped"] + sum(gradients))
+
+    def curve(name: str, seed: int) -> list[float]:
+        return [record["per_seed"][name][seed] for record in records]
+
     return [
         Outcome(
             cell,
             seed,
-            parts([record["per_seed"]["train_return"][i] for record in records]),
-            last["simulated_seconds"][i],
-            last["cost_usd"][i],
+            parts(curve("train_return", i)),
+            tuple(float(part[-1]) for part in np.array_split(np.asarray(curve("simulated_seconds", i)), POINTS)),
+            last["per_seed"]["cost_usd"][i],
             staleness,
+            dropped,
             digest(cell),
+            tuple(parts(curve(name, i)) for name in WARNINGS),
         )
         for i, seed in enumerate(seeds)
     ]
@@ -149,26 +164,28 @@ def read(path: Path) -> dict[Key, Outcome]:
 
 
 def _outcome(row: dict[str, str]) -> Outcome:
-    cell = Cell(row["task"], row["method"], int(row["learners"]), row["rate"], row["delays"])
-    returns = tuple(map(float, row["returns"].split()))
-    seconds, cost, staleness = (float(row[name]) for name in ("seconds", "cost_usd", "staleness"))
-    return Outcome(cell, int(row["seed"]), returns, seconds, cost, staleness, row["config"])
+    cell = Cell(row["task"], row["method"], int(row["learners"]), row["rate"], row["variation"])
+    cost, staleness, dropped = (float(row[name]) for name in ("cost_usd", "staleness", "dropped"))
+    warnings = tuple(_curve(row[name]) for name in WARNINGS)
+    curves = (_curve(row["returns"]), _curve(row["seconds"]))
+    return Outcome(cell, int(row["seed"]), *curves, cost, staleness, dropped, row["config"], warnings)
+
+
+def _curve(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
 
 
 def write(rows: Iterable[Outcome], path: Path) -> None:
     """Replace the file in one step; the same outcomes make the same bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*Cell._fields, *Outcome._fields[1:]])
+    writer.writerow([*Cell._fields, *Outcome._fields[1:-1], *WARNINGS])
     for one in sorted(rows, key=lambda one: (one.cell, one.seed)):
-        curve = " ".join(_short(value) for value in one.returns)
-        figures: list[Any] = [_short(value) for value in (one.seconds, one.cost_usd, one.staleness)]
-        writer.writerow([*one.cell, one.seed, curve, *figures, one.config])
+        curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (one.returns, one.seconds)]
+        figures = [f"{value:.5g}" for value in (one.cost_usd, one.staleness, one.dropped)]
+        warnings = [" ".join(f"{value:.3g}" for value in curve) for curve in one.warnings]
+        writer.writerow([*one.cell, one.seed, *curves, *figures, one.config, *warnings])
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
     temporary.replace(path)
-
-
-def _short(value: float) -> str:
-    return f"{value:.5g}"

@@ -1,0 +1,102 @@
+"""What is chosen on some seeds and judged on others, and what runs come to, in units that tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from stellaris_jax.reproduce.map.cells import CONFIRMING, METHODS, RATES, SEQUENTIAL, TASKS, TUNING, Cell, grid
+from stellaris_jax.reproduce.map.store import POINTS, Outcome, outcomes
+
+NOTHING = "async"
+"""The method that does nothing about staleness."""
+LEARNED, FALLEN = 0.3, 0.5
+"""A run has learned something that once came so far to what counts as solved, and has collapsed if it ends below this
+share of its best part."""
+Found = dict[Cell, list[Outcome]]
+Measure = Callable[[Outcome], float]
+
+
+def area(one: Outcome) -> float:
+    """Area under the curve over gradients, as a share of the way to what counts as solved."""
+    return TASKS[one.cell.task].share(one.auc)
+
+
+def final(one: Outcome) -> float:
+    """Final return, in the same unit."""
+    return TASKS[one.cell.task].share(one.final)
+
+
+def area_until(one: Outcome, seconds: float) -> float:
+    """Area under the curve over simulated seconds up to so many; a run that ended before stays where it was.
+
+    Each part's mean return stands in its middle.
+    """
+    task, ends = TASKS[one.cell.task], np.asarray(one.seconds)
+    middles = (np.concatenate([[0.0], ends[:-1]]) + ends) / 2.0
+    shares = [task.share(value) for value in one.returns]
+    return float(np.mean(np.interp(np.linspace(0.0, seconds, 200), middles, shares)))
+
+
+def area_for(one: Outcome, dollars: float) -> float:
+    """The same over dollars, which a run spends evenly over its seconds."""
+    return area_until(one, dollars / one.cost_usd * one.seconds[-1])
+
+
+def collapse(one: Outcome) -> int | None:
+    """The part of the run from which on it stayed below `FALLEN` of its best part before; None if it did not collapse.
+
+    What never learned has not collapsed.
+    """
+    shares = np.array([TASKS[one.cell.task].share(value) for value in one.returns])
+    best = np.maximum.accumulate(shares)
+    if best[-1] < LEARNED or np.mean(shares[-2:]) >= FALLEN * best[-1]:
+        return None
+    above = np.flatnonzero(shares >= FALLEN * best[-1])
+    return int(above[-1]) + 1 if above[-1] + 1 < POINTS else None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One task of the map, as far as it is asked for; cells that are missing are trained.
+
+    Args:
+      results: where the files of outcomes are.
+      task: a key of `TASKS`.
+    """
+
+    results: Path
+    task: str
+
+    @cached_property
+    def tuning(self) -> Found:
+        """All cells without variation, on the seeds that are tuned on."""
+        return outcomes(grid([self.task], METHODS), TUNING, self.results)
+
+    def confirmed(self, cells: Iterable[Cell]) -> Found:
+        """Cells on the seeds that confirm."""
+        return outcomes(cells, CONFIRMING, self.results)
+
+    def at(self, method: str, learners: int, rate: str, variation: str = "") -> Cell:
+        """The cell of a method, which with one learner is every system's."""
+        return Cell(self.task, method if learners > 1 else SEQUENTIAL, learners, rate, variation)
+
+    def best_rate(self, method: str, learners: int, measure: Measure = area) -> str:
+        """The learning rate of the largest mean area under the curve on the seeds for that."""
+        means = {
+            rate: np.mean([measure(one) for one in self.tuning[self.at(method, learners, rate)]]) for rate in RATES
+        }
+        return max(RATES, key=means.__getitem__)
+
+    def best(self, method: str, learners: int, variation: str = "") -> Cell:
+        """A method's cell at that rate."""
+        return self.at(method, learners, self.best_rate(method, learners), variation)
+
+
+def values(found: Found, cell: Cell, measure: Measure) -> list[float]:
+    """A measure of a cell, one value per seed."""
+    return [measure(one) for one in found[cell]]
