@@ -165,6 +165,13 @@ def test_near_misses(override: str, meant: str) -> None:
         ("network.hidden=64", ["network.hidden", "a list of integers", "64"]),
         ("env.kwargs=spring", ["env.kwargs", "a mapping", "spring"]),
         ("network.hidden=[64,0]", ["network.hidden", "at least 1", "0"]),
+        ("system.corrections=kl_gate", ["system.corrections", "a list of texts", "'kl_gate'"]),
+        ("system.corrections={a:1}", ["system.corrections", "a list of texts", "{'a': 1}"]),
+        ("system.corrections=[ess,kl_gate,ess]", ["system.corrections", "twice", "['ess', 'kl_gate', 'ess']"]),
+        ("algorithm.masks=[m2po,m2po]", ["algorithm.masks", "twice", "['m2po', 'm2po']"]),
+        ("algorithm.gamma=-1e-60", ["algorithm.gamma", "[0, 1]", "-1e-60"]),
+        ("algorithm.learning_rate=1e-60", ["algorithm.learning_rate", "greater than 0", "1e-60", "0 in 32 bits"]),
+        ("algorithm.adam_b1=0.9999999999", ["algorithm.adam_b1", "[0, 1)", "0.9999999999", "1 in 32 bits"]),
         ("system.rule=synchronous", ["system.rule", "async, central, allreduce", "'synchronous'"]),
     ],
 )

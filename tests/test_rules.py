@@ -210,3 +210,10 @@ def test_weights_follow_equation_4() -> None:
     assert [rule.weight(s) for s in (0, 1, 2, 4, 8)] == pytest.approx([1.0, 1.0, 0.7937005, 0.6299605, 0.5])
     assert register.weight["power"]({"root": 1}).weight(5) == pytest.approx(0.2)
     assert register.weight["constant"]().weight(8) == 1.0
+
+
+def test_a_weight_too_small_to_be_told_from_an_empty_place() -> None:
+    """Of 32 bits little is left of exp(-1000), but the gradient has been learned from, and is counted."""
+    timeline = simulate("async", weights="exponential", rate=1000.0, learner=HEAVY)
+    weights = [weight for record in advance(timeline, 3) for group in record.groups for weight in group.weights]
+    assert min(weights) == pytest.approx(1e-30) and max(weights) == 1.0

@@ -200,8 +200,10 @@ class _Composer:
                 raise no_value(key)
         elif key in SWEEP_KEYS:
             raise ConfigError(f"{key} is for sweeps; add -m.")
-        elif _knob_of(key) is None:
+        elif (known := _knob_of(key)) is None:
             raise unknown_key(key)
+        elif get_origin(known.kind) is tuple and isinstance(override.value(), dict):
+            known.check(override.value())  # which cannot be merged
 
     def _check_choice(self, group: str, choice: str) -> None:
         if group == "env":

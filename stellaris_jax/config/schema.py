@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
@@ -139,9 +140,14 @@ class Knob:
             if word not in self.names:
                 meant = did_you_mean(word, self.names)
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(word)}{meant}")
+        if self.registered and isinstance(value, tuple) and len(set(value)) < len(value):
+            raise ConfigError(f"{self.key} must name nothing twice, unlike {shown(plain(value))}.")
         for number in (value if isinstance(value, tuple) else [value]) if self.within and value is not None else []:
             if not _is_within(number, self.within):
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}.")
+            if isinstance(number, float) and not _is_within(number, self.within, _float32):
+                rounded = f"{_float32(number):g} in 32 bits"
+                raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}: {rounded}.")
 
     @property
     def accepted(self) -> str:
@@ -210,8 +216,14 @@ def _is_kind(value: Any, kind: Any) -> bool:
     return isinstance(value, get_origin(kind) or kind)
 
 
-def _is_within(number: float, interval: str) -> bool:
-    low, high = (float(bound) for bound in interval[1:-1].split(","))
+def _float32(number: float) -> float:
+    """What is left of a number in the 32 bits that the device computes with."""
+    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    return rounded
+
+
+def _is_within(number: float, interval: str, read: Callable[[float], float] = float) -> bool:
+    number, low, high = (read(float(x)) for x in (number, *interval[1:-1].split(",")))
     return low < number < high or (number == low and interval[0] == "[") or (number == high and interval[-1] == "]")
 
 

@@ -34,6 +34,8 @@ class Drop(NamedTuple):
 Action = Group | Drop
 """What a driver is told: of a group, that it is to be aggregated; once that is done, `on_publish` is to be told."""
 
+LEAST_WEIGHT = 1e-30
+"""What a smaller weight counts as: to the device, 0 is an empty place."""
 NUMBER, WHOLE = (float, int, np.number), (int, np.integer)
 
 
@@ -184,7 +186,7 @@ class Coordinator:
             return dropped
         escaped = False
         if not self.rule.ready(self.staleness[:], self):
-            crowded = self.rule.gated and len(self.queue) >= self.learners
+            crowded = self.rule.gated and len(self.queue) + len(self.early) >= self.learners
             if not (crowded or stalled):
                 return dropped
             escaped = self.rule.gated
@@ -233,6 +235,7 @@ class Coordinator:
             if not (isinstance(weight, NUMBER) and 0.0 <= weight < math.inf):
                 name = type(self.weights).__name__
                 raise RunError(f"{name}.weight must be a finite number of at least 0, not {shown(weight)}.")
+        weights = [max(weight, LEAST_WEIGHT) for weight in weights]
         self.rule.aggregated(staleness)
         usage = self.usage
         usage.gradients += len(gradients)
