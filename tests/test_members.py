@@ -187,3 +187,15 @@ def test_a_grid_of_rates_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
     population.run(2)
     assert compiled == [1] and population.engines == 1
     assert len({np.asarray(trainer.state.params).tobytes() for trainer in population.trainers}) == 3
+
+
+def test_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not been asked for longest goes first; who has it keeps it."""
+    from stellaris_jax.training import programs as module
+
+    monkeypatch.setattr(module, "MOST", 2)
+    programs = module.Programs()
+    first, second = (programs._once(key, object) for key in "ab")
+    assert programs._once("a", object) is first
+    programs._once("c", object)
+    assert programs._once("a", object) is first and programs._once("b", object) is not second

@@ -18,8 +18,14 @@ from stellaris_jax.training.plans import Plans
 T = TypeVar("T")
 
 
+MOST = 512
+"""Things kept: each program takes some of the mappings of memory that Linux allows a process, 65,530 by default, and
+XLA crashes where there are none left."""
+
+
 class Programs:
-    """Whatever is asked for is made once, and whoever comes with an equal configuration gets the same.
+    """Whatever is asked for is made once, and whoever comes with an equal configuration gets the same, unless so much
+    else was asked for in between that it had to be let go.
 
     Plans, hyper-parameters and seeds are data of a program; what it depends on is `Static`, the environment and the
     network.
@@ -54,9 +60,10 @@ class Programs:
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
-            if key not in self._made:
-                self._made[key] = make()
-            made: T = self._made[key]
+            made: T = self._made.pop(key) if key in self._made else make()
+            self._made[key] = made
+            if len(self._made) > MOST:
+                del self._made[next(iter(self._made))]  # what has not been asked for longest
             return made
 
 
