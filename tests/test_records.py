@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -76,3 +77,25 @@ def test_the_summary_says_whom_the_bill_is_for(settings: tuple[str, ...], shown:
     config = load_config([*SMALL, *settings])
     summary = Accounts(config).summary(None, [Usage(seconds=1.0)], computed=0)
     assert dict(summary_rows(summary))["billed actors"] == shown
+
+
+def test_what_admission_wastes() -> None:
+    """Throwing stale gradients away takes slow work above all; waiting takes none, and learners idle for it."""
+    settings = [*SMALL, "system=async", "delays=pareto", "system.learners=8"]
+    records = {}
+    for name in ("all", "bounded", "waiting"):
+        options = [] if name == "all" else ["system.options.bound=3"]
+        config = load_config([*settings, f"system.admission={name}", *options])
+        rows = simulated(config, 6)
+        records[name] = [Accounts(config).timeline([row], 1.0, computed=16) for row in rows]
+        busy = rows[-1].usage.learner_busy / (8 * rows[-1].usage.seconds)
+        assert records[name][-1]["learner_utilisation"] == pytest.approx(busy)
+        assert sum(record["dropped_seconds"] for record in records[name]) == pytest.approx(
+            sum(g.end - g.start for row in rows for g in row.dropped)
+        )
+    slow = [record["dropped_slowness"] for record in records["bounded"] if record["dropped_slowness"] is not None]
+    assert slow and np.mean(slow) > 1.1
+    for name in ("all", "waiting"):
+        assert all(record["dropped_slowness"] is None and record["dropped_seconds"] == 0.0 for record in records[name])
+    idle = {name: 1.0 - records[name][-1]["learner_utilisation"] for name in records}
+    assert idle["waiting"] > idle["all"]

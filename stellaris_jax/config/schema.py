@@ -223,7 +223,8 @@ def _float32(number: float) -> float:
 
 
 def _is_within(number: float, interval: str, read: Callable[[float], float] = float) -> bool:
-    number, low, high = (read(float(x)) for x in (number, *interval[1:-1].split(",")))
+    low, high = (read(float(bound)) for bound in interval[1:-1].split(","))
+    number = read(float(number))
     return low < number < high or (number == low and interval[0] == "[") or (number == high and interval[-1] == "]")
 
 

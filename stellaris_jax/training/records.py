@@ -87,6 +87,22 @@ class Accounts:
             return mean([weight for group in groups for weight in group.weights], 1.0)
         return mean([mean(group.weights) for group in groups], 1.0)
 
+    def _wasted(self, row: list[Round]) -> Record:
+        """What admission wastes: time of learners, and slow work more than other work.
+
+        A round in which nothing was computed, or nothing thrown away, has None for what it cannot know.
+        """
+        used = [g.end - g.start for record in row for group in record.groups for g in group.gradients]
+        lost = [g.end - g.start for record in row for g in record.dropped]
+        usual = mean(used + lost)
+        n, usages = self.config.system.learners, [record.usage for record in row]
+        return {
+            "learner_utilisation": mean([u.learner_busy / (n * u.seconds) for u in usages if u.seconds > 0.0]),
+            "gradient_seconds": usual if used or lost else None,
+            "dropped_seconds": sum(lost),
+            "dropped_slowness": mean(lost) / usual if lost and usual > 0.0 else None,
+        }
+
     def timeline(self, row: list[Round], factor: float, computed: int) -> Record:
         """What the timelines know of a round, one of which `row` holds per seed.
 
@@ -125,6 +141,7 @@ class Accounts:
             "learning_rate": self.config.algorithm.learning_rate * factor * self._trust(groups),
             **{name: mean(values) for name, values in money.items()},
             "occupancy": useful / computed if computed else 1.0,
+            **self._wasted(row),
             "dropped": sum(usage.dropped for usage in usages),
             "failed": sum(usage.failures for usage in usages),
             "per_seed": {

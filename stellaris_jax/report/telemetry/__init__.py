@@ -9,6 +9,11 @@ versions between a gradient's fetch and its aggregation, `staleness_in_flight` o
 `staleness_queued` after that; `staleness_seconds`, the simulated seconds in between; `*_counts`, histograms of
 versions.
 
+What admission wastes: `learner_utilisation`, the share of the learners' time since the start of the run in which they
+computed; `dropped_seconds`, learner-seconds spent on gradients of the round that were thrown away, over all seeds; and
+`dropped_slowness`, how long those took beside all gradients (`gradient_seconds`): above 1, slow work is learned from
+less than other work.
+
 How far the learner's policy pi has come from the behaviour policy mu, R = pi / mu, over the minibatches of a round:
 `ess` = E[R]^2 / E[R^2], the effective sample size as a share; `chi2` = E[R^2] - 1; `k3` = E[R - 1 - log R], `kl`
 where that is known in closed form; `m2` = E[(log R)^2]; `tv` = E|R - 1| / 2. How the policy moves: `update_norm`, the
