@@ -17,7 +17,7 @@ from stellaris_jax import Trainer, load_config
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.envs.registry import register
 from stellaris_jax.report.statistics import welch
-from stellaris_jax.reproduce.claims import HOLDS, OPEN, corrected, fact, less, more, read_claims, write_claims
+from stellaris_jax.reproduce.claims import HOLDS, OPEN, corrected, fact, less, more, no_less, read_claims, write_claims
 from stellaris_jax.reproduce.glance import WIDEST, glance
 from stellaris_jax.reproduce.history import History, alike
 from stellaris_jax.reproduce.stellaris.study import RATES, tuned
@@ -162,3 +162,12 @@ def test_the_age_of_data_is_that_of_seeds_that_have_data() -> None:
     alone = [record for record in records if min(record["per_seed"]["actors"]) == 0]
     assert len(alone) > 2
     assert [record["actor_staleness"] for record in records] == [0.0] + [4.0] * (len(records) - 1)
+
+
+def test_no_less_up_to_a_margin() -> None:
+    a, b = [0.9, 1.0, 1.1, 1.0, 1.0], [1.0, 1.1, 1.05, 0.95, 1.1]
+    assert no_less("", "", a, b, 0.3).verdict == "holds"
+    assert no_less("", "", a, b, 0.0).verdict == "not shown"
+    below = no_less("a", "p", np.subtract(a, 1.0), b, 0.3)
+    assert below.verdict == "reversed" and below.toward is not None and below.toward < -1
+    assert "against" in below.ours and below.ours.endswith("(margin 0.3)")

@@ -12,7 +12,7 @@ from drawn import assert_picture
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.reproduce.map import cells as cells_module
 from stellaris_jax.reproduce.map import choices, figures, store, warnings
-from stellaris_jax.reproduce.map.cells import CORE, METHODS, RATES, TASKS, VARIATIONS, Cell, Task, grid
+from stellaris_jax.reproduce.map.cells import CORE, LAGGED, METHODS, RATES, TASKS, VARIATIONS, Cell, Task, grid, lags
 from stellaris_jax.reproduce.map.store import POINTS, Outcome
 from stellaris_jax.reproduce.study import Study, reproduce
 from stellaris_jax.training.loading import validate
@@ -29,6 +29,7 @@ def test_every_cell_is_a_run() -> None:
     assert len(grid(["cartpole"])) == len(RATES) * (1 + 4 * len(CORE) + 2 * (len(METHODS) - len(CORE)))
     at_8 = list(grid(["cartpole"], learners=[8], rates=["1e-3"]))
     at_8 += [Cell("cartpole", "async", 8, "1e-3", name) for name in VARIATIONS if name]
+    at_8 += [cell for cell in lags("cartpole") if cell.rate == "1e-3" and cell.variation == "lag 256"]
     for cell in at_8:
         validate(load_config(cell.variant.overrides))
     assert len({store.digest(cell) for cell in at_8}) == len(at_8), "no two of them are the same"
@@ -135,7 +136,7 @@ def invented(cell: Cell, seed: int) -> Outcome:
 
 @pytest.fixture
 def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(METHODS) - {*CORE, *cells_module.PARTS}:
+    for name in set(METHODS) - {*CORE, *cells_module.PARTS, *LAGGED}:
         monkeypatch.delitem(METHODS, name)
     monkeypatch.setattr(store, "digest", lambda cell: "digest")
 
@@ -146,6 +147,7 @@ def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path) -> None:
     cells += [
         Cell("cartpole", method, 8, rate, name) for method in CORE for rate in RATES for name in VARIATIONS if name
     ]
+    cells += lags("cartpole")
     store.write([invented(cell, seed) for cell in cells for seed in range(16)], tmp_path / "cartpole.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["cartpole"])
     reproduce(study, figures.FIGURES, list(figures.FIGURES))

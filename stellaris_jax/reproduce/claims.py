@@ -58,6 +58,14 @@ def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> 
     return Claim(claim, paper, ours, n, p, None, verdict, None, toward)
 
 
+def no_less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, unit: str = "") -> Claim:
+    """The claim that `a` is at least `b`, up to a margin: it holds if the interval of the difference lies above
+    -margin, and is reversed if it lies below."""
+    shown = more(claim, paper, a, b, unit)
+    shifted = more(claim, paper, np.asarray(a, float) + margin, b, unit)
+    return replace(shifted, ours=f"{shown.ours} (margin {significant(margin)}{unit})")
+
+
 def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
     """The claim that `a` is smaller than `b`."""
     found = more(claim, paper, a, b, unit)

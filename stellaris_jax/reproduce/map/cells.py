@@ -125,9 +125,21 @@ VARIATIONS: dict[str, tuple[str, ...]] = {
 }
 """What else is changed, one thing at a time; delays are Pareto's where nothing is said."""
 
+_ONCE = "algorithm.epochs=1"
+LAGS: dict[str, tuple[str, ...]] = {
+    "lag 4": ("env.num_envs=2", _ONCE, "algorithm.minibatches=4"),
+    "lag 32": ("env.num_envs=16", _ONCE, "algorithm.minibatches=32"),
+    "lag 128": ("env.num_envs=32", _ONCE, "algorithm.minibatches=64", "system.actors=pipelined"),
+    "lag 256": ("env.num_envs=64", _ONCE, "algorithm.minibatches=128", "system.actors=pipelined"),
+}
+"""Data of a policy that is up to so many updates old: as many updates of as many samples, each sample learned from
+once, but more of them collected at a time."""
+LAGGED = ("all-reduce", *(name for name in OBJECTIVES if name != "V-trace"), "ESS")
+"""Methods that can do something about stale data in minibatches of single steps; the first is PPO as it is."""
+
 
 class Cell(NamedTuple):
-    """A place on the map: keys of `TASKS`, `METHODS` and `VARIATIONS`, and values of the axes."""
+    """A place on the map: keys of `TASKS`, `METHODS` and `VARIATIONS` or `LAGS`, and values of the axes."""
 
     task: str
     method: str
@@ -139,6 +151,8 @@ class Cell(NamedTuple):
     def variant(self) -> Variant:
         """What is trained there; every learner is billed for the seconds it is busy."""
         task, method = TASKS[self.task], METHODS[self.method]
+        if self.learners == 1:  # where there is one system
+            method = (*(one for one in method if not one.startswith("system=")), *METHODS[SEQUENTIAL])
         group, grouped = max(1, self.learners // 2), []
         if {"system=softsync", "system=fedbuff", "system=areal"} & set(method):
             grouped.append(f"system.options.c={group}")
@@ -158,7 +172,7 @@ class Cell(NamedTuple):
             "algorithm.anneal=false",
             f"total_steps={task.steps}",
             *task.overrides,
-            *VARIATIONS[self.variation],
+            *{**VARIATIONS, **LAGS}[self.variation],
             "evaluation.points=0",
             "run.loggers=[]",
         )
@@ -184,3 +198,8 @@ def grid(
         if (method == SEQUENTIAL if count == 1 else method in CORE or count in FEW)
         for rate in rates
     ]
+
+
+def lags(task: str) -> list[Cell]:
+    """All cells of stale data, which one learner learns from."""
+    return [Cell(task, method, 1, rate, lag) for lag in LAGS for method in LAGGED for rate in RATES]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stellaris_jax.reproduce.map.cells import CONFIRMING, METHODS, RATES, SEQUENTIAL, TASKS, TUNING, Cell, grid
+from stellaris_jax.reproduce.map.cells import CONFIRMING, METHODS, RATES, SEQUENTIAL, TASKS, TUNING, Cell, grid, lags
 from stellaris_jax.reproduce.map.store import POINTS, Outcome, outcomes
 
 NOTHING = "async"
@@ -77,6 +77,11 @@ class Ground:
         """All cells without variation, on the seeds that are tuned on."""
         return outcomes(grid([self.task], METHODS), TUNING, self.results)
 
+    @cached_property
+    def lagged(self) -> Found:
+        """All cells of stale data, on the same seeds."""
+        return outcomes(lags(self.task), TUNING, self.results)
+
     def confirmed(self, cells: Iterable[Cell]) -> Found:
         """Cells on the seeds that confirm."""
         return outcomes(cells, CONFIRMING, self.results)
@@ -85,16 +90,21 @@ class Ground:
         """The cell of a method, which with one learner is every system's."""
         return Cell(self.task, method if learners > 1 else SEQUENTIAL, learners, rate, variation)
 
-    def best_rate(self, method: str, learners: int, measure: Measure = area) -> str:
+    def best_rate(self, method: str, learners: int) -> str:
         """The learning rate of the largest mean area under the curve on the seeds for that."""
-        means = {
-            rate: np.mean([measure(one) for one in self.tuning[self.at(method, learners, rate)]]) for rate in RATES
-        }
-        return max(RATES, key=means.__getitem__)
+        return _best(self.tuning, [self.at(method, learners, rate) for rate in RATES]).rate
+
+    def best_lagged(self, method: str, lag: str) -> Cell:
+        """A method's cell of stale data at the rate that is best for it there."""
+        return _best(self.lagged, [Cell(self.task, method, 1, rate, lag) for rate in RATES])
 
     def best(self, method: str, learners: int, variation: str = "") -> Cell:
         """A method's cell at that rate."""
         return self.at(method, learners, self.best_rate(method, learners), variation)
+
+
+def _best(found: Found, cells: list[Cell]) -> Cell:
+    return max(cells, key=lambda cell: np.mean(values(found, cell, area)))
 
 
 def values(found: Found, cell: Cell, measure: Measure) -> list[float]:

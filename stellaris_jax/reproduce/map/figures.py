@@ -7,9 +7,21 @@ from itertools import product
 
 import numpy as np
 
-from stellaris_jax.reproduce.claims import Claim, less, more
+from stellaris_jax.reproduce.claims import Claim, less, more, no_less
 from stellaris_jax.reproduce.map import pictures
-from stellaris_jax.reproduce.map.cells import CORE, FEW, LEARNERS, METHODS, RATES, SEQUENTIAL, TASKS, VARIATIONS, Cell
+from stellaris_jax.reproduce.map.cells import (
+    CORE,
+    FEW,
+    LAGGED,
+    LAGS,
+    LEARNERS,
+    METHODS,
+    RATES,
+    SEQUENTIAL,
+    TASKS,
+    VARIATIONS,
+    Cell,
+)
 from stellaris_jax.reproduce.map.choices import (
     NOTHING,
     Found,
@@ -214,6 +226,80 @@ def variations(study: Study, task: str) -> list[Claim]:
     ]
 
 
+MARGIN = 0.05
+"""What still counts as equal, as a share of the way to what counts as solved."""
+
+
+@each_task
+def lag(study: Study, task: str) -> list[Claim]:
+    """Stale data and one learner, no stale gradients: what newer papers claim of their objectives."""
+    ground = Ground(study.results, task)
+    cells = {method: [ground.best_lagged(method, lag) for lag in LAGS] for method in LAGGED}
+    found = ground.confirmed(cell for row in cells.values() for cell in row)
+    rows = {
+        "PPO" if method == SEQUENTIAL else method: [(cell.rate, values(found, cell, area)) for cell in row]
+        for method, row in cells.items()
+    }
+    names = [f"up to {name.removeprefix('lag ')} updates old" for name in LAGS]
+    title = f"{task}: area under the curve on stale data, each method at its best rate"
+    pictures.heat(rows, names, "", study.results / f"figure_lag_{task}.png", title)
+    at = {
+        (method, name): values(found, cell, area)
+        for method, row in cells.items()
+        for name, cell in zip(LAGS, row, strict=True)
+    }
+    fresh, old, older = ((SEQUENTIAL, name) for name in ("lag 4", "lag 128", "lag 256"))
+    claims = [
+        more(f"{task}: PPO learns more from data up to 4 updates old than up to 256", "–", at[fresh], at[older]),
+        no_less(
+            f"{task}: PPO on data up to 32 updates old learns no less than up to 4",
+            "AReaL: bounds of 2 to 8 cost nothing",
+            at[SEQUENTIAL, "lag 32"],
+            at[fresh],
+            MARGIN,
+        ),
+        no_less(
+            f"{task}: M2PO on data up to 256 updates old learns no less than PPO up to 4",
+            "M2PO: equal at 256",
+            at["M2PO", "lag 256"],
+            at[fresh],
+            MARGIN,
+        ),
+        more(
+            f"{task}: steps scaled by the effective sample size learn more than PPO's, up to 128 updates old",
+            "VCPO: stable at 128",
+            at["ESS", "lag 128"],
+            at[old],
+        ),
+        no_less(
+            f"{task}: decoupled PPO learns no less than PPO up to 4 updates old",
+            "AReaL: as good at 4",
+            at["decoupled", "lag 4"],
+            at[fresh],
+            MARGIN,
+        ),
+        more(
+            f"{task}: decoupled PPO learns more than PPO up to 256 updates old",
+            "AReaL: naive PPO fails without a bound",
+            at["decoupled", "lag 256"],
+            at[older],
+        ),
+        no_less(
+            f"{task}: A-3PO's interpolated policy learns no less than a recomputed one, up to 128 updates old",
+            "A-3PO: as good, up to 1.8 times as fast",
+            at["A-3PO", "lag 128"],
+            at["decoupled", "lag 128"],
+            MARGIN,
+        ),
+    ]
+    others = [name for name in LAGGED if name not in (SEQUENTIAL, "decoupled", "A-3PO")]
+    claims += [
+        more(f"{task}: {name} learns more than PPO up to 256 updates old", "–", at[name, "lag 256"], at[older])
+        for name in others
+    ]
+    return claims
+
+
 @each_task
 def collapses(study: Study, task: str) -> list[Claim]:
     """Which runs that had learned fell back, and which diagnostic announces it."""
@@ -261,6 +347,7 @@ FIGURES: dict[str, Figure] = {
     "ideas": ideas,
     "time": time,
     "variations": variations,
+    "lag": lag,
     "collapses": collapses,
 }
 assert set(ENVS) <= set(TASKS)
