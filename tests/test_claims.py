@@ -170,4 +170,4 @@ def test_no_less_up_to_a_margin() -> None:
     assert no_less("", "", a, b, 0.0).verdict == "not shown"
     below = no_less("a", "p", np.subtract(a, 1.0), b, 0.3)
     assert below.verdict == "reversed" and below.toward is not None and below.toward < -1
-    assert "against" in below.ours and below.ours.endswith("(margin 0.3)")
+    assert "against" in below.ours and below.ours.endswith("(margin 0.300)")

@@ -5,6 +5,8 @@ stellaris-jax reproduce stellaris --figure 11                           one figu
 stellaris-jax reproduce stellaris --figure 6 --envs hopper --seeds 3    less of it
 stellaris-jax reproduce nitro --figure 15                               rules that scale actors
 stellaris-jax reproduce minionsrl --figure schedulers                   schedulers, trained and fine-tuned
+stellaris-jax reproduce map --figure methods --envs cartpole            every method against staleness
+stellaris-jax reproduce index                                           the page of all claims, results/README.md
 
 What is trained is kept below --runs, so that an interrupted call can be repeated, and what it has learned is kept in
 learned.csv of the results, so that nothing is trained twice; remove its lines to start over. Several calls at once
@@ -14,18 +16,14 @@ share the work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from stellaris_jax.cli import program
 from stellaris_jax.config.schema import ConfigError
 
-MODULES = {
-    "stellaris": "stellaris.figures",
-    "nitro": "nitro.study",
-    "minionsrl": "minionsrl.study",
-    "map": "map.figures",
-}
+PAPERS = ("stellaris", "nitro", "minionsrl", "map")
+INDEX = "index"
+RESULTS = Path("results")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -35,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("reproduce", __doc__)
-    parser.add_argument("paper", choices=list(MODULES))
+    parser.add_argument("paper", choices=[*PAPERS, INDEX])
     parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")
     count = program.at_least(1)
     parser.add_argument("--seeds", type=count, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
@@ -45,18 +43,24 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--results", type=Path, help="directory of the results; default results/<paper>")
     arguments = parser.parse_args(argv)
     # Imported late, so that --help answers at once.
-    paper = import_module(f"stellaris_jax.reproduce.{MODULES[arguments.paper]}")
+    from stellaris_jax.reproduce.index import module_of, write_index
     from stellaris_jax.reproduce.study import Study, reproduce
 
+    if arguments.paper == INDEX:
+        write_index(arguments.results or RESULTS)
+        return
+    paper = module_of(arguments.paper)
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
     if unknown:
         raise ConfigError(f"--envs {unknown[0]} is not one of {', '.join(paper.ENVS)}.")
     study = Study(
         runs=arguments.runs or Path("runs") / arguments.paper,
-        results=arguments.results or Path("results") / arguments.paper,
+        results=arguments.results or RESULTS / arguments.paper,
         envs=arguments.envs,
         seeds=arguments.seeds,
         tuning=not arguments.untuned,
     )
     with program.signalled():
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
+    if not arguments.results:
+        write_index(RESULTS)
