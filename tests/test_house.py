@@ -12,7 +12,8 @@ import pytest
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "stellaris_jax"
 LEVELS = {
-    "registry": 0, "config": 1, "envs": 2, "agent": 3, "timeline": 3, "engine": 4, "report": 5, "training": 6,
+    "registry": 0, "config": 1, "envs": 2, "agent": 3, "timeline": 3, "engine": 4, "report": 5, "live": 5,
+    "training": 6,
     "reproduce": 7, "cli": 8,
 }  # fmt: skip
 """A room may know of those on lower levels, and of itself."""

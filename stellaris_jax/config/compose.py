@@ -44,7 +44,7 @@ GROUPS = (
 NESTED = ("env", "experiment")
 """Groups whose files lie in folders: `env=gymnax/cartpole`."""
 
-RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress")
+RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress", "live")
 """Keys, and groups of keys, that may differ when a run is resumed."""
 
 PRIMARY = "train"
@@ -88,6 +88,9 @@ def _composed(hydra: _Composer, overrides: Sequence[str]) -> Config:
     resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
     if resumed:
         return _resumed(resumed[-1], parsed)
+    given = {override.key_or_group: str(override.value()) for override in parsed}
+    if given.get("executor") == "replay" and given.get("trace"):
+        return _replayed(given["trace"], parsed)
     config = typed(hydra.compose(parsed))
     keys = {key for override in parsed for key in _leaves(override.key_or_group, override.value())}
     check_given(config, keys)
@@ -300,6 +303,30 @@ def _values(override: Override) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
 
 
+def _update(node: DictConfig, override: Override) -> None:
+    try:
+        OmegaConf.update(node, override.key_or_group, override.value())
+    except OmegaConfBaseException as error:
+        raise retold(error) from None
+
+
+def _replayed(trace: str, overrides: Sequence[Override]) -> Config:
+    """The stored configuration of a live run, whose directory or trace is named, with what is to be otherwise."""
+    directory = Path(trace).parent if Path(trace).suffix == ".gz" else Path(trace)
+    path = directory / "config.yaml"
+    if not os.path.isfile(path):
+        raise ConfigError(f"trace={trace} is of no run: there is no {path}.")
+    stored = from_yaml(path)
+    if stored.executor != "live":
+        raise ConfigError(f"trace={trace} is of no live run: its executor is {stored.executor}.")
+    node = schema(stored.replace({"run.dir": "", "resume": ""}))
+    for override in overrides:
+        if override.key_or_group in GROUPS:
+            raise ConfigError(f"{_line(override)} chooses a file; a replay takes single keys, such as system.rho=2.")
+        _update(node, override)
+    return typed(node)
+
+
 def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
     """The stored configuration of a run, with those overrides that may change."""
     if not directory:
@@ -317,10 +344,7 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
             continue
         if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
             raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
-        try:
-            OmegaConf.update(node, key, override.value())
-        except OmegaConfBaseException as error:
-            raise retold(error) from None
+        _update(node, override)
     config = typed(node).replace({"run.dir": directory, "resume": directory})
     if stored.algorithm.anneal and config.rounds != stored.rounds:
         raise ConfigError(

@@ -307,6 +307,28 @@ class RunConfig(Section):
 
 
 @dataclass(frozen=True)
+class LiveConfig(Section):
+    address: str = knob(
+        "", "address of a Ray cluster to join; empty starts one on this machine, that ends with the run"
+    )
+    actors: int = knob(
+        0,
+        "actor processes of rule fixed, which share env.num_envs; 0: as many as cores, environments or the platform's "
+        "actors allow, whatever is least",
+        within="[0, inf)",
+    )
+    timeout: float = knob(
+        120.0,
+        "seconds that an invocation may take, its process's start apart, before it is replaced",
+        within="(0, inf)",
+    )
+    learner_cpus: float = knob(0.0, "CPU cores of one learner; 0: its share of those there are", within="[0, inf)")
+    learner_gpus: float = knob(0.0, "GPUs of one learner, 0.25 for four of them on one", within="[0, inf)")
+    actor_cpus: float = knob(0.0, "CPU cores of one actor; 0: its share of those there are", within="[0, inf)")
+    actor_gpus: float = knob(0.0, "GPUs of one actor", within="[0, inf)")
+
+
+@dataclass(frozen=True)
 class Config(Section):
     env: EnvConfig = group(EnvConfig, "what is learned")
     network: NetworkConfig = group(NetworkConfig, "actor-critic network")
@@ -317,12 +339,20 @@ class Config(Section):
     delays: DelaysConfig = group(DelaysConfig, "how long everything takes, in simulated seconds")
     prices: PricesConfig = group(PricesConfig, "what everything costs")
     engine: EngineConfig = group(EngineConfig, "how this machine executes the plan")
+    live: LiveConfig = group(LiveConfig, "how executor=live runs")
     evaluation: EvaluationConfig = group(EvaluationConfig, "measuring the policy")
     checkpoint: CheckpointConfig = group(CheckpointConfig, "saving the run")
     run: RunConfig = group(RunConfig, "where the run lives")
     seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained", within="[0, inf)")
     num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, inf)")
     total_steps: int = knob(500_000, "env steps per seed at full width, rounded up to whole rounds", within="[1, inf)")
+    executor: str = knob(
+        "simulated",
+        "what becomes of delays: they are simulated first and executed afterwards; processes take them for real, on "
+        "Ray (live); or they are those of a live run that is repeated (replay)",
+        choices=("simulated", "live", "replay"),
+    )
+    trace: str = knob("", "run directory of the live run that executor=replay repeats, or its trace.jsonl.gz")
     plugins: tuple[str, ...] = knob(
         (), "modules and .py files that register rules, environments and more, imported first"
     )

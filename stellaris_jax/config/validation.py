@@ -44,6 +44,20 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         len(c.network.hidden) <= MOST_LAYERS,
         f"network.hidden has {len(c.network.hidden)} layers, and at most {MOST_LAYERS} are possible.",
     )
+    yield (
+        c.executor == "simulated" or c.num_seeds == 1,
+        f"num_seeds={c.num_seeds} is not possible with executor={c.executor}, which has one.",
+    )
+    yield (
+        c.executor == "simulated" or c.engine.devices == 1,
+        f"engine.devices={c.engine.devices} is not possible with executor={c.executor}, which has one.",
+    )
+    yield (
+        bool(c.trace) == (c.executor == "replay"),
+        "executor=replay needs trace=RUN_DIR, the directory of a live run."
+        if c.executor == "replay"
+        else f"trace={c.trace} is for executor=replay.",
+    )
     samples = c.env.num_envs * c.algorithm.rollout_length
     yield (
         samples <= MOST_SAMPLES,

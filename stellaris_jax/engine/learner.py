@@ -42,6 +42,21 @@ class Cache(NamedTuple):
     kl_coefficient: jax.Array
 
 
+class Fetched(NamedTuple):
+    """What one learner function has fetched. params: the policy `[P]`. batch: its minibatch, with the target network's
+    policies if there is one. others: policies `[K, P]` that other learners in flight held. peers: which of these rows
+    count, `None` where nothing asks for them. versions: of the policy and of its data. kl_coefficient: weight of the
+    KL penalty.
+    """
+
+    params: jax.Array
+    batch: Samples
+    others: jax.Array
+    peers: Peers | None
+    versions: Versions
+    kl_coefficient: jax.Array
+
+
 def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array, version: jax.Array) -> DataLoader:
     """Put a fragment, at most `[M, ...]`, of a version, and its minibatch order `[G, B]` into a buffer."""
     size = loader.fragments.advantage.shape[0] // loader.order.shape[0]
@@ -60,14 +75,15 @@ def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Sample
     return batch if batch.valid is None else batch._replace(valid=batch.valid & (order >= 0))
 
 
-def peer_log_ratio(network: ActorCritic, ring: jax.Array, peers: Peers, batch: Samples) -> jax.Array:
-    """min_i log(pi_i / mu) `[B]` over the versions other learners in flight held; +inf without any (Eq. 2).
+def peer_log_ratio(network: ActorCritic, others: jax.Array, peers: Peers, batch: Samples) -> jax.Array:
+    """min_i log(pi_i / mu) `[B]` over those of `others` `[K, P]` that other learners in flight held; +inf without any
+    (Eq. 2).
 
     Each distinct version costs one forward pass of the policy.
     """
 
     def body(i: jax.Array, smallest: jax.Array) -> jax.Array:
-        tree = network.unravel(versions.fetch(ring, peers.slots[i]))
+        tree = network.unravel(versions.fetch(others, peers.slots[i]))
         log_prob = network.distribution.log_prob(network.policy(tree, batch.obs), batch.action)
         return jnp.minimum(smallest, log_prob - batch.log_prob)
 
@@ -88,24 +104,33 @@ def gradient(
       cache: what it fetches.
       invocation: scalars (see `stellaris_jax.timeline.plan`).
     """
-    kind, (ring, _, loader, kl_coefficient) = static.algorithm, cache
+    ring, _, loader, kl_coefficient = cache
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
-    if isinstance(kind, TargetNetwork):
+    if isinstance(static.algorithm, TargetNetwork):
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
-    peers = None if invocation.peers is None else peer_log_ratio(network, ring, invocation.peers, batch)
+    params = versions.fetch(ring, invocation.slot)
+    known = versions_of(cache, invocation)
+    if invocation.kl_coefficient is not None:
+        kl_coefficient = invocation.kl_coefficient
+    fetched = Fetched(params, batch, ring, invocation.peers, known, kl_coefficient)
+    return gradient_of(network, static, hyper, fetched)
+
+
+def gradient_of(network: ActorCritic, static: Static, hyper: Hyper, fetched: Fetched) -> tuple[jax.Array, LossMetrics]:
+    """The gradient `[P]` of what has been fetched, and metrics."""
+    kind, batch, peers = static.algorithm, fetched.batch, fetched.peers
     inputs = LossInputs(
         batch,
         network.distribution,
         hyper,
-        kl_coefficient,
+        fetched.kl_coefficient,
         static.steps,
-        peers,
+        None if peers is None else peer_log_ratio(network, fetched.others, peers, batch),
         static.truncation,
         static.masks,
-        versions_of(cache, invocation),
+        fetched.versions,
     )
-    tree = network.unravel(versions.fetch(ring, invocation.slot))
-    grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(tree)
+    grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(network.unravel(fetched.params))
     return network.ravel(grads), metrics
 
 

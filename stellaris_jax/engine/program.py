@@ -177,13 +177,27 @@ class Engine:
     ) -> WaveCarry:
         """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
         ring = versions.publish(carry.ring, carry.version, carry.params)
-        cache = Cache(ring, carry.version, loader, kl_coefficient)
+        carry, cache = carry._replace(ring=ring), Cache(ring, carry.version, loader, kl_coefficient)
         one = partial(learner.gradient, self.network, self.static, hyper, cache)
         if wave.weights.shape[0] > 1:
             gradients, metrics = jax.vmap(one)(wave.invocations)
         else:
             alone = one(jax.tree.map(lambda x: x[0], wave.invocations))
             gradients, metrics = jax.tree.map(lambda x: x[None], alone)
+        return self.aggregated(hyper, cache, step_scale, carry, wave, gradients, metrics)
+
+    def aggregated(
+        self,
+        hyper: Hyper,
+        cache: Cache,
+        step_scale: jax.Array,
+        carry: WaveCarry,
+        wave: Wave,
+        gradients: jax.Array,
+        metrics: LossMetrics,
+    ) -> WaveCarry:
+        """Aggregate the wave's gradients `[L, P]`, whose newest version is in the cache's ring."""
+        ring = cache.ring
         hyper, context = self._corrected(hyper, cache, carry, wave, metrics)
         updates, aggregator = self.aggregator(hyper).update(
             gradients,

@@ -24,7 +24,8 @@ class Static:
     once on each of the devices. peers: K, the most other versions that learners in flight hold. versions: H that
     gradients may be of. buffers: fragments kept. target_interval: versions from one target network to the next; 1
     without any. truncation, aggregation: modes. corrections: of gradients. masked: some environments may take no
-    part in a round. hosted: fragments come from actors on the host.
+    part in a round. hosted: fragments come from actors on the host. recorded: gradients have weights of the KL penalty
+    of their own.
     """
 
     algorithm: Algorithm
@@ -46,6 +47,7 @@ class Static:
     corrections: tuple[Correction, ...]
     masked: bool
     hosted: bool
+    recorded: bool
 
     @classmethod
     def of(cls, config: Config, hosted: bool = False) -> Static:
@@ -72,6 +74,7 @@ class Static:
             corrections=tuple(register.correction[name](system.options) for name in system.corrections),
             masked=is_masked(config),
             hosted=hosted,
+            recorded=config.executor == "replay" and settings.kl_coefficient > 0.0,
         )
 
     @property
@@ -93,6 +96,7 @@ class Static:
             versions=self.versions,
             buffers=self.buffers,
             target_interval=self.target_interval,
+            recorded=self.recorded,
         )
 
     def blocks(self, seeds: int) -> list[slice]:

@@ -88,12 +88,12 @@ class Coordinator:
         self.usage.failures += 1
         self.pointers.appendleft((gradient.fragment, gradient.minibatch))
 
-    def on_delivery(self, gradient: Gradient, now: float) -> Sequence[Action]:
-        """A learner has pushed its gradient."""
+    def on_delivery(self, gradient: Gradient, now: float, peers: list[int] | None = None) -> Sequence[Action]:
+        """A learner has pushed its gradient, which has seen the versions `peers`; by default those in flight now."""
         self._stop(gradient)
         self.iterations[gradient.learner] += 1
         gradient.end = now
-        gradient.peers = [version for version in self.held if version != gradient.version]
+        gradient.peers = [v for v in self.held if v != gradient.version] if peers is None else peers
         gradient.in_flight = self.clock - gradient.version
         self.rule.delivered(gradient)
         for joining in self._admitted(gradient) if self._orders else (gradient,):

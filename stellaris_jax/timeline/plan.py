@@ -30,7 +30,7 @@ class Invocation(NamedTuple):
 
     buffer, minibatch: the pointer: a fragment's buffer, and which of its minibatches. slot: ring slot of the version
     the gradient is computed on; target_slot: of the target network in force when that version was the newest. peers:
-    `None` where nothing asks for them.
+    `None` where nothing asks for them. kl_coefficient: weight of the KL penalty; `None` where it is the round's.
     """
 
     buffer: Indices
@@ -38,6 +38,7 @@ class Invocation(NamedTuple):
     slot: Indices
     target_slot: Indices
     peers: Peers | None
+    kl_coefficient: Any = None
 
 
 class Plan(NamedTuple):
@@ -67,7 +68,8 @@ class PlanShape(NamedTuple):
     """The static sizes of a plan; one compiled engine runs all plans of one shape.
 
     wave_size: places L of a wave. versions: length H of the window of versions that gradients may be of.
-    target_interval: versions from one target network to the next; 1 without any.
+    target_interval: versions from one target network to the next; 1 without any. recorded: gradients have weights of
+    the KL penalty of their own.
     """
 
     rounds: int
@@ -79,6 +81,7 @@ class PlanShape(NamedTuple):
     versions: int
     buffers: int
     target_interval: int = 1
+    recorded: bool = False
 
     @property
     def ring(self) -> int:
@@ -157,7 +160,9 @@ def empty_plan(shape: PlanShape) -> Plan:
     buffer, minibatch, slot, target_slot, number = (np.zeros(places, np.int32) for _ in range(5))
     peers = Peers(number, np.zeros((*places, shape.peers), np.int32)) if shape.peers else None
     return Plan(
-        invocations=Invocation(buffer, minibatch, slot, target_slot, peers),
+        invocations=Invocation(
+            buffer, minibatch, slot, target_slot, peers, np.zeros(places, np.float32) if shape.recorded else None
+        ),
         weights=np.zeros(places, np.float32),
         sizes=np.zeros((shape.capacity, seeds), np.int32),
         bounds=np.zeros((rounds, 2), np.int32),
@@ -218,12 +223,14 @@ def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -
     index, lanes = np.divmod(_within(sizes), shape.wave_size)
     places = ((first.repeat(sizes) + index) * shape.seeds + seeds.repeat(sizes)) * shape.wave_size + lanes
     version = _numbers([gradient.version for gradient in gradients])
-    buffer, minibatch, slot, target_slot, peers = plan.invocations
+    buffer, minibatch, slot, target_slot, peers, kl_coefficient = plan.invocations
     _flat(buffer)[places] = _numbers([gradient.fragment for gradient in gradients]) % shape.buffers
     _flat(minibatch)[places] = [gradient.minibatch for gradient in gradients]
     _flat(slot)[places] = version % shape.ring
     _flat(target_slot)[places] = shape.target(version) % shape.ring
     _flat(plan.weights)[places] = [weight for group in groups for weight in group.weights]
+    if kl_coefficient is not None:
+        _flat(kl_coefficient)[places] = [gradient.kl_coefficient for gradient in gradients]
     if peers is not None:
         number = _numbers([len(gradient.peers) for gradient in gradients])
         held = _numbers([version for gradient in gradients for version in gradient.peers])

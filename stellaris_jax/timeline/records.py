@@ -12,7 +12,8 @@ class Gradient:
 
     `version` is the policy it is computed on, from second `start` to `end`; `peers` the other versions that learners in
     flight held when it was delivered, oldest first; `in_flight` = clock at delivery - version, and `staleness` = clock
-    at aggregation - version: the rest of it was spent in the queue.
+    at aggregation - version: the rest of it was spent in the queue. `kl_coefficient` is the weight of the KL penalty
+    that its learner had fetched, in live runs: elsewhere it is that of the round of its aggregation.
     """
 
     fragment: int
@@ -24,6 +25,7 @@ class Gradient:
     peers: list[int] = field(default_factory=list)
     staleness: int = 0
     in_flight: int = 0
+    kl_coefficient: float | None = None
 
 
 @dataclass(slots=True)

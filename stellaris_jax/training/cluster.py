@@ -6,10 +6,8 @@ all nodes share the file system that the sweep lies on.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
-import socket
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -21,10 +19,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 from rich.console import Console
 
-from stellaris_jax.config.memory import cores
-from stellaris_jax.config.schema import ConfigError, RunError, shown
+from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.mesh import emulate
+from stellaris_jax.live.join import join
 from stellaris_jax.registry import load_plugins
 from stellaris_jax.report.telemetry.together import PointDisplay
 from stellaris_jax.training.footprint import needed
@@ -35,13 +33,8 @@ from stellaris_jax.training.rundir import run_directory
 from stellaris_jax.training.signals import Signals
 from stellaris_jax.training.together import Lost
 
-LOCAL = "local"
-"""The address of a cluster that is started on this machine, and ends with the sweep."""
 STORE_BYTES = 2**27
-"""What a local cluster reserves for objects: only progress passes through it."""
-PASSED = ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONPATH")
-"""Variables that workers run with as well."""
-CONNECT_SECONDS = 10.0
+"""What a cluster of one's own reserves for objects: only progress passes through it."""
 POLL_SECONDS = 0.5
 START_SECONDS = 120.0
 """How long a worker may take to start; a cluster that has lost its nodes never starts one."""
@@ -223,33 +216,12 @@ def connected(address: str) -> Iterator[Cluster]:
 
     Raises ConfigError.
     """
-    if ray.is_initialized():  # by whoever calls us, who will also leave it
-        yield Cluster()
-        return
-    own: dict[str, Any] = {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": STORE_BYTES}
-    try:
-        _listens(address)
-        ray.init(
-            address,
-            **(own if address == LOCAL else {}),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": {key: os.environ[key] for key in PASSED if key in os.environ}},
-        )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"sweep.ray={shown(address)} is no Ray cluster that can be joined: {reason}") from None
+    joined = join("sweep.ray", address, STORE_BYTES)
     try:
         yield Cluster()
     finally:
-        ray.shutdown()
-
-
-def _listens(address: str) -> None:
-    """Raise OSError at once where nobody listens at HOST:PORT: Ray would try for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        if joined:
+            ray.shutdown()
 
 
 def _show(news: Progress, display: PointDisplay) -> None:

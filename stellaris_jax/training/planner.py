@@ -6,7 +6,7 @@ import gc
 import math
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cached_property, wraps
 from typing import Any, NamedTuple, TypeVar, cast
@@ -79,13 +79,17 @@ class Planner:
         self.shape, self.cut, self.limits = static.shape, static.cut, limits_of(config)
         self.blocks = static.blocks(len(seeds))
         self.total_rounds, self.adaptive = config.rounds, is_adaptive(config)
-        self.timelines = [Timeline.of(config, seed) for seed in seeds]
+        self.timelines = list(self._timelines())
         self.scalings = [scaling_of(config) for _ in seeds]
         self.round = 0
         self.states = [timeline.state() for timeline in self.timelines]
         self._simulated = 0  # rounds that the timelines have come to, unless one of them is under way
         self._shared_by = shared_by(config, static)
         self._chunks: deque[Chunk] = deque()  # planned, in order, and not executed
+
+    def _timelines(self) -> Sequence[Any]:
+        """One per seed: what is lived through, round by round."""
+        return [Timeline.of(self.config, seed) for seed in self.seeds]
 
     # Where the run stands ------------------------------------------------------------------------------------------
 

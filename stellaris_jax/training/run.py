@@ -31,6 +31,7 @@ from stellaris_jax.report.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
 from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.executors import trainer_of
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
@@ -119,7 +120,7 @@ def train_within(
             _refuse_lost_checkpoints(run_dir)
         display.working(f"building {config.env.name} and the network")
         with signals.during("the environment and the network to be built", transient=True):
-            trainer = stack.enter_context(closing(Trainer(config, signals.stopping, programs)))
+            trainer = stack.enter_context(closing(trainer_of(config, signals.stopping, programs)))
         with writing(run_dir):
             checkpoints = stack.enter_context(closing(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep)))
         resumed = None
@@ -211,6 +212,7 @@ class Session:
                 records = trainer.step(ahead=not (self.callbacks or stopping.is_set()))
             with writing(self.run_dir):
                 self.telemetry.rounds(records)
+                self.trainer.write(self.run_dir)
             # All of them are called, also after one that ends the run.
             answers = [call(one["round"], one, trainer) for one in records for call in self.callbacks]
             self.ended = any(answers)
@@ -369,7 +371,7 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None) -> Tr
     if not os.path.isfile(path):
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     config = from_yaml(path).replace({"engine.devices": 1, **(values or {})})
-    trainer = Trainer(config)
+    trainer = trainer_of(config)
     with closing(Checkpoints(Path(run_dir) / "checkpoints", config.checkpoint.keep, read_only=True)) as checkpoints:
         trainer.restore(checkpoints, complain, train=False)
     return trainer

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -85,11 +86,14 @@ class Trainer:
         self.engine = programs.engine(config, self.source.env, self.network, self.static)
         self.members = Members(self.engine, Hyper.of(config), self.seeds)
         self.accounts = Accounts(config)
-        self.planner = Planner(config, self.static, self.seeds, self.source, self.accounts, programs.plans)
+        self.planner = self._planner()
         self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
         self.counters = Counters()
         self._probed = False
         self._under_way: UnderWay | None = None
+
+    def _planner(self) -> Planner:
+        return Planner(self.config, self.static, self.seeds, self.source, self.accounts, self.programs.plans)
 
     # What it is made of --------------------------------------------------------------------------------------------
 
@@ -182,13 +186,18 @@ class Trainer:
         seconds = 0.0
         for plan, width in zip(chunk.plans, chunk.widths, strict=True):
             seconds += self.engine.compile(state, hyper, plan, example, width)
-        if self.probe is not None and not self._probed:
-            self._probed = True
-            begin = time.perf_counter()
-            nothing = jnp.zeros(self.static.seeds, jnp.int32)
-            jax.block_until_ready(self.probe(hyper, state, jnp.int32(0), nothing))
-            self.engine.compile_seconds += time.perf_counter() - begin
-            seconds += time.perf_counter() - begin
+        return seconds + self._compile_probe()
+
+    def _compile_probe(self) -> float:
+        """Compile what measures for the scaling rule; returns the seconds it took, 0 if there is nothing to compile."""
+        if self.probe is None or self._probed:
+            return 0.0
+        self._probed = True
+        begin = time.perf_counter()
+        nothing = jnp.zeros(self.static.seeds, jnp.int32)
+        jax.block_until_ready(self.probe(self.members.hyper, self.members.states[0], jnp.int32(0), nothing))
+        seconds = time.perf_counter() - begin
+        self.engine.compile_seconds += seconds
         return seconds
 
     @property
@@ -216,20 +225,25 @@ class Trainer:
         metrics = self.members.finish(under_way.running)
         probes = self._measure(chunk)
         now = time.perf_counter()
-        seconds = now - under_way.begun
-        self.counters.train_seconds += seconds
-        self.counters.wall_seconds += seconds
         self.planner.executed()
         if ahead and self._may_go_ahead():
             self._under_way = self._begin(now)
         self.source.learned(received, chunk)
-        usages = [record.usage for record in chunk.rounds[-1]]
-        records = self._records(chunk, metrics)
-        steps = self.accounts.env_steps(usages) - self.accounts.env_steps(before)
-        for record in records:
-            record["steps_per_second"] = steps * len(self.seeds) / seconds
+        records = self._accounted(chunk, metrics, before, now - under_way.begun, probes)
         if received is not None:
             records[0]["actor_staleness"] = data_lag(chunk.rounds[0], received.versions)
+        return records
+
+    def _accounted(
+        self, chunk: Chunk, metrics: RoundMetrics, before: list[Usage], seconds: float, probes: list[list[float]]
+    ) -> list[Record]:
+        """The records of a chunk that is over, after so many seconds, and `before` which so much had been used."""
+        self.counters.train_seconds += seconds
+        self.counters.wall_seconds += seconds
+        records = self._records(chunk, metrics)
+        steps = self.accounts.env_steps([record.usage for record in chunk.rounds[-1]]) - self.accounts.env_steps(before)
+        for record in records:
+            record["steps_per_second"] = steps * len(self.seeds) / seconds
         self.planner.observe(chunk, metrics, before, probes)
         if probes:
             records[0]["per_seed"]["probe"] = probes
@@ -262,6 +276,9 @@ class Trainer:
         )
         self.counters.detection_seconds += time.perf_counter() - begin
         return np.concatenate(values).tolist()
+
+    def write(self, run_dir: Path) -> None:
+        """Write down what the rounds since the last call have left beside their records."""
 
     def close(self) -> None:
         """Stop the actors of host environments."""

@@ -1,0 +1,414 @@
+"""Drives the coordinator by what really ends: functions of a pool instead of a heap of drawn durations.
+
+A round is as in `stellaris_jax.timeline.simulate`. Here its seconds are measured, its data and gradients are computed
+when they are asked for, and what dies is computed again: a function returns the same whoever runs it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.config.schema import RunError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import ActorState, Fragment, Trajectory
+from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.wave import RoundMetrics, WaveCarry
+from stellaris_jax.live.functions import Pointer, Share
+from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
+from stellaris_jax.live.programs import Delivered, Programs, waves
+from stellaris_jax.timeline import Gradient, Group, Round, Usage, minibatch_order
+from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
+from stellaris_jax.timeline.trace import Failure, Published, RoundTrace
+
+MOST_DEATHS = 10
+"""Times that one invocation may die, one after the other, before the run gives up."""
+
+
+class Width(NamedTuple):
+    """How wide a round is. actors: that roll it. envs: that they step. width: environments it is compiled for."""
+
+    actors: int
+    envs: int
+    width: int
+
+
+class Rolling(NamedTuple):
+    """A share of a fragment that is being rolled. actor: which one. first, end: its environments."""
+
+    actor: int
+    first: int
+    end: int
+    arguments: tuple[Any, ...]
+
+
+class Conductor:
+    """The parameter function and the data loader of one live run.
+
+    Args:
+      config: the run's.
+      programs: what it computes itself.
+      pool: what computes the rest; asked for when the first round begins.
+      seed: the run's.
+    """
+
+    def __init__(self, config: Config, programs: Programs, seed: int):
+        self.config, self.programs, self.seed = config, programs, seed
+        self.static, self.shape = programs.static, programs.static.shape
+        self.depth = 2 if config.system.actors == "pipelined" else 1
+        self.usage = Usage()
+        self.coordinator = Coordinator(config.system, self.usage)
+        self.pool: Pool | None = None
+        self.traced: list[RoundTrace] = []
+        self._origin = 0.0
+        self._stamp = 0
+        self._learning: dict[int, Gradient] = {}
+        self._rolling: dict[int, Rolling] = {}
+        self._parts: dict[int, tuple[ActorState, Trajectory]] = {}
+        self._delivered: dict[tuple[int, int], tuple[Delivered, list[int]]] = {}
+        self._fragments: dict[int, tuple[Any, int]] = {}
+        self._versions: dict[int, Any] = {}
+        self._lost: list[Gradient] = []
+        self._deaths: dict[tuple[str, int], int] = {}
+        self._coefficient = 0.0
+
+    # A round -------------------------------------------------------------------------------------------------------
+
+    def round(
+        self, state: EngineState, index: int, width: Width, step_scale: float
+    ) -> tuple[EngineState, RoundMetrics, Round]:
+        """Collect fragment `index`, and go on until the one after it can be started.
+
+        Args:
+          state: of the one seed, every leaf `[1, ...]`.
+          index: number of the round.
+          width: how wide it is.
+          step_scale: factor on the learning rate.
+
+        Returns:
+          (the state after it, its metrics `[1, 1]`, what has happened).
+        """
+        coordinator = self.coordinator
+        self._origin = time.monotonic() - self.usage.seconds
+        self._record = Round(index, coordinator.clock, self.now, width.actors)
+        self._trace = RoundTrace(self._record)
+        self._step_scale = step_scale
+        self._state, self._carry = self.programs.open(state)
+        self._coefficient = float(self._state.kl_coefficient)
+        if not self._versions:
+            self._take_up()
+        coordinator.remaining[index] = self._minibatches(width.envs)
+        self._roll(index, width)
+        consumed = index + 1 - self.depth
+        while self._rolling or coordinator.remaining[consumed] > 0:
+            for gradient in coordinator.starts():
+                self._invoke(gradient)
+            ended = self._pool.wait()
+            for done in ended:
+                self._handle(done)
+            if ended:
+                continue
+            if not coordinator.queue:
+                raise RunError(
+                    f"system.rule={self.config.system.rule} and system.admission={self.config.system.admission} let no "
+                    f"learner start at {self.now:.3g} seconds, while nothing else is under way; one must be allowed to."
+                )
+            self._do(coordinator.on_stall(self.now))
+        coordinator.remaining.pop(consumed, None)
+        self._forget(consumed)
+        state, metrics = self.programs.finish(self._state, self._carry, self._episodes)
+        metrics = jax.device_get(metrics)
+        self.usage.seconds = self.now
+        record, record.usage = self._record, self.usage.copy()
+        self.traced.append(self._trace)
+        return state, metrics, record
+
+    @property
+    def now(self) -> float:
+        """Seconds of training since the run began."""
+        return time.monotonic() - self._origin
+
+    @property
+    def _pool(self) -> Pool:
+        assert self.pool is not None, "a round needs a pool"
+        return self.pool
+
+    def _minibatches(self, envs: int) -> int:
+        cut = self.static.cut
+        return cut.epochs * cut.count(envs)
+
+    def _handle(self, done: Done) -> None:
+        """Do what an invocation that has ended asks for."""
+        call = done.call
+        if done.value is None:
+            self._died(call, done)
+            return
+        self._deaths.pop((call.kind, call.number), None)
+        if call.kind == ACTOR:
+            rolling = self._rolling.pop(call.stamp)
+            self._parts[rolling.first] = done.value
+            busy = _busy(done)
+            self.usage.actor_busy += busy
+            self.usage.actor_startup += done.elapsed - busy
+            self.usage.actor_invocations += 1
+            self._record.actor_seconds += busy / self._record.actors
+            if not self._rolling:
+                self._collect()
+        else:
+            gradient = self._learning.pop(call.stamp)
+            busy = _busy(done)
+            self.usage.learner_busy += busy
+            self.usage.learner_startup += done.elapsed - busy
+            gradient.start = self.now - busy
+            self._keep(gradient, done.value)
+            self._do(self.coordinator.on_delivery(gradient, self.now, gradient.peers))
+
+    def _keep(self, gradient: Gradient, delivered: Delivered) -> None:
+        """A gradient is there; the peers that it was computed with are told of it, whatever the ring still holds."""
+        self._delivered[gradient.fragment, gradient.minibatch] = (delivered, gradient.peers)
+
+    def _count_death(self, done: Done) -> None:
+        call = done.call
+        again = self._deaths[call.kind, call.number] = self._deaths.get((call.kind, call.number), 0) + 1
+        if again > MOST_DEATHS:
+            raise RunError(
+                f"{call.kind} {call.number} has died {again} times in a row, the last time after {done.elapsed:.1f} s"
+                + (f": {done.reason}" if done.reason else ".")
+            )
+
+    def _died(self, call: Call, done: Done) -> None:
+        """An invocation has died, which is written down and billed, and its work is to be done again."""
+        self._count_death(done)
+        self._trace.failures.append(Failure(call.kind, call.number, self.now - done.elapsed, self.now, done.reason))
+        if call.kind == ACTOR:
+            rolling = self._rolling.pop(call.stamp)
+            self.usage.failures += 1
+            self.usage.actor_busy += done.elapsed
+            self._submit_roll(rolling)
+        else:
+            gradient = self._learning.pop(call.stamp)
+            self.usage.learner_failed += done.elapsed
+            self.coordinator.on_failure(gradient)
+
+    # Actors --------------------------------------------------------------------------------------------------------
+
+    def _roll(self, index: int, width: Width) -> None:
+        """Have all actors roll their shares of a fragment."""
+        self._width, self._parts = width, {}
+        self._acts_on = (self._versions[self.coordinator.clock], jax.device_get(self._state.normalizers))
+        self._actor: ActorState = jax.device_get(self._state.actor)
+        key = np.asarray(jax.random.key_data(self._state.key))
+        params, normalizers = self._acts_on[0], self._pool.put(self._acts_on[1])
+        bounds = np.linspace(0, width.envs, width.actors + 1).round().astype(int).tolist()
+        for actor, (first, end) in enumerate(pairwise(bounds)):
+            share = self._pool.put(jax.tree.map(lambda x, part=slice(first, end): x[part], self._actor))
+            self._submit_roll(Rolling(actor, first, end, (Share(index, first), key, params, normalizers, share)))
+
+    def _submit_roll(self, rolling: Rolling) -> None:
+        call = self._call(ACTOR, rolling.actor)
+        self._rolling[call.stamp] = rolling
+        self._pool.submit(call, *rolling.arguments)
+
+    def _collect(self) -> None:
+        """A fragment is complete: it becomes training data, which learners may be invoked with."""
+        index, (_, envs, width) = self._record.index, self._width
+        parts = [self._parts[first] for first in sorted(self._parts)]
+        self._parts = {}
+        states = _joined([state for state, _ in parts], 0)
+        trajectories = [trajectory for _, trajectory in parts]
+        trajectory = _joined([one._replace(last_obs=one.last_obs[None]) for one in trajectories], 1)
+        trajectory = jax.tree.map(lambda x: _widened(x, 1, width), trajectory)
+        trajectory = trajectory._replace(last_obs=trajectory.last_obs[0])
+        actor = jax.tree.map(lambda new, old: np.concatenate([new, old[envs:]]), states, self._actor)
+        order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
+        drawn = minibatch_order(self.seed, index, self.static.cut, envs, width)
+        order[: len(drawn)] = drawn
+        version, (params, normalizers) = self._record.behaviour_version, self._acts_on
+        fragment = Fragment(trajectory, self._pool.get(params), normalizers, np.int32(version))
+        self._state, self._episodes, samples = self.programs.collect(
+            self._state, actor, fragment, np.int32(envs), order, width=width
+        )
+        self._fragments[index] = (self._pool.put((jax.device_get(samples), order)), version)
+        self._record.arrived, self._record.complete = self.coordinator.clock, self.now
+        self.coordinator.on_data(index)
+
+    # Learners ------------------------------------------------------------------------------------------------------
+
+    def _call(self, kind: str, number: int) -> Call:
+        self._stamp += 1
+        return Call(kind, number, self._stamp)
+
+    def _invoke(self, gradient: Gradient) -> None:
+        """Have a learner compute a gradient on the newest version, beside those that others are computing on."""
+        held = [version for version in self.coordinator.held if version != gradient.version]
+        gradient.peers = held[-self.static.peers :] if self.static.peers else []
+        gradient.kl_coefficient = self._coefficient
+        self._learn(gradient)
+
+    def _learn(self, gradient: Gradient) -> None:
+        data, behaviour = self._fragments[gradient.fragment]
+        coefficient = gradient.kl_coefficient or 0.0
+        pointer = Pointer(gradient.fragment, gradient.minibatch, gradient.version, behaviour, coefficient)
+        target = self._versions[self.shape.target(gradient.version)] if self.shape.target_interval > 1 else None
+        others = [self._versions[version] for version in gradient.peers]
+        call = self._call(LEARNER, gradient.learner)
+        self._learning[call.stamp] = gradient
+        self._pool.submit(call, pointer, data, self._versions[gradient.version], target, *others)
+
+    # The parameter function ----------------------------------------------------------------------------------------
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        """Do what the coordinator has decided."""
+        for action in actions:
+            if isinstance(action, Drop):
+                self._record.dropped += action.gradients
+                for gradient in action.gradients:
+                    del self._delivered[gradient.fragment, gradient.minibatch]
+            else:
+                self._aggregate(action)
+
+    def _aggregate(self, group: Group) -> None:
+        """Make the next version of a group, at once."""
+        begin = time.monotonic()
+        self._record.groups.append(group)
+        delivered = []
+        for gradient in group.gradients:
+            one, gradient.peers = self._delivered.pop((gradient.fragment, gradient.minibatch))
+            delivered.append(one)
+        self._merge(group, delivered)
+        self._publish(self._carry)
+        self.usage.aggregate_busy += time.monotonic() - begin
+        fragments = [gradient.fragment for gradient in group.gradients]
+        self._do(self.coordinator.on_publish(fragments, self.now))
+
+    def _merge(self, group: Group, delivered: Sequence[Delivered]) -> None:
+        context = (self._state.loader, self._state.kl_coefficient, np.float32(self._step_scale))
+        for wave, gradients, metrics in waves(self.shape, group, delivered):
+            self._carry = self.programs.aggregate(context, self._carry, wave, gradients, metrics)
+
+    def _publish(self, carry: WaveCarry) -> None:
+        """The newest version is there for whoever starts now."""
+        version, params = int(carry.version), np.asarray(jax.device_get(carry.params))
+        self._versions[version] = self._pool.put(params)
+        oldest = self.shape.target(version - self.shape.versions - 1)
+        held = {v for gradient in self._learning.values() for v in (gradient.version, *gradient.peers)}
+        for old in [old for old in self._versions if old < oldest and old not in held]:
+            del self._versions[old]
+        self._trace.versions.append(Published.of(version, self.now, params))
+
+    def _forget(self, fragment: int) -> None:
+        """Nothing of a fragment is needed any more."""
+        for old in [old for old in self._fragments if old <= fragment]:
+            del self._fragments[old]
+
+    # Warm, saved, restored -----------------------------------------------------------------------------------------
+
+    def warm(self, state: EngineState, width: Width) -> None:
+        """Have everything compiled everywhere, by a round of width `width` that nothing is learned from."""
+        pool, programs = self._pool, self.programs
+        copied = jax.tree.map(jnp.copy, state)
+        self._state, self._carry = programs.open(copied)
+        self._record = Round(0, 0, 0.0, width.actors)
+        self._versions = {0: pool.put(np.asarray(jax.device_get(self._carry.params)))}
+        self._roll(0, width)
+        self._wait_all(lambda done: self._parts.__setitem__(self._rolling.pop(done.call.stamp).first, done.value))
+        self._collect()
+        held = [0] * self.static.peers
+        for learner in range(self.coordinator.learners):
+            self._learn(Gradient(0, 0, learner, 0, peers=held))
+        results: dict[int, Delivered] = {}
+        self._wait_all(lambda done: results.__setitem__(self._learning.pop(done.call.stamp).learner, done.value))
+        group = Group([Gradient(0, 0, 0, 0)], [1.0], 0, 0.0, False, None)
+        self._step_scale = 0.0
+        self._merge(group, [results[0]])
+        jax.block_until_ready(programs.finish(self._state, self._carry, self._episodes))
+        self._clear()
+        if not self.config.platform.prewarm:
+            pool.cool()
+
+    def _wait_all(self, take: Callable[[Done], object]) -> None:
+        """Take what invocations under way return; what dies is invoked again."""
+        while ended := self._pool.wait():
+            for done in ended:
+                if done.value is not None:
+                    self._deaths.pop((done.call.kind, done.call.number), None)
+                    take(done)
+                    continue
+                self._count_death(done)
+                if done.call.kind == ACTOR:
+                    self._submit_roll(self._rolling.pop(done.call.stamp))
+                else:
+                    self._learn(self._learning.pop(done.call.stamp))
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes, as JSON data; what is under way is done again after it is restored."""
+        learning = sorted(self._learning.values(), key=lambda gradient: gradient.learner)
+        return {
+            **self.coordinator.state(),
+            "usage": asdict(self.usage),
+            "learning": [asdict(gradient) for gradient in learning],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state()` returned (it may have passed through JSON)."""
+        self._clear()
+        self.usage = self.coordinator.usage = Usage(**state["usage"])
+        self.coordinator.restore(state)
+        self._lost = [Gradient(**gradient) for gradient in state["learning"]]
+
+    def _clear(self) -> None:
+        """Nothing is under way, and nothing is kept for it."""
+        self._learning, self._rolling, self._parts = {}, {}, {}
+        self._delivered, self._fragments, self._versions = {}, {}, {}
+
+    def _take_up(self) -> None:
+        """Where processes hold nothing of this run yet: give them what there is, and do again what was under way."""
+        clock, ring = int(self._carry.version), np.asarray(jax.device_get(self._carry.ring))
+        newest = np.asarray(jax.device_get(self._carry.params))
+        for version in range(max(0, clock - len(ring) + 1), clock):
+            self._versions[version] = self._pool.put(ring[version % len(ring)])
+        self._versions[clock] = self._pool.put(newest)
+        if clock == 0:
+            self._trace.versions.append(Published.of(0, self.now, newest))
+        loader = jax.device_get(self._state.loader)
+        size = len(loader.fragments.advantage) // len(loader.order)
+        for fragment, left in self.coordinator.remaining.items():
+            if left > 0:
+                buffer = fragment % self.static.buffers
+                samples = jax.tree.map(lambda x, at=buffer * size: x[at : at + size], loader.fragments)
+                data = self._pool.put((samples, loader.order[buffer]))
+                self._fragments[fragment] = (data, int(loader.version[buffer]))
+        again = [*self.coordinator.queue, *self.coordinator.early]
+        for gradient in [*again, *self._lost]:
+            gradient.peers = [version for version in gradient.peers if version in self._versions]
+        for gradient in again:
+            self._learn(gradient)
+        self._wait_all(lambda done: self._keep(self._learning.pop(done.call.stamp), done.value))
+        for gradient in self._lost:
+            self._learn(gradient)
+        self._lost = []
+
+
+def _busy(done: Done) -> float:
+    """Seconds of an invocation without those of its process's start: computing and passing data."""
+    return min(done.seconds, done.elapsed) if done.cold else done.elapsed
+
+
+def _joined(parts: Sequence[Any], axis: int) -> Any:
+    return jax.tree.map(lambda *x: np.concatenate(x, axis), *parts)
+
+
+def _widened(array: np.ndarray, axis: int, width: int) -> np.ndarray:
+    """With zeros of environments that took no part."""
+    missing = width - array.shape[axis]
+    if missing == 0:
+        return array
+    shape = (*array.shape[:axis], missing, *array.shape[axis + 1 :])
+    return np.concatenate([array, np.zeros(shape, array.dtype)], axis)

@@ -1,0 +1,159 @@
+"""What runs in the processes: an actor's fragment and a learner's gradient, functions of what they are handed alone.
+
+Neither keeps anything that another process would miss, so whatever dies is computed again, with the same result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.losses import TargetNetwork
+from stellaris_jax.agent.losses.common import LossMetrics, Samples, Versions
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine import learner
+from stellaris_jax.engine.learner import DataLoader, Fetched
+from stellaris_jax.engine.rollout import ActorState, Normalizers, Trajectory, rollout
+from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.envs.registry import from_config
+from stellaris_jax.registry import load_plugins
+from stellaris_jax.timeline.plan import Peers
+
+
+class Pointer(NamedTuple):
+    """Which minibatch a learner is to learn from. fragment: its number. minibatch: which of it. version: of the policy.
+    behaviour: of the policy that acted. kl_coefficient: weight of the KL penalty."""
+
+    fragment: int
+    minibatch: int
+    version: int
+    behaviour: int
+    kl_coefficient: float
+
+
+class Share(NamedTuple):
+    """Which part of a round an actor is to roll. round: its number. first: the first of its environments."""
+
+    round: int
+    first: int
+
+
+class Timed(NamedTuple):
+    """What a function returns, and the seconds it took once it was compiled."""
+
+    value: Any
+    seconds: float
+
+
+class Functions:
+    """Both functions of a configuration, compiled when they are first called.
+
+    Args:
+      config: the run's.
+    """
+
+    def __init__(self, config: Config):
+        load_plugins(config.plugins)
+        self.config, self.env = config, from_config(config.env)
+        self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
+        self.static = Static.of(config, hosted=in_program(self.env) is None)
+        self.hyper: Hyper = jax.tree.map(jnp.asarray, Hyper.of(config))
+        self._programs: dict[Any, Any] = {}
+        self._fragment: tuple[int, Any] = (-1, None)
+
+    def roll(
+        self, share: Share, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, actor: ActorState
+    ) -> Timed:
+        """A part of a fragment: the actors' state after it, and its trajectory, arrays of NumPy.
+
+        Args:
+          share: which part.
+          key: data of the run's key, which decides all that is random.
+          params, normalizers: what acts.
+          actor: the state `[n, ...]` of the environments.
+        """
+        numbers = (np.int32(share.round), np.int32(share.first))
+        return self._timed(("roll", len(actor.totals)), self._roll, numbers, key, params, normalizers, actor)
+
+    def _roll(
+        self, numbers: tuple[jax.Array, ...], key: jax.Array, params: jax.Array, normalizers: Any, actor: ActorState
+    ) -> tuple[ActorState, Trajectory]:
+        round_, first = numbers
+        # As the engine's own actors draw them, so that a run repeats itself there.
+        start_key, actor_key = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key), round_))
+        keys = jax.random.split(actor_key, self.static.envs)
+        env = in_program(self.env)
+        assert env is not None, "these actors step environments of JAX"
+        return rollout(
+            env,
+            self.network,
+            params,
+            normalizers,
+            actor,
+            jax.lax.dynamic_slice_in_dim(keys, first, len(actor.totals)),
+            start_key,
+            self.static.steps,
+            self.hyper.gamma,
+            self.config.env,
+        )
+
+    def learn(
+        self,
+        pointer: Pointer,
+        data: tuple[Samples, np.ndarray],
+        params: np.ndarray,
+        target: np.ndarray | None,
+        *others: np.ndarray,
+    ) -> Timed:
+        """A gradient `[P]` and the metrics of its loss, arrays of NumPy.
+
+        Args:
+          pointer: of which minibatch.
+          data: the fragment's samples `[M, ...]`, and the order `[G, B]` of its minibatches.
+          params: the policy that was fetched.
+          target: the target network in force, if there is one.
+          others: policies that other learners in flight hold.
+        """
+        if self._fragment[0] != pointer.fragment:
+            self._fragment = (pointer.fragment, jax.device_put(data))
+        most = self.static.peers
+        held = np.zeros((max(most, 1), len(params)), np.float32)
+        held[: len(others)] = others[:most] if others else held[:0]
+        numbers = tuple(np.int32(x) for x in (pointer.minibatch, pointer.version, pointer.behaviour, len(others)))
+        coefficient = np.float32(pointer.kl_coefficient)
+        target = params if target is None else target
+        size = len(self._fragment[1][0].advantage)
+        return self._timed(("learn", size), self._learn, self._fragment[1], numbers, coefficient, params, target, held)
+
+    def _learn(
+        self,
+        data: tuple[Samples, jax.Array],
+        numbers: tuple[jax.Array, ...],
+        kl_coefficient: jax.Array,
+        params: jax.Array,
+        target: jax.Array,
+        others: jax.Array,
+    ) -> tuple[jax.Array, LossMetrics]:
+        minibatch, version, behaviour, count = numbers
+        samples, order = data
+        batch = learner.minibatch(DataLoader(samples, order[None], behaviour[None]), jnp.int32(0), minibatch)
+        if isinstance(self.static.algorithm, TargetNetwork):
+            batch = learner.with_target(self.network, target, batch)
+        peers = Peers(count, jnp.arange(len(others))) if self.static.peers else None
+        fetched = Fetched(params, batch, others, peers, Versions(version, behaviour), kl_coefficient)
+        return learner.gradient_of(self.network, self.static, self.hyper, fetched)
+
+    def _timed(self, name: Any, function: Callable[..., Any], *arguments: Any) -> Timed:
+        """What a function returns for arguments of always the same shapes."""
+        if name not in self._programs:
+            self._programs[name] = jax.jit(function).lower(*arguments).compile()
+        begin = time.perf_counter()
+        value = jax.device_get(self._programs[name](*arguments))
+        return Timed(value, time.perf_counter() - begin)

@@ -1,0 +1,132 @@
+"""What the driver computes itself, of the engine's own parts: fragments into samples, gradients into versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.losses.common import LossMetrics, Samples
+from stellaris_jax.engine import learner, versions
+from stellaris_jax.engine.learner import Cache, DataLoader
+from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
+from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.rollout import ActorState, Fragment
+from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.wave import RoundMetrics, Wave, WaveCarry
+from stellaris_jax.timeline.plan import Invocation, PlanShape
+from stellaris_jax.timeline.records import Gradient, Group
+
+Delivered = tuple[np.ndarray, LossMetrics]
+"""A gradient `[P]` and the metrics of its loss."""
+
+
+class Programs:
+    """The engine's parts, one by one, for one seed.
+
+    Args:
+      engine: whose they are.
+      hyper: its numbers, arrays `[1]`.
+    """
+
+    def __init__(self, engine: Engine, hyper: Hyper):
+        self.engine, self.static = engine, engine.static
+        self.hyper: Hyper = jax.tree.map(lambda x: jnp.asarray(x[0]), hyper)
+        self.open = jax.jit(self._open)  # a round that fails leaves the state before it
+        self.collect = jax.jit(self._collect, donate_argnums=0, static_argnames="width")
+        self.aggregate = jax.jit(self._aggregate, donate_argnums=1)
+        self.finish = jax.jit(self._finish)
+
+    def _open(self, state: EngineState) -> tuple[EngineState, WaveCarry]:
+        """A round's beginning: the state of the one seed without what its gradients change, and that."""
+        state = jax.tree.map(lambda x: x[0], state)
+        without: dict[str, Any] = dict.fromkeys(CARRIED)
+        return state._replace(**without), WaveCarry.start(state)
+
+    def _collect(
+        self, state: EngineState, actor: ActorState, fragment: Fragment, envs: jax.Array, order: jax.Array, width: int
+    ) -> tuple[EngineState, EpisodeStatistics, Samples]:
+        """A fragment of the first `envs` of `width` environments becomes training data; also the samples `[M, ...]`."""
+        present = jnp.arange(width) < envs if self.static.masked else None
+        samples, normalizers, episodes = prepare(
+            self.engine.network,
+            self.hyper,
+            self.engine.options,
+            fragment,
+            state.normalizers,
+            self.static.algorithm.sequences,
+            present,
+        )
+        loader = learner.store(state.loader, state.round % self.static.buffers, samples, order, fragment.version)
+        return state._replace(actor=actor, loader=loader, normalizers=normalizers), episodes, samples
+
+    def _aggregate(
+        self,
+        context: tuple[DataLoader, jax.Array, jax.Array],
+        carry: WaveCarry,
+        wave: Wave,
+        gradients: jax.Array,
+        metrics: LossMetrics,
+    ) -> WaveCarry:
+        """A wave's gradients `[L, P]` join the group; `context` is data, weight of the KL penalty, and step scale."""
+        loader, kl_coefficient, step_scale = context
+        ring = versions.publish(carry.ring, carry.version, carry.params)
+        carry, cache = carry._replace(ring=ring), Cache(ring, carry.version, loader, kl_coefficient)
+        return self.engine.aggregated(self.hyper, cache, step_scale, carry, wave, gradients, metrics)
+
+    def _finish(
+        self, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
+    ) -> tuple[EngineState, RoundMetrics]:
+        """The state after the round, with its axis `[1]` of seeds again, and the round's metrics `[1, 1]`."""
+        state, metrics = self.engine.finish(self.hyper, state, carry, episodes)
+        return jax.tree.map(lambda x: x[None], state), jax.tree.map(lambda x: x[None, None], metrics)
+
+
+CARRIED = ("params", "version", "ring", "aggregator")
+"""Fields of a state that gradients change."""
+
+
+def waves(shape: PlanShape, group: Group, delivered: Sequence[Delivered]) -> list[tuple[Wave, np.ndarray, LossMetrics]]:
+    """A group's gradients, as many at a time as a wave has places `[L]`; empty places have weight 0.
+
+    Args:
+      shape: of plans.
+      group: which of them, and how much they count.
+      delivered: what learners have delivered, in the order of the group.
+    """
+    found, places = [], shape.wave_size
+    for first in range(0, len(group.gradients), places):
+        gradients = group.gradients[first : first + places]
+        part = delivered[first : first + places]
+        empty = places - len(gradients)
+        filled = [*part, *[jax.tree.map(np.zeros_like, part[0])] * empty]
+        last = first + places >= len(group.gradients)
+        found.append(
+            (
+                Wave(
+                    _invocations(shape, gradients, empty),
+                    np.array([*group.weights[first : first + places], *[0.0] * empty], np.float32),
+                    np.int32(len(group.gradients) if last else 0),
+                ),
+                np.stack([gradient for gradient, _ in filled]),
+                jax.tree.map(lambda *x: np.stack(x), *[metrics for _, metrics in filled]),
+            )
+        )
+    return found
+
+
+def _invocations(shape: PlanShape, gradients: Sequence[Gradient], empty: int) -> Invocation:
+    def column(values: Sequence[int]) -> np.ndarray:
+        return np.array([*values, *[0] * empty], np.int32)
+
+    return Invocation(
+        buffer=column([gradient.fragment % shape.buffers for gradient in gradients]),
+        minibatch=column([gradient.minibatch for gradient in gradients]),
+        slot=column([gradient.version % shape.ring for gradient in gradients]),
+        target_slot=column([shape.target(gradient.version) % shape.ring for gradient in gradients]),
+        peers=None,  # learners have had them
+    )

@@ -1,0 +1,182 @@
+"""`executor=live`: the trainer whose rounds processes live through (`stellaris_jax.live`) instead of planning them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stellaris_jax.config.memory import cores
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.live.conductor import Conductor, Width
+from stellaris_jax.live.pool import Pool
+from stellaris_jax.live.programs import Programs as Parts
+from stellaris_jax.timeline import trace
+from stellaris_jax.timeline.plan import empty_plan
+from stellaris_jax.timeline.scaling.limits import is_scaled
+from stellaris_jax.timeline.trace import Header
+from stellaris_jax.training.chunk import Chunk
+from stellaris_jax.training.planner import Planner
+from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.records import Record
+from stellaris_jax.training.trainer import Trainer
+
+MakePool = Callable[[Config, int], Pool]
+"""Makes what runs the functions of a configuration, and of so many actors."""
+
+
+def settled(config: Config, actors: int = 0) -> Config:
+    """The configuration with as many actors as there will be processes, and one round at a time."""
+    config = config.replace({"engine.chunk_rounds": 1})
+    if is_scaled(config):
+        return config
+    actors = actors or config.live.actors or min(config.platform.actors, cores())
+    return config.replace({"platform.actors": min(actors, config.env.num_envs)})
+
+
+class LivePlanner(Planner):
+    """Says what the next round is to be; what becomes of it is amended once it is over.
+
+    Args:
+      conductor: lives through the rounds.
+      arguments: of `Planner`.
+    """
+
+    def __init__(self, conductor: Conductor, *arguments: Any):
+        self._conductor = conductor
+        super().__init__(*arguments)
+
+    def _timelines(self) -> Sequence[Any]:
+        return [self._conductor]
+
+    def plan(self, begin: int, size: int) -> Chunk:
+        """The next round, as far as it is known before it is lived through."""
+        _, envs, widths = self._allot(None)
+        plan = empty_plan(self.shape)
+        plan.learning_rate[0] = self._learning_rate_factor(begin)
+        return Chunk(begin, [plan], widths, envs, rounds=[[]], computed=[0], timelines=[])
+
+    def plan_ahead(self) -> None:
+        """Nothing can be said of a round before the one before it is over."""
+
+    @property
+    def actors(self) -> int:
+        """Those of the next round."""
+        return self._allot(None).actors[0]
+
+    def lived(self, chunk: Chunk) -> None:
+        """The next round is over, and was this."""
+        self._chunks[0] = chunk
+
+
+class LiveTrainer(Trainer):
+    """Trains one agent by processes that come and go.
+
+    Args:
+      config, stopping, programs: as of `Trainer`.
+      make_pool: makes what runs the functions, when it is needed; processes on Ray by default.
+    """
+
+    planner: LivePlanner
+
+    def __init__(
+        self,
+        config: Config,
+        stopping: threading.Event | None = None,
+        programs: Programs | None = None,
+        make_pool: MakePool | None = None,
+    ):
+        super().__init__(settled(config), stopping, programs)
+        if self.static.hosted:
+            raise ConfigError(
+                f"executor=live steps environments of JAX only, so far, and env={config.env.name} is none."
+            )
+        self._make_pool = make_pool or _on_ray
+        self._is_warm = False
+        self._written = 0
+
+    def _planner(self) -> Planner:
+        self.conductor = Conductor(self.config, Parts(self.engine, self.members.hyper), self.seeds[0])
+        return LivePlanner(self.conductor, self.config, self.static, self.seeds, self.source, self.accounts)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether processes are there, with their functions compiled."""
+        return self._is_warm
+
+    def compile(self) -> float:
+        """Start the processes, and have everything compiled there and here; returns the seconds it took."""
+        if self._is_warm:
+            return 0.0
+        begin = time.perf_counter()
+        if self.conductor.pool is None:
+            self.conductor.pool = self._make_pool(self.config, self.planner.limits.maximum)
+        state = self.planner.states[0]
+        for width in self._widths():
+            self.conductor.warm(self.members.states[0], width)
+        self.conductor.restore(state)
+        self._is_warm = True
+        seconds = time.perf_counter() - begin
+        self.engine.compile_seconds += seconds
+        return seconds + self._compile_probe()
+
+    def _widths(self) -> list[Width]:
+        """Those that rounds may have, but for how many of the environments take part."""
+        if not is_scaled(self.config):
+            return [self._width(self.planner.next)]
+        limits = self.limits
+        return [Width(n, n * limits.envs, self.source.width(n)) for n in limits.buckets]
+
+    def _width(self, chunk: Chunk) -> Width:
+        return Width(self.planner.actors, chunk.envs[0], chunk.widths[0])
+
+    def step(self, ahead: bool = False) -> list[Record]:
+        """Live through the next round; its record, as of any run."""
+        if self.finished:
+            return []
+        self.compile()
+        chunk, before = self.planner.next, self.usages
+        begun = time.perf_counter()
+        scale = float(chunk.plans[0].learning_rate[0])
+        state, metrics, lived = self.conductor.round(self.members.states[0], chunk.begin, self._width(chunk), scale)
+        self.members.state = state
+        used = sum(len(group.gradients) for group in lived.groups) + len(lived.dropped)
+        chunk = replace(chunk, rounds=[[lived]], computed=[used], timelines=[self.conductor.state()])
+        self.planner.lived(chunk)
+        probes = self._measure(chunk)
+        self.planner.executed()
+        return self._accounted(chunk, metrics, before, time.perf_counter() - begun, probes)
+
+    def write(self, run_dir: Path) -> None:
+        """Add the rounds since the last call to the run's trace."""
+        path, rounds = run_dir / trace.NAME, self.conductor.traced
+        if not rounds:
+            return
+        first = rounds[0].record.index
+        if first != self._written or not path.exists():
+            header = Header(self.seeds[0], self.network.size)
+            kept = trace.read(path).rounds[:first] if first and path.exists() else []
+            trace.write(path, header, kept)
+        trace.append(path, rounds)
+        self._written = first + len(rounds)
+        rounds.clear()
+
+    def close(self) -> None:
+        """End all processes."""
+        if self.conductor.pool is not None:
+            self.conductor.pool.close()
+        super().close()
+
+
+def _on_ray(config: Config, actors: int) -> Pool:
+    try:
+        from stellaris_jax.live.cluster import Processes
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError("executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'") from None
+    return Processes(config, actors)

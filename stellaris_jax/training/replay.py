@@ -1,0 +1,132 @@
+"""`executor=replay`: the compiled engine repeats a live run from its trace, and says how far it comes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import register
+from stellaris_jax.timeline import trace
+from stellaris_jax.timeline.scaling.limits import is_scaled
+from stellaris_jax.timeline.trace import Published, Recorded, Trace
+from stellaris_jax.training.live import settled
+from stellaris_jax.training.planner import Allotment, Planner
+from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.records import Record
+from stellaris_jax.training.rundir import write_atomically
+from stellaris_jax.training.trainer import Trainer
+
+APART = 1e-3
+"""Deviation, as a share of a version's norm, above which a replay is said to be another run."""
+NAME = "replay.json"
+
+
+class Deviation(NamedTuple):
+    """How far a version of a replay is from the recorded one, as a share of its norm; 0 if they are the same to the
+    bit."""
+
+    version: int
+    deviation: float
+
+
+class ReplayPlanner(Planner):
+    """Plans what was recorded.
+
+    Args:
+      recorded: the timeline of the one seed.
+      arguments: of `Planner`.
+    """
+
+    def __init__(self, recorded: Recorded, *arguments: Any):
+        self._recorded = recorded
+        super().__init__(*arguments)
+        self.adaptive = False
+
+    def _timelines(self) -> Sequence[Any]:
+        return [self._recorded]
+
+    def _allot(self, asked: list[int] | None) -> Allotment:
+        if not is_scaled(self.config) or self._recorded.done >= len(self._recorded.rounds):
+            return super()._allot(asked)
+        actors = self._recorded.rounds[self._recorded.done].actors
+        return Allotment([actors], [actors * self.limits.envs], [self.source.width(actors)])
+
+
+class ReplayTrainer(Trainer):
+    """Trains one agent as a live run has done; see `Trainer`. Whatever is configured otherwise happens otherwise.
+
+    `deviations` says how far its versions are from those of the live run.
+    """
+
+    def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
+        self.trace = traced(config)
+        self.deviations: list[Deviation] = []
+        rounds = [one.record for one in self.trace.rounds]
+        if config.rounds > len(rounds):
+            steps = config.env.num_envs * config.algorithm.rollout_length * len(rounds)
+            raise ConfigError(
+                f"total_steps={config.total_steps} is more than the {steps} that trace={config.trace} has; ask for "
+                "as many or fewer."
+            )
+        gradients = [gradient for one in rounds for group in one.groups for gradient in group.gradients]
+        clocks = {id(gradient): group.clock for one in rounds for group in one.groups for gradient in group.gradients}
+        ages = [clocks[id(g)] - min([g.version, *g.peers]) for g in gradients]
+        most = max([*ages, *(len(one.groups) for one in rounds)], default=1) + 2
+        config = settled(config, rounds[0].actors if rounds else 1)
+        super().__init__(config.replace({"system.versions": max(most, config.system.versions)}), stopping, programs)
+
+    def _planner(self) -> Planner:
+        config = self.config
+        own = from_yaml(_run_of(config) / "config.yaml").system
+        other = (config.system.weights, config.system.options) != (own.weights, own.options)
+        weights = register.weight[config.system.weights](config.system.options) if other else None
+        recorded = Recorded([one.record for one in self.trace.rounds], weights)
+        return ReplayPlanner(recorded, config, self.static, self.seeds, self.source, self.accounts)
+
+    def step(self, ahead: bool = False) -> list[Record]:
+        """Repeat the next round; see `Trainer`. Its record says how far its versions are from the recorded ones."""
+        number = self.round
+        records = super().step()
+        if not records:
+            return records
+        found = [self._deviation(version) for version in self.trace.rounds[number].versions]
+        self.deviations += found
+        records[0]["replay_deviation"] = max((one.deviation for one in found), default=0.0)
+        return records
+
+    def _deviation(self, recorded: Published) -> Deviation:
+        state = self.members.states[0]
+        newest = int(state.version[0])
+        row = state.params[0] if recorded.version == newest else state.ring[0, recorded.version % state.ring.shape[1]]
+        return Deviation(recorded.version, recorded.deviation(np.asarray(jax.device_get(row))))
+
+    def write(self, run_dir: Path) -> None:
+        """Write down how far the replay has come with the recorded run."""
+        apart = [one for one in self.deviations if not one.deviation <= APART]
+        record = {
+            "versions": len(self.deviations),
+            "identical": sum(one.deviation == 0.0 for one in self.deviations),
+            "largest_deviation": max((one.deviation for one in self.deviations), default=0.0),
+            "apart_above": APART,
+            "first_apart": apart[0]._asdict() if apart else None,
+        }
+        write_atomically(run_dir / NAME, json.dumps(record, indent=2) + "\n")
+
+
+def _run_of(config: Config) -> Path:
+    path = Path(config.trace)
+    return path.parent if path.name == trace.NAME else path
+
+
+def traced(config: Config) -> Trace:
+    """The trace that a configuration names. Raises ConfigError."""
+    return trace.read(_run_of(config) / trace.NAME)
