@@ -15,7 +15,7 @@ from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.functions import Functions
-from stellaris_jax.live.join import LOCAL, join
+from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.live.pool import LEARNER, Call, Done
 
 STORE_BYTES = 2**29
@@ -27,7 +27,7 @@ ANYWHERE = 1e-3
 """CPU cores that a process asks for which takes its share of whatever there is."""
 
 
-class Worker:
+class FunctionProcess:
     """Runs functions in a process of its own.
 
     Args:
@@ -89,7 +89,7 @@ class Processes:
         except ConfigError:
             self.close()
             raise
-        self._remote: Any = ray.remote(Worker)
+        self._remote: Any = ray.remote(FunctionProcess)
         self._shared = ray.put(config)
         self._processes: dict[tuple[str, int], Process] = {}
         self._under_way: dict[Any, UnderWay] = {}
@@ -211,4 +211,4 @@ class Processes:
             with suppress(Exception):
                 ray.kill(process.actor)
         if self._joined:
-            ray.shutdown()
+            leave()

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.config.schema import RunError
@@ -78,6 +77,7 @@ class Conductor:
         self._lost: list[Gradient] = []
         self._deaths: dict[tuple[str, int], int] = {}
         self._coefficient = 0.0
+        self._beginning = self.state()
 
     # A round -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Conductor:
         coordinator = self.coordinator
         self._origin = time.monotonic() - self.usage.seconds
         self._record = Round(index, coordinator.clock, self.now, width.actors)
-        self._trace = RoundTrace(self._record)
+        self._trace = RoundTrace(self._record, step_scale)
         self._step_scale = step_scale
         self._state, self._carry = self.programs.open(state)
         self._coefficient = float(self._state.kl_coefficient)
@@ -311,10 +311,13 @@ class Conductor:
     # Warm, saved, restored -----------------------------------------------------------------------------------------
 
     def warm(self, state: EngineState, width: Width) -> None:
-        """Have everything compiled everywhere, by a round of width `width` that nothing is learned from."""
+        """Have everything compiled everywhere, by a round that nothing is learned from.
+
+        The conductor has to be restored after it.
+        """
         pool, programs = self._pool, self.programs
-        copied = jax.tree.map(jnp.copy, state)
-        self._state, self._carry = programs.open(copied)
+        self.restore(self._beginning)
+        self._state, self._carry = programs.open(state)
         self._record = Round(0, 0, 0.0, width.actors)
         self._versions = {0: pool.put(np.asarray(jax.device_get(self._carry.params)))}
         self._roll(0, width)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,12 +21,14 @@ LOCAL = "local"
 PASSED = ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONPATH", "XDG_CACHE_HOME", "HOME")
 """Variables that processes of the cluster run with as well."""
 CONNECT_SECONDS = 10.0
+_KEEPERS: list[subprocess.Popen[bytes]] = []
 
 
 def join(key: str, address: str, store: int) -> bool:
-    """Connect this process to a cluster; whether that was not so before, and is to be undone by `ray.shutdown`.
+    """Connect this process to a cluster; whether that was not so before, and is to be undone by `leave`.
 
-    A cluster of one's own listens on this machine alone.
+    Ray's processes listen on all interfaces, whatever they are told, but they answer only who has the token that Ray
+    keeps in the home directory (unless RAY_AUTH_MODE says otherwise).
 
     Args:
       key: what the address was written for, for messages.
@@ -39,7 +44,6 @@ def join(key: str, address: str, store: int) -> bool:
         "num_cpus": cores(),
         "include_dashboard": False,
         "object_store_memory": store,
-        "_node_ip_address": "127.0.0.1",
     }
     try:
         _listens(address)
@@ -56,7 +60,33 @@ def join(key: str, address: str, store: int) -> bool:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(f"{key}={shown(address)} is no Ray cluster that can be joined: {reason}") from None
+    if address == LOCAL:
+        _keep()
     return True
+
+
+def _keep() -> None:
+    """Have somebody see to it that nothing of the cluster outlives this process, however it ends."""
+    program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py"))]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+        _KEEPERS.append(
+            subprocess.Popen(
+                [*program, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
+        )
+
+
+def leave() -> None:
+    """Leave the cluster that was joined; one of one's own ends."""
+    ray.shutdown()
+    while _KEEPERS:
+        keeper = _KEEPERS.pop()
+        if keeper.stdin is not None:
+            keeper.stdin.close()
+        keeper.wait()
 
 
 def _listens(address: str) -> None:

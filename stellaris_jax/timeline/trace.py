@@ -92,15 +92,18 @@ class Failure(NamedTuple):
 
 @dataclass
 class RoundTrace:
-    """A live round: what has happened, what has died, and the versions that were published."""
+    """A live round: what has happened, the schedule's factor on the learning rate, what has died, and the versions
+    that were published."""
 
     record: Round
+    step_scale: float = 1.0
     failures: list[Failure] = field(default_factory=list)
     versions: list[Published] = field(default_factory=list)
 
     def line(self) -> str:
         """As JSON, on one line."""
         data = asdict(self.record)
+        data["step_scale"] = self.step_scale
         data["failures"] = [failure._asdict() for failure in self.failures]
         data["versions"] = [version._asdict() for version in self.versions]
         return json.dumps(data)
@@ -109,12 +112,13 @@ class RoundTrace:
     def of(cls, line: str) -> RoundTrace:
         """What `line` wrote."""
         data = json.loads(line)
+        step_scale = data.pop("step_scale")
         failures = [Failure(**failure) for failure in data.pop("failures")]
         versions = [Published(**version) for version in data.pop("versions")]
         groups = [Group(**{**g, "gradients": [Gradient(**one) for one in g["gradients"]]}) for g in data.pop("groups")]
         dropped = [Gradient(**gradient) for gradient in data.pop("dropped")]
         usage = Usage(**data.pop("usage"))
-        return cls(Round(**data, groups=groups, dropped=dropped, usage=usage), failures, versions)
+        return cls(Round(**data, groups=groups, dropped=dropped, usage=usage), step_scale, failures, versions)
 
 
 class Trace(NamedTuple):

@@ -22,7 +22,7 @@ from rich.console import Console
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.mesh import emulate
-from stellaris_jax.live.join import join
+from stellaris_jax.live.join import join, leave
 from stellaris_jax.registry import load_plugins
 from stellaris_jax.report.telemetry.together import PointDisplay
 from stellaris_jax.training.footprint import needed
@@ -221,7 +221,7 @@ def connected(address: str) -> Iterator[Cluster]:
         yield Cluster()
     finally:
         if joined:
-            ray.shutdown()
+            leave()
 
 
 def _show(news: Progress, display: PointDisplay) -> None:

@@ -43,16 +43,20 @@ class ReplayPlanner(Planner):
 
     Args:
       recorded: the timeline of the one seed.
+      scales: factors on the learning rate, where those of the run count.
       arguments: of `Planner`.
     """
 
-    def __init__(self, recorded: Recorded, *arguments: Any):
-        self._recorded = recorded
+    def __init__(self, recorded: Recorded, scales: list[float] | None, *arguments: Any):
+        self._recorded, self._scales = recorded, scales
         super().__init__(*arguments)
         self.adaptive = False
 
     def _timelines(self) -> Sequence[Any]:
         return [self._recorded]
+
+    def _learning_rate_factor(self, round_: int) -> float:
+        return super()._learning_rate_factor(round_) if self._scales is None else self._scales[round_]
 
     def _allot(self, asked: list[int] | None) -> Allotment:
         if not is_scaled(self.config) or self._recorded.done >= len(self._recorded.rounds):
@@ -86,11 +90,14 @@ class ReplayTrainer(Trainer):
 
     def _planner(self) -> Planner:
         config = self.config
-        own = from_yaml(_run_of(config) / "config.yaml").system
+        stored = from_yaml(_run_of(config) / "config.yaml")
+        own = stored.system
         other = (config.system.weights, config.system.options) != (own.weights, own.options)
         weights = register.weight[config.system.weights](config.system.options) if other else None
         recorded = Recorded([one.record for one in self.trace.rounds], weights)
-        return ReplayPlanner(recorded, config, self.static, self.seeds, self.source, self.accounts)
+        same = config.algorithm.anneal == stored.algorithm.anneal
+        scales = [one.step_scale for one in self.trace.rounds] if same else None
+        return ReplayPlanner(recorded, scales, config, self.static, self.seeds, self.source, self.accounts)
 
     def step(self, ahead: bool = False) -> list[Record]:
         """Repeat the next round; see `Trainer`. Its record says how far its versions are from the recorded ones."""

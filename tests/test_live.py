@@ -1,0 +1,320 @@
+"""Live runs without a cluster: functions in this process, which end in any order and die at any time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from stellaris_jax import load_config
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.stored import to_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.live import conductor
+from stellaris_jax.live.functions import Functions
+from stellaris_jax.live.pool import ACTOR, Call, Done, Threads
+from stellaris_jax.timeline import trace
+from stellaris_jax.training.live import LiveTrainer
+from stellaris_jax.training.replay import ReplayTrainer
+from stellaris_jax.training.trainer import Trainer
+
+SMALL = (
+    "env=gymnax/cartpole",
+    "env.num_envs=4",
+    "algorithm.rollout_length=16",
+    "network.hidden=[8]",
+    "algorithm.epochs=2",
+    "total_steps=320",
+    "executor=live",
+    "live.actors=2",
+    "system.learners=3",
+    "evaluation.points=0",
+)
+
+
+class Chaos:
+    """A pool in this thread: what is under way ends in any order, and as often as not it dies first.
+
+    Args:
+      functions: both.
+      deaths: the share of invocations that die.
+    """
+
+    def __init__(self, functions: Functions, deaths: float = 0.0, seed: int = 0):
+        self.functions, self.deaths, self.random = functions, deaths, Random(seed)
+        self.under_way: list[tuple[Call, tuple[Any, ...]]] = []
+        self.died = self.cooled = 0
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def get(self, handle: Any) -> Any:
+        return handle
+
+    def submit(self, call: Call, *arguments: Any) -> None:
+        assert all((call.kind, call.number) != (one.kind, one.number) for one, _ in self.under_way), "it is busy"
+        self.under_way.append((call, arguments))
+
+    def wait(self) -> list[Done]:
+        if not self.under_way:
+            return []
+        call, arguments = self.under_way.pop(self.random.randrange(len(self.under_way)))
+        if self.random.random() < self.deaths:
+            self.died += 1
+            return [Done(call, None, 0.0, 0.01, "killed")]
+        value, seconds = (self.functions.roll if call.kind == ACTOR else self.functions.learn)(*arguments)
+        return [Done(call, value, seconds, seconds)]
+
+    def cool(self) -> None:
+        self.cooled += 1
+
+    def close(self) -> None:
+        self.under_way.clear()
+
+
+def config_of(*overrides: str) -> Config:
+    return load_config([*SMALL, *overrides])
+
+
+functions_of = cache(Functions)
+
+
+def live(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:
+    return LiveTrainer(config, make_pool=lambda config, actors: Chaos(functions_of(config), deaths, seed))
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[Any]:
+    """Writes down what a live run leaves, and gives its directory."""
+
+    def write(trainer: LiveTrainer, config: Config) -> Path:
+        trainer.write(tmp_path)
+        (tmp_path / "config.yaml").write_text(to_yaml(config))
+        return tmp_path
+
+    yield write
+
+
+def replayed(config: Config, directory: Path, **values: Any) -> ReplayTrainer:
+    trainer = ReplayTrainer(config.replace({"executor": "replay", "trace": str(directory), **values}))
+    trainer.run()
+    return trainer
+
+
+def params(trainer: Trainer) -> np.ndarray:
+    return np.asarray(trainer.state.params[0])
+
+
+CASES = {
+    "pipelined": ("system.actors=pipelined",),
+    "corrected": ("system=async", "system.corrections=[kl_gate,delay_compensation]", "algorithm.kl_coefficient=0.2",
+                  "system.actors=pipelined"),
+}  # fmt: skip
+MORE = {
+    "grouped": ("system=softsync", "system.options.c=3", "system.actors=pipelined", "engine.lanes=2"),
+    "normalised": ("system=allreduce", "env.normalize_observation=true", "env.normalize_reward=true"),
+    "sequences": ("algorithm=impala", "algorithm.minibatches=4"),
+    "target": ("algorithm=impact", "algorithm.minibatches=4", "system=impact", "system.learners=1"),
+    "in order": ("system=async", "system.admission=in_order", "system.actors=pipelined"),
+    "dropped": ("system=async", "system.admission=bounded", "system.options.bound=1", "system.actors=pipelined"),
+    "continuous": ("env=brax/inverted_pendulum", "env.num_envs=4"),
+    "scaled": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1"),
+}
+
+
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)])
+def test_the_engine_repeats_a_live_run(case: str, left: Any) -> None:
+    config = config_of(*(CASES | MORE)[case])
+    trainer = live(config)
+    records = trainer.run()
+    directory = left(trainer, config)
+    again = replayed(config, directory)
+    assert [one.version for one in again.deviations] == list(range(len(again.deviations)))
+    assert int(records[-1]["updates"]) == len(again.deviations) - 1 > 5
+    assert max(one.deviation for one in again.deviations) < 1e-5
+    np.testing.assert_allclose(params(again), params(trainer), atol=1e-5)
+    assert again.usages == trainer.usages  # seconds and dollars are those that were measured
+    once_more = replayed(config, directory)
+    np.testing.assert_array_equal(params(once_more), params(again))
+
+
+def test_a_replay_may_differ_and_says_where(left: Any, tmp_path: Path) -> None:
+    config = config_of()
+    trainer = live(config)
+    trainer.run()
+    directory = left(trainer, config)
+    other = replayed(config, directory, **{"algorithm.learning_rate": 0.1})
+    other.write(tmp_path)
+    report = json.loads((tmp_path / "replay.json").read_text())
+    assert report["first_apart"]["version"] == 1
+    assert report["identical"] == 1  # the one that nothing was learned from
+    assert report["versions"] == len(other.deviations)
+    # A weight of gradients that is configured otherwise is worked out anew.
+    fresh = replayed(config, directory, **{"system.weights": "constant"})
+    weights = {weight for row in fresh.trace.rounds for group in row.record.groups for weight in group.weights}
+    assert weights == {1.0}
+
+
+def test_who_waits_for_real_is_the_synchronous_trainer() -> None:
+    config = config_of("system=allreduce")
+    trainer = live(config)
+    trainer.run()
+    compiled = Trainer(config.replace({"executor": "simulated"}))
+    compiled.run()
+    np.testing.assert_allclose(params(trainer), params(compiled), atol=1e-5)
+    assert trainer.usages[0].staleness_max == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_dies_is_done_again_and_counted_once(seed: int, left: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conductor, "MOST_DEATHS", 1000)
+    config = config_of("system.actors=pipelined")
+    trainer = live(config, deaths=0.5, seed=seed)
+    trainer.compile()
+    pool = trainer.conductor.pool
+    assert isinstance(pool, Chaos)
+    before = pool.died
+    trainer.run()
+    died = pool.died - before
+    directory = left(trainer, config)
+    rounds = trace.read(directory / trace.NAME).rounds
+    failures = [failure for one in rounds for failure in one.failures]
+    usage = trainer.usages[0]
+    assert len(failures) == usage.failures == died > 20
+    assert usage.learner_failed > 0.0
+    used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
+    assert len(set(used)) == len(used) == usage.gradients
+    # The last fragment of a pipeline is still to be learned from; of all others every minibatch was.
+    assert {fragment: 16 for fragment in range(len(rounds) - 1)}.items() <= _counts(used).items()
+    assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
+
+
+def _counts(used: list[tuple[int, int]]) -> dict[int, int]:
+    return {fragment: sum(one == fragment for one, _ in used) for fragment, _ in used}
+
+
+def test_what_always_dies_ends_the_run() -> None:
+    trainer = live(config_of(), deaths=1.0)
+    with pytest.raises(RunError, match=r"(actor|learner) \d has died 11 times in a row, .*: killed"):
+        trainer.run()
+
+
+def test_who_is_restored_goes_on_with_what_was_under_way(left: Any, tmp_path: Path) -> None:
+    config = config_of("system.actors=pipelined", "system=async", "system.learners=6", "total_steps=1280")
+    first = live(config)
+    first.step()
+    while len(first.host_state()["timelines"][0]["learning"]) < 3:
+        first.step()
+        assert first.round < config.rounds - 1, "something is under way, sooner or later"
+    directory = left(first, config)
+    saved, engine = json.loads(json.dumps(first.host_state())), jax.device_get(first.state.params)
+    state = jax.tree.map(lambda x: x.copy(), first.state)
+    first.step()
+    first.write(directory)  # a round that the checkpoint does not know
+
+    second = live(config, seed=1)
+    second.members.state = state
+    second.planner.restore(saved)
+    np.testing.assert_array_equal(second.state.params, engine)
+    second.run()
+    second.write(directory)
+    rounds = trace.read(directory / trace.NAME).rounds
+    assert [one.record.index for one in rounds] == list(range(config.rounds))
+    used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
+    assert len(set(used)) == len(used) == second.usages[0].gradients
+    assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
+
+
+def test_seconds_are_measured_and_billed() -> None:
+    trainer = live(config_of())
+    begin = time.monotonic()
+    trainer.compile()
+    compiled = time.monotonic()
+    records = trainer.run()
+    took = time.monotonic() - compiled
+    usage = trainer.usages[0]
+    assert 0.5 * took < usage.seconds <= took < compiled - begin  # compiling is no part of it
+    assert records[-1]["simulated_seconds"] == usage.seconds
+    assert 0.0 < usage.learner_busy < 3 * usage.seconds
+    assert usage.actor_invocations == 2 * len(records)
+    assert records[-1]["cost_usd"] > 0.0
+
+
+def test_processes_are_cold_at_first_where_they_are_not_to_be_warm() -> None:
+    for prewarm, cooled in (("true", 0), ("false", 1)):
+        trainer = live(config_of(f"platform.prewarm={prewarm}"))
+        trainer.compile()
+        assert isinstance(trainer.conductor.pool, Chaos)
+        assert trainer.conductor.pool.cooled == cooled
+
+
+def test_threads() -> None:
+    config = config_of()
+    trainer = LiveTrainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 3))
+    assert len(trainer.run()) == config.rounds
+    trainer.close()
+
+
+def test_a_trace_that_is_cut_off_is_read_as_far_as_it_goes(left: Any) -> None:
+    config = config_of()
+    trainer = live(config)
+    trainer.run()
+    directory = left(trainer, config)
+    path = directory / trace.NAME
+    whole = path.read_bytes()
+    rounds = trace.read(path).rounds
+    assert len(rounds) == config.rounds
+    for share in (0.9, 0.5, 0.2):
+        path.write_bytes(whole[: int(share * len(whole))])
+        part = trace.read(path).rounds
+        assert len(part) < len(rounds)
+        assert [one.record for one in part] == [one.record for one in rounds[: len(part)]]
+    with pytest.raises(ConfigError, match=r"total_steps=320 is more than the \d+ that trace="):
+        replayed(config, directory)
+    for damage in (b"", b"no gzip", whole[:10]):
+        path.write_bytes(damage)
+        with pytest.raises(ConfigError, match="is no trace of a live run"):
+            trace.read(path)
+
+
+def test_the_sketch_tells_how_far_versions_are_apart() -> None:
+    random = np.random.default_rng(0)
+    base = random.normal(size=5000).astype(np.float32)
+    published = trace.Published.of(3, 1.0, base)
+    assert published.deviation(base) == 0.0
+    ratios = []
+    for _ in range(50):
+        other = base + 1e-3 * random.normal(size=base.shape).astype(np.float32)
+        true = np.linalg.norm(other - base) / np.linalg.norm(base)
+        ratios.append(published.deviation(other) / true)
+    assert 0.9 < np.mean(ratios) < 1.1
+    assert 0.2 < min(ratios) <= max(ratios) < 2.2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["num_seeds=2"], "num_seeds=2 is not possible with executor=live"),
+        (["trace=runs/x"], "trace=runs/x is for executor=replay"),
+        (["executor=replay"], "executor=replay needs trace=RUN_DIR"),
+        (["executor=replay", "trace=nowhere"], "trace=nowhere is of no run"),
+        (["live.timeout=0"], "live.timeout must be"),
+        (["executor=simulated", "engine.devices=1", "executor=cluster"], "executor must be"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_a_sentence(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        config_of(*overrides)
+
+
+def test_host_environments_are_refused() -> None:
+    with pytest.raises(ConfigError, match="executor=live steps environments of JAX only"):
+        LiveTrainer(config_of("env=gymnasium/CartPole-v1", "env.num_envs=4"))

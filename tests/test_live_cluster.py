@@ -1,0 +1,239 @@
+"""Live runs on Ray: processes that really are killed, clusters that lose a node, and nothing that stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from commands import start
+
+from stellaris_jax import load_config
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.timeline import trace
+from stellaris_jax.training.run import train
+
+ray = pytest.importorskip("ray")
+
+from stellaris_jax.live.join import LOCAL, join, leave  # noqa: E402
+from stellaris_jax.live.keeper import alive, cluster  # noqa: E402
+from stellaris_jax.training.live import LiveTrainer  # noqa: E402
+from stellaris_jax.training.replay import ReplayTrainer  # noqa: E402
+
+SMALL = (
+    "env=gymnax/cartpole",
+    "env.num_envs=4",
+    "algorithm.rollout_length=16",
+    "network.hidden=[8]",
+    "algorithm.epochs=2",
+    "executor=live",
+    "live.actors=2",
+    "system.learners=2",
+    "system.actors=pipelined",
+    "evaluation.points=0",
+    "algorithm.learning_rate=1e-5",  # rounding grows slowly: a replay stays close for a long time
+    "run.loggers=[]",
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    leave()
+
+
+def workers() -> list[int]:
+    """Processes of this machine that are functions."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                name = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if name.startswith(b"ray::FunctionProcess"):
+                found.append(int(entry.name))
+    return found
+
+
+def killed(trainer: LiveTrainer, deaths: int, seconds: float) -> int:
+    """Train to the end while functions are killed, and say how many were."""
+    trainer.compile()
+    done, over = 0, threading.Event()
+    chance = random.Random(0)
+
+    def kill() -> None:
+        nonlocal done
+        while done < deaths and not over.wait(seconds * chance.random()):
+            if victims := workers():
+                os.kill(chance.choice(victims), signal.SIGKILL)
+                done += 1
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        while not trainer.finished and (done < deaths or trainer.round < 5):
+            trainer.step()
+        trainer.step()
+    finally:
+        over.set()
+        thread.join()
+    return done
+
+
+def check(trainer: LiveTrainer, directory: Path) -> list[trace.Failure]:
+    """Every minibatch was learned from once, and the engine repeats all of it; what has died."""
+    directory.mkdir(exist_ok=True)
+    trainer.write(directory)
+    rounds = trace.read(directory / trace.NAME).rounds
+    used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
+    assert len(set(used)) == len(used) == trainer.usages[0].gradients
+    wanted = {(fragment, minibatch) for fragment in range(len(rounds) - 1) for minibatch in range(16)}
+    assert wanted <= set(used)
+    from stellaris_jax.config.stored import to_yaml
+
+    (directory / "config.yaml").write_text(to_yaml(trainer.config))
+    again = ReplayTrainer(
+        trainer.config.replace({"executor": "replay", "trace": str(directory), "total_steps": 64 * len(rounds)})
+    )
+    again.run()
+    assert max(one.deviation for one in again.deviations) < 1e-4
+    return [failure for one in rounds for failure in one.failures]
+
+
+@pytest.mark.parametrize("deaths", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_functions_are_killed(deaths: int, tmp_path: Path) -> None:
+    with closing(LiveTrainer(load_config([*SMALL, "total_steps=1_000_000"]))) as trainer:
+        assert killed(trainer, deaths, 4.0 if deaths > 5 else 2.0) == deaths
+        failures = check(trainer, tmp_path)
+    # Who was idle when it was killed is found to be dead when it is next invoked.
+    assert 1 <= len(failures) <= deaths
+    assert {failure.kind for failure in failures} <= {"learner", "actor"}
+    assert trainer.usages[0].failures == len(failures)
+    assert not workers()
+
+
+@pytest.mark.slow
+def test_who_hangs_is_replaced(tmp_path: Path) -> None:
+    config = load_config([*SMALL, "total_steps=1_000_000", "live.timeout=2"])
+    with closing(LiveTrainer(config)) as trainer:
+        trainer.compile()
+        os.kill(workers()[0], signal.SIGSTOP)
+        while not trainer.usages[0].failures:
+            trainer.step()
+        failures = check(trainer, tmp_path)
+    assert failures[0].reason == "nothing was heard for 2 seconds"
+    assert 2.0 <= failures[0].end - failures[0].start < 10.0
+
+
+def test_the_driver_is_killed_and_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(run, *SMALL, "total_steps=12800", "checkpoint.interval=3", f"run.dir={run}")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 20):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    known = cluster(process.pid)
+    assert len(known) > 5
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 15.0
+    while alive(known) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not alive(known)
+    summary = train(load_config([f"resume={tmp_path / 'run'}"]))
+    assert summary["rounds"] == 200
+    rounds = trace.read(tmp_path / "run" / trace.NAME).rounds
+    assert [one.record.index for one in rounds] == list(range(200))
+    used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
+    assert len(set(used)) == len(used) == summary["gradients"] >= 199 * 16
+    assert not cluster(os.getpid())
+
+
+def test_what_a_function_raises_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(
+        textwrap.dedent(
+            """
+            from stellaris_jax.registry import register
+            from stellaris_jax.agent.losses.masks import Mask
+
+            @register.mask("faulty")
+            class Faulty(Mask):
+                def weight(self, seen):
+                    raise ArithmeticError("never")
+            """
+        )
+    )
+    with (
+        closing(LiveTrainer(load_config([*SMALL, "plugins=[faulty.py]", "algorithm.masks=[faulty]"]))) as trainer,
+        pytest.raises(RunError, match=r"learner \d cannot go on: "),
+    ):
+        trainer.run()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["live.address=127.0.0.1:1"], "live.address='127.0.0.1:1' is no Ray cluster that can be joined"),
+        (["live.learner_cpus=1000"], r"live.learner_cpus=1000 for 2 learners .* are 2000 CPUs, while the cluster has"),
+        (["live.learner_gpus=0.25"], r"live.learner_gpus=0.25 for 2 learners .* are 0.5 GPUs, while the cluster has 0"),
+    ],
+)
+def test_clusters_that_cannot_do_it(overrides: list[str], sentence: str) -> None:
+    with closing(LiveTrainer(load_config([*SMALL, *overrides]))) as trainer, pytest.raises(ConfigError, match=sentence):
+        trainer.compile()
+
+
+@pytest.mark.slow
+def test_a_cluster_of_ones_own_answers_nobody_else() -> None:
+    assert join("live.address", LOCAL, 2**27)
+    address = ray.get_runtime_context().gcs_address
+    script = f"import ray; ray.init({address!r}, log_to_driver=False); print(ray.cluster_resources())"
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "uthentica" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_a_node_is_lost(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        f"""
+        import json, sys, threading, time
+        from contextlib import closing
+        from pathlib import Path
+        import ray
+        from ray.cluster_utils import Cluster
+        from stellaris_jax import load_config
+        from stellaris_jax.training.live import LiveTrainer
+        cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 2, "include_dashboard": False}})
+        second = cluster.add_node(num_cpus=2)
+        config = load_config([*{SMALL!r}, "total_steps=6400", "live.address=" + cluster.address])
+        with closing(LiveTrainer(config)) as trainer:
+            trainer.compile()
+            used = {{node["NodeID"] for node in ray.nodes() if node["Alive"]}}
+            while trainer.round < 10:
+                trainer.step()
+            cluster.remove_node(second, allow_graceful=False)
+            records = trainer.run()
+            trainer.write(Path("."))
+            print(json.dumps([len(used), trainer.round, trainer.usages[0].gradients, trainer.usages[0].failures]))
+        cluster.shutdown()
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    nodes, rounds, gradients, failures = json.loads(done.stdout.splitlines()[-1])
+    assert (nodes, rounds) == (2, 100) and gradients >= 99 * 16
+    assert failures >= 1
