@@ -128,7 +128,7 @@ def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outco
             cell,
             seed,
             parts(curve("train_return", i)),
-            tuple(float(part[-1]) for part in np.array_split(np.asarray(curve("simulated_seconds", i)), POINTS)),
+            tuple(part[-1] for part in split(curve("simulated_seconds", i), POINTS)),
             last["per_seed"]["cost_usd"][i],
             staleness,
             dropped,
@@ -151,7 +151,18 @@ def parts(returns: Sequence[float | None], number: int = POINTS) -> tuple[float,
         filled.append(float(value) if known else filled[-1] if filled else math.nan)  # type: ignore[arg-type]
     first = next((value for value in filled if not math.isnan(value)), math.nan)
     filled = [first if math.isnan(value) else value for value in filled]
-    return tuple(float(np.mean(part)) for part in np.array_split(filled, number))
+    return tuple(float(np.mean(part)) for part in split(filled, number))
+
+
+def split(values: Sequence[float], number: int) -> list[Sequence[float]]:
+    """Values in parts as equal as can be; where there are fewer values than parts, some stand in several.
+
+    >>> split([1.0, 2.0, 3.0], 2), split([1.0, 2.0], 3)
+    ([[1.0, 2.0], [3.0]], [[1.0], [1.0], [2.0]])
+    """
+    if len(values) < number:
+        return [[values[part * len(values) // number]] for part in range(number)]
+    return [part.tolist() for part in np.array_split(np.asarray(values), number)]
 
 
 def read(path: Path) -> dict[Key, Outcome]:
