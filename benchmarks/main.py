@@ -9,6 +9,8 @@ envs        env steps/s of every adapter: beside its suite alone, with a policy,
 plan        gradients planned per second of one core, by system, learners and members; a second checkout beside it
             with `--beside`
 startup     seconds from the command to the first training step, with a warm compile cache
+live        what the simulator foretells of runs on Ray beside those runs (seconds per round, staleness, utilisation,
+            updates, dollars), and what being live costs beside the compiled engine
 limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
             the share of the limit that a job reaches, and where its time goes
 scale       time and memory as environments, learners, members, network width and version ring grow, a plot for each
@@ -52,6 +54,7 @@ def _main(argv: Sequence[str] | None) -> None:
     from benchmarks import engine as engines
     from benchmarks import envs as environments
     from benchmarks import limit as limits
+    from benchmarks import live as foretold
     from benchmarks import plan as planning
     from benchmarks.peers.contract import goal_of
     from benchmarks.process import ROOT
@@ -99,12 +102,18 @@ def _main(argv: Sequence[str] | None) -> None:
     bound.add_argument("--jobs", nargs="+", choices=list(own.THROUGHPUT), default=list(own.THROUGHPUT))
     bound.add_argument("--systems", nargs="+", choices=list(limits.SYSTEMS), default=["stellaris"])
     bound.add_argument("--repeats", type=count, default=3, help="timings of each part (default 3)")
+    alive = commands.add_parser("live", help="live runs, and what is foretold of them")
+    alive.add_argument("--rules", nargs="+", choices=list(foretold.RULES), default=list(foretold.RULES))
+    learners = list(foretold.LEARNERS)
+    alive.add_argument("--learners", nargs="+", type=count, default=learners, help="numbers of them (default 1 2 4)")
+    alive.add_argument("--rounds", type=program.at_least(4), default=12, help="rounds of every run (default 12)")
+    alive.add_argument("--out", type=Path, help="directory for a picture of each rule's timelines, foretold and live")
     grow = commands.add_parser("scale", help="how cost grows with the size of a job")
     grow.add_argument("--axes", nargs="+", choices=list(scale.AXES), default=list(scale.AXES))
     grow.add_argument("--most", type=count, help="leave out larger sizes than this one")
     grow.add_argument("--repeats", type=count, default=5, help="chunks of each size (default 5)")
     grow.add_argument("--out", type=Path, help="directory for a plot of every axis, <axis>.png")
-    for command in (peers, seeds, engine, methods, envs, plan, start, bound, grow):
+    for command in (peers, seeds, engine, methods, envs, plan, start, bound, alive, grow):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     delays = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     delays.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
@@ -146,6 +155,14 @@ def _main(argv: Sequence[str] | None) -> None:
         print_table(console, "the share of the limit (medians)", limits.rows(result), names=("job", "system"))
         title = "where the time goes (medians; in brackets: beside other parts)"
         print_table(console, title, limits.part_rows(result), names=("job", "system", "part"))
+    elif arguments.command == "live":
+        result = foretold.live(arguments.rules, arguments.learners, arguments.rounds, arguments.out, console.print)
+        title = "live / foretold per round, and the error of the prediction (means of five seeds)"
+        print_table(console, title, foretold.rows(result), names=("rule",))
+        speeds = foretold.speeds(max(arguments.learners), arguments.rounds, 3)
+        result["speed"] = speeds
+        told = ", ".join(f"{way} {value:,.0f}" for way, value in speeds["steps_per_second"].items())
+        console.print(f"env steps/s with {speeds['learners']} learners: {told}; ratio {speeds['ratio']:.2g}")
     elif arguments.command == "scale":
         result = scale.scale(arguments.axes, arguments.most, arguments.repeats, arguments.out, console.print)
         print_table(console, "cost by size (medians)", scale.rows(result), names=("axis", "refused"))

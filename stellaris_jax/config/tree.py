@@ -227,6 +227,7 @@ class DelaysConfig(Section):
     scaling: DelayConfig = group(
         DelayConfig, "scaling=nitro: from the end of a round to the next one's number of actors", seconds=0.4
     )
+    log: str = knob("", "log of jobs that delays=trace takes durations from: a file, or the directory of a live run")
     failure: float = knob(
         0.0, "probability that a learner invocation dies; its minibatch is retried, its time billed", within="[0, 0.99]"
     )

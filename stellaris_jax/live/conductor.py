@@ -25,7 +25,7 @@ from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
 from stellaris_jax.live.programs import Delivered, Programs, waves
 from stellaris_jax.timeline import Gradient, Group, Round, Usage, minibatch_order
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
-from stellaris_jax.timeline.trace import Failure, Published, RoundTrace
+from stellaris_jax.timeline.trace import Failure, Published, Roll, RoundTrace
 
 MOST_DEATHS = 10
 """Times that one invocation may die, one after the other, before the run gives up."""
@@ -76,6 +76,7 @@ class Conductor:
         self._versions: dict[int, Any] = {}
         self._lost: list[Gradient] = []
         self._deaths: dict[tuple[str, int], int] = {}
+        self._forming: Group | None = None
         self._coefficient = 0.0
         self._beginning = self.state()
 
@@ -107,9 +108,13 @@ class Conductor:
         coordinator.remaining[index] = self._minibatches(width.envs)
         self._roll(index, width)
         consumed = index + 1 - self.depth
-        while self._rolling or coordinator.remaining[consumed] > 0:
+        while self._rolling or self._forming or coordinator.remaining[consumed] > 0:
             for gradient in coordinator.starts():
                 self._invoke(gradient)
+            if self._forming is not None:  # while learners compute
+                group, self._forming = self._forming, None
+                self._aggregate(group)
+                continue
             ended = self._pool.wait()
             for done in ended:
                 self._handle(done)
@@ -158,6 +163,7 @@ class Conductor:
             self.usage.actor_busy += busy
             self.usage.actor_startup += done.elapsed - busy
             self.usage.actor_invocations += 1
+            self._trace.rolls.append(Roll(rolling.actor, self.now - busy, self.now))
             self._record.actor_seconds += busy / self._record.actors
             if not self._rolling:
                 self._collect()
@@ -272,12 +278,12 @@ class Conductor:
                 for gradient in action.gradients:
                     del self._delivered[gradient.fragment, gradient.minibatch]
             else:
-                self._aggregate(action)
+                self._record.groups.append(action)
+                self._forming = action
 
     def _aggregate(self, group: Group) -> None:
-        """Make the next version of a group, at once."""
+        """Make the next version of a group."""
         begin = time.monotonic()
-        self._record.groups.append(group)
         delivered = []
         for gradient in group.gradients:
             one, gradient.peers = self._delivered.pop((gradient.fragment, gradient.minibatch))
@@ -285,6 +291,7 @@ class Conductor:
         self._merge(group, delivered)
         self._publish(self._carry)
         self.usage.aggregate_busy += time.monotonic() - begin
+        group.published = self.now
         fragments = [gradient.fragment for gradient in group.gradients]
         self._do(self.coordinator.on_publish(fragments, self.now))
 
@@ -370,6 +377,7 @@ class Conductor:
         """Nothing is under way, and nothing is kept for it."""
         self._learning, self._rolling, self._parts = {}, {}, {}
         self._delivered, self._fragments, self._versions = {}, {}, {}
+        self._forming = None
 
     def _take_up(self) -> None:
         """Where processes hold nothing of this run yet: give them what there is, and do again what was under way."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -16,7 +19,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
-from stellaris_jax.timeline import Round, Timeline
+from stellaris_jax.timeline import Gradient, Round, Timeline
 from stellaris_jax.timeline.scaling.limits import is_constant, is_scaled, limits_of
 
 
@@ -36,44 +39,64 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
     cut = Static.of(config).cut
     round_ = (limits.buckets[0], cut.epochs * cut.count(limits.buckets[0] * limits.envs)) if is_scaled(config) else ()
     records = [timeline.next_round(*round_) for _ in range(rounds)]
-    groups = [group for record in records for group in record.groups]
-    gradients = [gradient for group in groups for gradient in group.gradients]
-    learners = config.system.learners
-    colours, scale = matplotlib.colormaps["viridis_r"], Normalize(0, max([1, *(g.staleness for g in gradients)]))
+    return pictured({"simulated seconds": records}, config)
 
-    figure = Figure(figsize=(WIDTH, 0.3 * learners + 2.2), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    collected = []
-    for record in records:
-        ready = min((g.start for g in gradients if g.fragment == record.index), default=record.start)
-        collected.append((record.start, ready))
-        axes.broken_barh([(record.start, ready - record.start)], (learners + 0.6, 0.8), color=BLUE, alpha=0.35)
-    span = max((g.end for g in gradients), default=1.0)
-    for g in gradients:
-        bar = (g.start, g.end - g.start)
-        edge = 0.5 if bar[1] > 0.005 * span else 0.0  # all that would be seen of a narrow bar
-        axes.broken_barh([bar], (g.learner - 0.4, 0.8), color=colours(scale(g.staleness)), edgecolor="white", lw=edge)
-    axes.vlines([group.second for group in groups], -1.4, -0.6, color=VERMILION, lw=1)
-    axes.set_yticks([-1, *range(learners), learners + 1])
-    axes.set_yticklabels(["parameter function", *(f"learner {i}" for i in range(learners)), "actors"], fontsize=TEXT)
-    axes.set_xlabel("simulated seconds", fontsize=TEXT)
-    title = f"{config.system.name}: {len(gradients)} gradients, {len(groups)} updates"
-    axes.set_title(fill(title, LINE), fontsize=TEXT + 2)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    key = figure.colorbar(ScalarMappable(scale, colours), ax=axes, pad=0.01, ticks=MaxNLocator(integer=True))
+
+def pictured(timelines: dict[str, list[Round]], config: Config) -> Figure:
+    """Timelines of one configuration below each other, by what their seconds are called."""
+    rows, learners = len(timelines), config.system.learners
+    figure = Figure(figsize=(WIDTH, rows * (0.3 * learners + 2.2)), dpi=DPI, layout="constrained")
+    drawn = figure.subplots(rows, squeeze=False)[:, 0]
+    most = max(g.staleness for records in timelines.values() for g in [*_gradients(records), Gradient(0, 0, 0, 0)])
+    colours, scale = matplotlib.colormaps["viridis_r"], Normalize(0, max(1, most))
+    for axes, (seconds, records) in zip(drawn, timelines.items(), strict=True):
+        axes.set_xlabel(seconds, fontsize=TEXT)
+        _draw(axes, records, config, lambda stale: colours(scale(stale)))
+    key = figure.colorbar(ScalarMappable(scale, colours), ax=list(drawn), pad=0.01, ticks=MaxNLocator(integer=True))
     key.set_label("staleness (versions)", fontsize=TEXT)
     # How long a second is on paper is known once everything else has its place.
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw_without_rendering()
-    for record, (start, ready) in zip(records, collected, strict=True):
-        label = axes.text((start + ready) / 2, learners + 1, "", ha="center", va="center", fontsize=TEXT - 1)
-        left, right = axes.transData.transform([(start, 0), (ready, 0)])[:, 0]
-        for text in _labels(record):
-            label.set_text(text)
-            if label.get_window_extent(renderer).width <= right - left:
-                break
+    for axes, records in zip(drawn, timelines.values(), strict=True):
+        for record, (start, ready) in zip(records, _collected(records), strict=True):
+            label = axes.text((start + ready) / 2, learners + 1, "", ha="center", va="center", fontsize=TEXT - 1)
+            left, right = axes.transData.transform([(start, 0), (ready, 0)])[:, 0]
+            for text in _labels(record):
+                label.set_text(text)
+                if label.get_window_extent(renderer).width <= right - left:
+                    break
     return figure
+
+
+def _gradients(records: list[Round]) -> list[Gradient]:
+    return [gradient for record in records for group in record.groups for gradient in group.gradients]
+
+
+def _collected(records: list[Round]) -> list[tuple[float, float]]:
+    """From when to when the actors collected each fragment: until it was first learned from."""
+    first: dict[int, float] = {}
+    for gradient in _gradients(records):
+        first[gradient.fragment] = min(gradient.start, first.get(gradient.fragment, gradient.start))
+    return [(record.start, first.get(record.index, record.start)) for record in records]
+
+
+def _draw(axes: Axes, records: list[Round], config: Config, colour: Callable[[int], Any]) -> None:
+    learners, gradients = config.system.learners, _gradients(records)
+    groups = [group for record in records for group in record.groups]
+    for start, ready in _collected(records):
+        axes.broken_barh([(start, ready - start)], (learners + 0.6, 0.8), color=BLUE, alpha=0.35)
+    span = max((g.end for g in gradients), default=1.0) - min((g.start for g in gradients), default=0.0)
+    for g in gradients:
+        bar = (g.start, g.end - g.start)
+        edge = 0.5 if bar[1] > 0.005 * span else 0.0  # all that would be seen of a narrow bar
+        axes.broken_barh([bar], (g.learner - 0.4, 0.8), color=colour(g.staleness), edgecolor="white", lw=edge)
+    axes.vlines([group.second for group in groups], -1.4, -0.6, color=VERMILION, lw=1)
+    axes.set_yticks([-1, *range(learners), learners + 1])
+    axes.set_yticklabels(["parameter function", *(f"learner {i}" for i in range(learners)), "actors"], fontsize=TEXT)
+    title = f"{config.system.name}: {len(gradients)} gradients, {len(groups)} updates"
+    axes.set_title(fill(title, LINE), fontsize=TEXT + 2)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
 
 
 def _labels(record: Round) -> list[str]:

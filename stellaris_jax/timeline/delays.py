@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import RunError, knob, shown
 from stellaris_jax.config.tree import Config, DelayConfig
 from stellaris_jax.registry import register
+from stellaris_jax.timeline.joblog import durations
 
 ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling")
 BLOCK = 1024
@@ -156,6 +158,31 @@ class Measured(Delay):
             len(delay_of(attrgetter(section)(config)).table) > 0,
             f"{section}.kind=measured needs {section}.options.table, a list of seconds with at least one entry.",
         )
+
+
+@register.delay("trace")
+class Traced(Measured):
+    """Durations of the jobs of one kind in a log, in order and over again.
+
+    The log has a JSON object per line: `kind` (learner, actor or aggregate), `start` and `end` in seconds. What else
+    stands there, such as the version a job has used, is passed over. A live run's `trace.jsonl.gz` is a log, too.
+    """
+
+    log: str = knob("", "log of jobs: a file of one JSON object per line, or the directory of a live run")
+    job: str = knob("learner", "kind of jobs that durations are taken of", choices=("learner", "actor", "aggregate"))
+    table: tuple[float, ...] = knob((), "taken from the log", within="(0, inf)")
+
+    def __init__(self, seconds: float = 1.0, options: Mapping[str, Any] | None = None):
+        super().__init__(seconds, options)
+        if self.log and not self.table:
+            self.table = tuple(durations(Path(self.log), self.job))
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        delay: DelayConfig = attrgetter(section)(config)
+        log = delay.options.get("log", "")
+        yield bool(log), f"{section}.kind=trace needs {section}.options.log, a log of jobs."
+        yield len(delay_of(delay).table) > 0, f"{section}.options.log={log} has no job of this kind."
 
 
 def delay_of(config: DelayConfig) -> Any:

@@ -30,7 +30,8 @@ class Gradient:
 
 @dataclass(slots=True)
 class Group:
-    """Gradients aggregated together into version `clock + 1`. `escaped`: the rule's gate had said no."""
+    """Gradients aggregated together into version `clock + 1`, from `second` until it is `published`. `escaped`: the
+    rule's gate had said no."""
 
     gradients: list[Gradient]
     weights: list[float]
@@ -38,6 +39,7 @@ class Group:
     second: float
     escaped: bool
     threshold: float | None
+    published: float = 0.0
 
 
 @dataclass(slots=True)

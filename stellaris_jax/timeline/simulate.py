@@ -183,6 +183,7 @@ class Timeline:
             record.groups.append(action)
             duration = next(self.streams["aggregate"])
             self.usage.aggregate_busy += duration
+            action.published = self.now + duration
             fragments = [gradient.fragment for gradient in action.gradients]
             if duration > 0.0:
                 self._schedule(duration, PUBLISH, (fragments,))

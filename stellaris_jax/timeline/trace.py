@@ -90,13 +90,22 @@ class Failure(NamedTuple):
     reason: str
 
 
+class Roll(NamedTuple):
+    """An actor's share of a fragment."""
+
+    actor: int
+    start: float
+    end: float
+
+
 @dataclass
 class RoundTrace:
-    """A live round: what has happened, the schedule's factor on the learning rate, what has died, and the versions
-    that were published."""
+    """A live round: what has happened, the schedule's factor on the learning rate, who rolled the fragment, what has
+    died, and the versions that were published."""
 
     record: Round
     step_scale: float = 1.0
+    rolls: list[Roll] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     versions: list[Published] = field(default_factory=list)
 
@@ -104,6 +113,7 @@ class RoundTrace:
         """As JSON, on one line."""
         data = asdict(self.record)
         data["step_scale"] = self.step_scale
+        data["rolls"] = [roll._asdict() for roll in self.rolls]
         data["failures"] = [failure._asdict() for failure in self.failures]
         data["versions"] = [version._asdict() for version in self.versions]
         return json.dumps(data)
@@ -113,12 +123,13 @@ class RoundTrace:
         """What `line` wrote."""
         data = json.loads(line)
         step_scale = data.pop("step_scale")
+        rolls = [Roll(**roll) for roll in data.pop("rolls")]
         failures = [Failure(**failure) for failure in data.pop("failures")]
         versions = [Published(**version) for version in data.pop("versions")]
         groups = [Group(**{**g, "gradients": [Gradient(**one) for one in g["gradients"]]}) for g in data.pop("groups")]
         dropped = [Gradient(**gradient) for gradient in data.pop("dropped")]
         usage = Usage(**data.pop("usage"))
-        return cls(Round(**data, groups=groups, dropped=dropped, usage=usage), step_scale, failures, versions)
+        return cls(Round(**data, groups=groups, dropped=dropped, usage=usage), step_scale, rolls, failures, versions)
 
 
 class Trace(NamedTuple):

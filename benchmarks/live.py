@@ -1,0 +1,231 @@
+"""What the simulator foretells of live runs, beside them: seconds, staleness, utilisation, updates, dollars."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import ray
+
+from stellaris_jax.config.stored import to_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.live.join import LOCAL, join, leave
+from stellaris_jax.report.curves import save
+from stellaris_jax.report.gantt import pictured
+from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.timeline import Round, Timeline
+from stellaris_jax.timeline.billing import bill
+from stellaris_jax.training.live import LiveTrainer, settled
+from stellaris_jax.training.loading import load_config
+from stellaris_jax.training.trainer import Trainer
+
+RULES = {
+    "async": ("system=async",),
+    "softsync": ("system=softsync",),
+    "stellaris": ("system=stellaris",),
+    "all-reduce": ("system=allreduce",),
+}
+LEARNERS = (1, 2, 4)
+SEEDS = range(5)
+JOB = (
+    "env=gymnax/cartpole",
+    "env.num_envs=16",
+    "algorithm.rollout_length=128",
+    "network.hidden=[256,256]",
+    "algorithm.epochs=4",
+    "algorithm.minibatches=4",
+    "algorithm.learning_rate=3e-4",
+    "live.actors=2",
+    "platform.gpus=1",
+    "platform.slots_per_gpu=4",
+    "evaluation.points=0",
+    "run.loggers=[]",
+)
+"""Gradients of some milliseconds, beside which what Ray takes is not all."""
+STORE_BYTES = 2**29
+MEASURES = ("seconds", "staleness", "utilisation", "updates", "dollars")
+
+
+class Figures(NamedTuple):
+    """Of a run, per round but for staleness and utilisation."""
+
+    seconds: float
+    staleness: float
+    utilisation: float
+    updates: float
+    dollars: float
+
+    @classmethod
+    def of(cls, config: Config, rounds: Sequence[Round]) -> Figures:
+        """Of all rounds after the first, in which everything is new."""
+        first, last = rounds[0].usage, rounds[-1].usage
+        seconds = last.seconds - first.seconds
+        gradients = last.gradients - first.gradients
+        price = [bill(config.system, config.prices, usage, config.platform.actors).total for usage in (first, last)]
+        number = len(rounds) - 1
+        return cls(
+            seconds / number,
+            (last.staleness_total - first.staleness_total) / gradients,
+            (last.learner_busy - first.learner_busy) / (seconds * config.system.learners),
+            (last.updates - first.updates) / number,
+            (price[1] - price[0]) / number,
+        )
+
+
+def live(
+    rules: Sequence[str], learners: Sequence[int], rounds: int, out: Path | None, note: Callable[[str], None]
+) -> Any:
+    """Calibrate, foretell and live through every rule with every number of learners.
+
+    Durations are those of a live run of one learner. What learners slow each other down by, on the cores they share, is
+    one number, `platform.contention`, fitted to live runs of the most learners under pure asynchrony, of another seed.
+
+    Args:
+      rules: of `RULES`.
+      learners: numbers of them.
+      rounds: of every run; the first one is left out.
+      out: directory for a picture of the last rule's timelines with the most learners; none by default.
+      note: told of every figure.
+
+    Returns:
+      JSON data: `calibration`, and `rows` with what was measured and foretold, and the error as a share.
+    """
+    joined = join("live.address", LOCAL, STORE_BYTES)
+    try:
+        with TemporaryDirectory() as directory:
+            return _compared(rules, learners, rounds, out, note, Path(directory))
+    finally:
+        if joined:
+            leave()
+
+
+def _compared(
+    rules: Sequence[str],
+    learners: Sequence[int],
+    rounds: int,
+    out: Path | None,
+    note: Callable[[str], None],
+    directory: Path,
+) -> Any:
+    calibration = _config("async", 1, SEEDS[-1] + 1, rounds)
+    lived(calibration, directory)
+    most = max(learners)
+    crowded = [lived(_config("async", most, seed, rounds)) for seed in (SEEDS[-1] + 1, SEEDS[-1] + 2)]
+    contention = fitted(crowded, directory, most, rounds) if most > 1 else 0.0
+    note(f"calibrated: contention {contention:.3f}")
+    table = []
+    for rule in rules:
+        for count in learners:
+            real, foretold, pair = [], [], {}
+            for seed in SEEDS:
+                config = _config(rule, count, seed, rounds)
+                records = lived(config)
+                simulated = foretell(config, directory, contention, seed)
+                real.append(Figures.of(settled(config), records))
+                foretold.append(Figures.of(settled(config), simulated))
+                pair = {"simulated seconds": simulated[1:4], "real seconds": records[1:4]}
+            table.append(_row(rule, count, real, foretold))
+            note(_told(table[-1]))
+            if out is not None and count == most:
+                out.mkdir(parents=True, exist_ok=True)
+                save(pictured(pair, config), out / f"timeline_{rule}.png")
+    return {"calibration": {"contention": contention, "seed": SEEDS[-1] + 1}, "rounds": rounds, "rows": table}
+
+
+def _config(rule: str, learners: int, seed: int, rounds: int) -> Config:
+    steps = 16 * 128 * rounds
+    group = (f"system.options.c={max(1, learners // 2)}",) if rule == "softsync" else ()
+    own = (f"system.learners={learners}", f"seed={seed}", f"total_steps={steps}", "executor=live")
+    return load_config([*JOB, *RULES[rule], *group, *own])
+
+
+def lived(config: Config, directory: Path | None = None) -> list[Round]:
+    """The rounds of a live run, whose trace may be left in a directory."""
+    with closing(LiveTrainer(config)) as trainer:
+        trainer.run()
+        rounds = [one.record for one in trainer.conductor.traced]
+        if directory is not None:
+            trainer.write(directory)
+            (directory / "config.yaml").write_text(to_yaml(config))
+    return rounds
+
+
+def foretell(config: Config, log: Path, contention: float, seed: int) -> list[Round]:
+    """The rounds that the simulator foretells by the durations in a log."""
+    delays = load_config(["delays=trace", f"delays.log={log}"]).delays
+    values = {"delays": delays, "platform.contention": contention, "executor": "simulated"}
+    timeline = Timeline.of(settled(config).replace(values), seed)
+    return [timeline.next_round() for _ in range(config.rounds)]
+
+
+def fitted(crowded: Sequence[Sequence[Round]], log: Path, learners: int, rounds: int) -> float:
+    """The contention with which the simulator comes to the seconds of busy learners in runs that were lived through."""
+    config = settled(_config("async", learners, 0, rounds))
+    wanted = statistics.mean(Figures.of(config, run).utilisation * Figures.of(config, run).seconds for run in crowded)
+    low, high = 0.0, 4.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        found = Figures.of(config, foretell(config, log, middle, 0))
+        low, high = (middle, high) if found.utilisation * found.seconds < wanted else (low, middle)
+    return (low + high) / 2
+
+
+def _row(rule: str, learners: int, real: Sequence[Figures], foretold: Sequence[Figures]) -> dict[str, Any]:
+    row: dict[str, Any] = {"rule": rule, "learners": learners}
+    for measure in MEASURES:
+        pairs = [(getattr(a, measure), getattr(b, measure)) for a, b in zip(real, foretold, strict=True)]
+        errors = [b / a - 1.0 if a else (0.0 if b == a else float("inf")) for a, b in pairs]
+        error = mean_ci95(errors)
+        row[measure] = {
+            "live": statistics.mean(a for a, _ in pairs),
+            "foretold": statistics.mean(b for _, b in pairs),
+            "error": error[0],
+            "error_ci95": error[1],
+        }
+    return row
+
+
+def _told(row: dict[str, Any]) -> str:
+    errors = ", ".join(f"{name} {row[name]['error']:+.0%} ± {row[name]['error_ci95']:.0%}" for name in MEASURES)
+    return f"{row['rule']}, {row['learners']} learners: foretold beside live: {errors}"
+
+
+def rows(result: Any) -> list[dict[str, str]]:
+    """The table."""
+    return [
+        {
+            "rule": row["rule"],
+            "learners": str(row["learners"]),
+            **{
+                name: f"{row[name]['live']:.3g} / {row[name]['foretold']:.3g} ({row[name]['error']:+.0%})"
+                for name in MEASURES
+            },
+        }
+        for row in result["rows"]
+    ]
+
+
+def speeds(learners: int, rounds: int, repeats: int) -> dict[str, Any]:
+    """Env steps per second, live and in the compiled engine, in turn: medians, and the median of their ratios."""
+    found: dict[str, list[float]] = {"live": [], "compiled": []}
+    for seed in range(repeats):
+        config = _config("async", learners, seed, max(24, rounds))  # the engine takes eight at a time
+        for name, make in (("live", LiveTrainer), ("compiled", Trainer)):
+            own = config if name == "live" else config.replace({"executor": "simulated"})
+            with closing(make(own)) as trainer:
+                trainer.compile()
+                trainer.step()
+                records = trainer.run()
+                found[name].append(statistics.median(record["steps_per_second"] for record in records))
+    ratios = [a / b for a, b in zip(found["live"], found["compiled"], strict=True)]
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    return {
+        "learners": learners,
+        "steps_per_second": medians,
+        "ratio": statistics.median(ratios),
+        "ray": ray.__version__,
+    }

@@ -1,0 +1,174 @@
+"""A run's timeline for https://ui.perfetto.dev, in the Trace Event format: simulated and live runs alike.
+
+There is a track for every actor, every learner and the parameter function. Arrows go from where a gradient begins, with
+the policy that it fetched, to the aggregation that it becomes part of. Counters show the queue, staleness, the gate
+(beta of Eq. 3) and dollars. Times are microseconds of training since the run began.
+
+Format: "Trace Event Format", Google, 2016.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.report.telemetry.jsonl import read_records
+from stellaris_jax.timeline import Round, Timeline, trace
+from stellaris_jax.timeline.billing import bill
+from stellaris_jax.timeline.delays import Stream, delay_of
+from stellaris_jax.timeline.plan import Cut
+from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
+from stellaris_jax.timeline.trace import Failure, Roll
+
+PLATFORM, LEARNERS, ACTORS = 1, 2, 3
+"""Numbers of the groups of tracks."""
+MICRO = 1e6
+
+Event = dict[str, Any]
+
+
+class Lived(NamedTuple):
+    """A round, who rolled its fragment, and what died in it."""
+
+    record: Round
+    rolls: list[Roll]
+    failures: list[Failure]
+
+
+def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Path:
+    """Write a run's timeline; returns `path`.
+
+    Args:
+      run_dir: of the run, whose first seed it is.
+      cut: how its fragments are cut.
+      path: to write.
+      rounds: that many at its beginning; all by default.
+
+    Raises:
+      ConfigError: there is no run.
+    """
+    config = from_yaml(run_dir / "config.yaml")
+    lived = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, cut)
+    if not lived:
+        raise ConfigError(f"{run_dir} has no rounds yet, so there is no timeline of it.")
+    document = {"displayTimeUnit": "ms", "traceEvents": list(events(config, lived[:rounds]))}
+    path.write_text(json.dumps(document, allow_nan=False) + "\n")
+    return path
+
+
+def _recorded(path: Path) -> list[Lived]:
+    return [Lived(one.record, one.rolls, one.failures) for one in trace.read(path).rounds]
+
+
+def _simulated(run_dir: Path, config: Config, cut: Cut) -> list[Lived]:
+    """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
+    metrics = run_dir / "metrics.jsonl"
+    records = [one for one in read_records(metrics) if one["kind"] == "round"] if metrics.exists() else []
+    timeline, limits, found = Timeline.of(config, config.seed), limits_of(config), []
+    stream = Stream(delay_of(config.delays.actor), config.seed, "actor")
+    for one in records:
+        actors = int(one["per_seed"]["actors"][0])
+        if is_scaled(config):
+            record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))
+        else:
+            record = timeline.next_round(actors)
+        seconds = [duration + timeline.actor_passing for duration in stream.take(actors)]
+        begin = record.complete - max(seconds, default=0.0)
+        rolls = [Roll(actor, begin, begin + duration) for actor, duration in enumerate(seconds)]
+        found.append(Lived(record, rolls, []))
+    return found
+
+
+def events(config: Config, lived: Sequence[Lived]) -> Iterator[Event]:
+    """All events of some rounds."""
+    actors = max((len(one.rolls) for one in lived), default=0)
+    yield from _tracks(config.system.learners, actors)
+    flow = count(1)
+    for one in lived:
+        record = one.record
+        yield from (_collected(record, roll) for roll in one.rolls)
+        yield from (_died(failure) for failure in one.failures)
+        yield from _learned(record, flow)
+        dollars = bill(config.system, config.prices, record.usage, limits_of(config).buckets[-1]).total
+        yield _counter("dollars", record.usage.seconds, dollars)
+    yield from _queue(lived)
+
+
+def _tracks(learners: int, actors: int) -> Iterator[Event]:
+    groups = {PLATFORM: "parameter function", LEARNERS: "learners", ACTORS: "actors"}
+    for pid, name in groups.items():
+        yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+    names = [(PLATFORM, ["aggregations"]), (LEARNERS, [f"learner {i}" for i in range(learners)])]
+    for pid, rows in [*names, (ACTORS, [f"actor {i}" for i in range(actors)])]:
+        for tid, name in enumerate(rows):
+            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _slice(name: str, pid: int, tid: int, start: float, end: float, **arguments: Any) -> Event:
+    duration = max(0.0, end - start) * MICRO
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start * MICRO, "dur": duration, "args": arguments}
+
+
+def _counter(name: str, second: float, value: float) -> Event:
+    return {"ph": "C", "name": name, "pid": PLATFORM, "tid": 0, "ts": second * MICRO, "args": {name: value}}
+
+
+def _collected(record: Round, roll: Roll) -> Event:
+    name = f"fragment {record.index}"
+    return _slice(name, ACTORS, roll.actor, roll.start, roll.end, version=record.behaviour_version)
+
+
+def _died(failure: Failure) -> Event:
+    pid = ACTORS if failure.kind == "actor" else LEARNERS
+    return _slice("died", pid, failure.number, failure.start, failure.end, reason=failure.reason)
+
+
+def _learned(record: Round, flow: Iterator[int]) -> Iterator[Event]:
+    """A round's gradients, those that were thrown away too, and what became of them."""
+    for gradient in record.dropped:
+        named = {"fragment": gradient.fragment, "minibatch": gradient.minibatch, "version": gradient.version}
+        yield _slice("thrown away", LEARNERS, gradient.learner, gradient.start, gradient.end, **named)
+    for group in record.groups:
+        staleness = [gradient.staleness for gradient in group.gradients]
+        yield _slice(
+            f"version {group.clock + 1}",
+            PLATFORM,
+            0,
+            group.second,
+            max(group.published, group.second),
+            gradients=len(group.gradients),
+            staleness=staleness,
+            weights=group.weights,
+            escaped=group.escaped,
+        )
+        yield _counter("staleness", group.second, sum(staleness) / len(staleness))
+        if group.threshold is not None:
+            yield _counter("gate", group.second, group.threshold)
+        for gradient in group.gradients:
+            name = f"fragment {gradient.fragment}, minibatch {gradient.minibatch}"
+            place = (name, LEARNERS, gradient.learner, gradient.start, gradient.end)
+            yield _slice(*place, version=gradient.version, staleness=gradient.staleness, peers=gradient.peers)
+            arrow = {"name": "gradient", "cat": "gradient", "id": next(flow)}
+            start, end = gradient.start * MICRO, group.second * MICRO
+            yield {"ph": "s", **arrow, "pid": LEARNERS, "tid": gradient.learner, "ts": start}
+            yield {"ph": "f", "bp": "e", **arrow, "pid": PLATFORM, "tid": 0, "ts": end}
+
+
+def _queue(lived: Iterable[Lived]) -> Iterator[Event]:
+    """How many gradients are waiting, whenever that changes."""
+    changes: list[tuple[float, int]] = []
+    for one in lived:
+        for group in one.record.groups:
+            changes += [(gradient.end, 1) for gradient in group.gradients]
+            changes.append((group.second, -len(group.gradients)))
+    waiting = 0
+    for second, change in sorted(changes, key=lambda one: (one[0], -one[1])):
+        waiting += change
+        yield _counter("queue", second, waiting)
