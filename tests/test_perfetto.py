@@ -1,0 +1,191 @@
+"""Timelines as trace events: what Perfetto needs of them, and that they say what happened."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call
+
+from stellaris_jax import load_config
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.stored import to_yaml
+from stellaris_jax.live.functions import Functions
+from stellaris_jax.live.pool import Threads
+from stellaris_jax.timeline import Timeline, trace
+from stellaris_jax.timeline.delays import delay_of
+from stellaris_jax.timeline.joblog import durations
+from stellaris_jax.training.live import LiveTrainer
+from stellaris_jax.training.run import train
+
+SMALL = (
+    "env=gymnax/cartpole",
+    "env.num_envs=4",
+    "algorithm.rollout_length=16",
+    "network.hidden=[8]",
+    "algorithm.epochs=2",
+    "total_steps=320",
+    "system.learners=3",
+    "evaluation.episodes=0",
+    "run.loggers=[]",
+)
+NEEDED = {
+    "X": {"name", "ts", "dur"},
+    "s": {"id", "ts", "cat"},
+    "f": {"id", "ts", "cat", "bp"},
+    "C": {"name", "ts", "args"},
+    "M": {"name", "args"},
+}
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a live run."""
+    run_dir = tmp_path_factory.mktemp("live")
+    config = load_config([*SMALL, "executor=live", "live.actors=2"])
+    trainer = LiveTrainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 3))
+    trainer.run()
+    trainer.write(run_dir)
+    trainer.close()
+    (run_dir / "config.yaml").write_text(to_yaml(config))
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a simulated run."""
+    run_dir = tmp_path_factory.mktemp("simulated") / "run"
+    train(load_config([*SMALL, "platform.actors=2", "system.actors=pipelined", f"run.dir={run_dir}"]))
+    return run_dir
+
+
+def exported(run_dir: Path, *arguments: str) -> list[dict[str, Any]]:
+    path = run_dir / "out.json"
+    done = call("plot.py", "--trace", path, run_dir, *arguments)
+    assert done.returncode == 0, done.stderr
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
+
+
+@pytest.mark.parametrize("kind", ["lived", "simulated"])
+def test_it_is_what_the_format_asks_for(kind: str, request: pytest.FixtureRequest) -> None:
+    run_dir = request.getfixturevalue(kind)
+    events = exported(run_dir)
+    tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert set(tracks.values()) == {"aggregations", "learner 0", "learner 1", "learner 2", "actor 0", "actor 1"}
+    for event in events:
+        assert NEEDED[event["ph"]] <= event.keys()
+        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        assert event.get("ts", 0.0) >= 0.0 and event.get("dur", 0.0) >= 0.0
+        if event["ph"] != "M":
+            assert (event["pid"], event["tid"]) in tracks
+    slices = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            slices[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for rows in slices.values():  # those of a track follow one another
+        rows.sort()
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(rows))
+    begins = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert begins.keys() == ends.keys() and len(begins) == sum(e["ph"] == "s" for e in events)
+    assert all(isinstance(number, int) and begins[number]["ts"] <= ends[number]["ts"] for number in begins)
+    for kind_of, track in ((begins, "learner"), (ends, "aggregations")):
+        for event in kind_of.values():
+            place = (event["pid"], event["tid"])
+            assert tracks[place].startswith(track)
+            assert any(start <= event["ts"] <= end for start, end in slices[place])
+
+
+@pytest.mark.parametrize("kind", ["lived", "simulated"])
+def test_it_says_what_happened(kind: str, request: pytest.FixtureRequest) -> None:
+    run_dir = request.getfixturevalue(kind)
+    events = exported(run_dir)
+    if kind == "lived":
+        rounds = [one.record for one in trace.read(run_dir / trace.NAME).rounds]
+    else:
+        config = load_config([*SMALL, "platform.actors=2", "system.actors=pipelined"])
+        timeline = Timeline.of(config, 0)
+        rounds = [timeline.next_round() for _ in range(config.rounds)]
+        last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+        dollars = [e["args"]["dollars"] for e in events if e["name"] == "dollars"]
+        assert dollars[-1] == pytest.approx(last["cost_usd"])
+        assert dollars == sorted(dollars) and len(dollars) == config.rounds
+    usage = rounds[-1].usage
+    named = [event["name"] for event in events if event["ph"] == "X"]
+    assert sum("minibatch" in name for name in named) == usage.gradients
+    assert sum(name.startswith("version") for name in named) - usage.updates in (0, 1)  # the last may be under way
+    assert sum(name.startswith("fragment") and "," not in name for name in named) == usage.actor_invocations
+    queue = [event["args"]["queue"] for event in events if event["name"] == "queue"]
+    assert min(queue) >= 0 and queue[-1] == 0
+    first = exported(run_dir, "--timeline", "1")
+    assert 0 < len(first) < len(events)
+
+
+def test_mistakes(tmp_path: Path, lived: Path) -> None:
+    done = call("plot.py", "--trace", tmp_path / "x.json", tmp_path)
+    assert done.returncode == 2 and "holds no run" in done.stderr
+    done = call("plot.py", "--trace", tmp_path / "nowhere" / "x.json", lived)
+    assert done.returncode != 0 and "No such file" in done.stderr
+    done = call("plot.py", "--trace", tmp_path / "x.json", lived, lived)
+    assert done.returncode != 0 and "takes one run directory" in done.stderr
+
+
+# Durations of a log ---------------------------------------------------------------------------------------------------
+
+
+def test_durations_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "jobs.jsonl"
+    jobs = [
+        {"kind": "learner", "start": 5.0, "end": 5.5, "version": 3},
+        {"kind": "learner", "start": 1.0, "end": 1.25},
+        {"kind": "actor", "start": 0.0, "end": 3.0},
+        {"kind": "aggregate", "start": 1.0, "end": 1.0625},
+        {"kind": "other", "start": 1.0, "end": 7.0},
+    ]
+    log.write_text("\n".join(map(json.dumps, jobs)) + "\n\n")
+    assert durations(log, "learner") == [0.25, 0.5]  # by their starts
+    free = [f"platform.{name}=0" for name in ("cache", "rpc", "shared_memory")]
+    config = load_config([*SMALL, *free, "delays=trace", f"delays.log={log}", "system=allreduce", "platform.actors=2"])
+    assert delay_of(config.delays.learner).table == (0.25, 0.5)
+    record = Timeline.of(config, 0).next_round()
+    assert record.complete == 3.0
+    seconds = {round(g.end - g.start, 6) for group in record.groups for g in group.gradients}
+    assert seconds == {0.25, 0.5}
+
+
+def test_durations_of_a_live_run(lived: Path) -> None:
+    config = load_config([*SMALL, "delays=trace", f"delays.log={lived}"])
+    rounds = [one.record for one in trace.read(lived / trace.NAME).rounds]
+    gradients = [g for one in rounds for group in one.groups for g in group.gradients]
+    assert sorted(delay_of(config.delays.learner).table) == pytest.approx(sorted(g.end - g.start for g in gradients))
+    assert len(delay_of(config.delays.actor).table) == 2 * len(rounds)
+    aggregate = sum(delay_of(config.delays.aggregate).table)  # from when a group is formed
+    assert rounds[-1].usage.aggregate_busy <= aggregate <= rounds[-1].usage.seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "is no log of jobs: No such file"),
+        ("", "has no job of this kind"),
+        ("nonsense\n", "line 1: 'nonsense' is no job with kind, start and end"),
+        ('{"kind": "learner", "start": 2, "end": 1}\n', "line 1: a job ends after it starts"),
+        ('{"kind": "learner", "start": NaN, "end": 1}\n', "line 1: a job ends after it starts"),
+    ],
+)
+def test_logs_that_are_none(text: str | None, sentence: str, tmp_path: Path) -> None:
+    log = tmp_path / "jobs.jsonl"
+    if text is not None:
+        log.write_text(text)
+    with pytest.raises(ConfigError, match=sentence):
+        load_config([*SMALL, "delays=trace", f"delays.log={log}"])
+
+
+def test_a_log_must_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"delays.learner.kind=trace needs delays.learner.options.log"):
+        load_config([*SMALL, "delays=trace"])
