@@ -46,6 +46,8 @@ JOB = (
     "run.loggers=[]",
 )
 """Gradients of some milliseconds, beside which what Ray takes is not all."""
+MEASURED = {"platform.cache": 0.0, "platform.rpc": 0.0, "platform.shared_memory": 0.0}
+"""Passing data is a part of the durations that are measured."""
 STORE_BYTES = 2**29
 MEASURES = ("seconds", "staleness", "utilisation", "updates", "dollars")
 
@@ -157,7 +159,7 @@ def lived(config: Config, directory: Path | None = None) -> list[Round]:
 def foretell(config: Config, log: Path, contention: float, seed: int) -> list[Round]:
     """The rounds that the simulator foretells by the durations in a log."""
     delays = load_config(["delays=trace", f"delays.log={log}"]).delays
-    values = {"delays": delays, "platform.contention": contention, "executor": "simulated"}
+    values = {"delays": delays, "platform.contention": contention, "executor": "simulated", **MEASURED}
     timeline = Timeline.of(settled(config).replace(values), seed)
     return [timeline.next_round() for _ in range(config.rounds)]
 
