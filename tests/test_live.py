@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import yaml
 
 from stellaris_jax import load_config
 from stellaris_jax.config.schema import ConfigError, RunError
@@ -318,3 +320,21 @@ def test_what_cannot_run_is_refused_in_a_sentence(overrides: list[str], sentence
 def test_host_environments_are_refused() -> None:
     with pytest.raises(ConfigError, match="executor=live steps environments of JAX only"):
         LiveTrainer(config_of("env=gymnasium/CartPole-v1", "env.num_envs=4"))
+
+
+def test_the_example_for_a_cluster_is_a_job_that_can_run() -> None:
+    path = Path(__file__).parent.parent / "examples" / "cluster" / "rayjob.yaml"
+    job = yaml.safe_load(path.read_text())
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    program, command, *overrides = shlex.split(job["spec"]["entrypoint"])
+    assert (program, command) == ("stellaris-jax", "train")
+    config = load_config(overrides)
+    assert config.executor == "live"
+    groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    cores = sum(
+        group["replicas"] * int(container["resources"]["limits"]["cpu"])
+        for group in groups
+        for container in group["template"]["spec"]["containers"]
+    )
+    asked = config.system.learners * config.live.learner_cpus + config.live.actors * config.live.actor_cpus
+    assert 0 < asked <= cores

@@ -141,8 +141,8 @@ def _body(results: Path, figures: Sequence[str]) -> str:
         lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {claim.n} | {verdict} |")
     lines += ["", *gate.table(results / gate.FILE, made)]
     for figure in made:
-        for picture in [results / f"figure_{figure}.png", *sorted(results.glob(f"figure_{figure}_*.png"))]:
+        for picture in [*results.glob(f"figure_{figure}.png"), *sorted(results.glob(f"figure_{figure}_*.png"))]:
             lines += ["", f"![Figure {figure}]({picture.name})"]
-        for table in [results / f"figure_{figure}.csv", *sorted(results.glob(f"figure_{figure}_*.csv"))]:
+        for table in [*results.glob(f"figure_{figure}.csv"), *sorted(results.glob(f"figure_{figure}_*.csv"))]:
             lines += ["", f"[{table.name}]({table.name})"]
     return "\n".join(lines)
