@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import yaml
 
-from stellaris_jax import load_config
+from stellaris_jax import Population, load_config
+from stellaris_jax.cli import sweep as cli_sweep
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
@@ -24,6 +25,7 @@ from stellaris_jax.live import conductor
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import ACTOR, Call, Done, Threads
 from stellaris_jax.timeline import trace
+from stellaris_jax.training.executors import trainer_of
 from stellaris_jax.training.live import LiveTrainer
 from stellaris_jax.training.replay import ReplayTrainer
 from stellaris_jax.training.trainer import Trainer
@@ -315,6 +317,23 @@ def test_the_sketch_tells_how_far_versions_are_apart() -> None:
 def test_what_cannot_run_is_refused_in_a_sentence(overrides: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         config_of(*overrides)
+
+
+def test_no_trainer_does_what_it_was_not_asked_for() -> None:
+    config = config_of()
+    with pytest.raises(ConfigError, match="executor=live is not what this trainer does"):
+        Trainer(config)
+    with pytest.raises(ConfigError, match="executor=live is not what this trainer does"):
+        Population([config])
+    assert isinstance(trainer_of(config), LiveTrainer)
+
+
+def test_points_of_a_live_sweep_are_trained_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained: list[int] = []
+    monkeypatch.setattr(cli_sweep, "_train", lambda config: trained.append(config.seed))
+    cli_sweep.sweep(None, [*SMALL, "num_seeds=1", "seed=0,1"], None)
+    assert trained == [0, 1]
 
 
 def test_host_environments_are_refused() -> None:

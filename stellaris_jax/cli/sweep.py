@@ -54,7 +54,8 @@ def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config
             configs = lay_out(directory, configs, asked.overrides)
         try:
             with program.signalled():
-                if task is None and asked.settings.together:
+                live = any(config.executor == "live" for config in configs)  # whose processes need all the cores
+                if task is None and asked.settings.together and not live:
                     outcome = train_together(directory, configs, cluster)
                 else:
                     outcome = _one_by_one(configs, task or _train)

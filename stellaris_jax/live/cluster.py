@@ -11,7 +11,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.functions import Functions
@@ -33,15 +32,11 @@ class FunctionProcess:
     Args:
       config: the run's.
       directory: where the driver runs, for plug-ins named by relative paths.
-      core: the one it shares with others; `None` for any.
     """
 
-    def __init__(self, config: Config, directory: str, core: int | None):
+    def __init__(self, config: Config, directory: str):
         with suppress(OSError):
             os.chdir(directory)
-        if core is not None and hasattr(os, "sched_setaffinity"):
-            mine = sorted(os.sched_getaffinity(0))
-            os.sched_setaffinity(0, {mine[core % len(mine)]})
         self._functions = Functions(config)
 
     def learn(self, *arguments: Any) -> tuple[Any, float]:
@@ -82,7 +77,7 @@ class Processes:
     """
 
     def __init__(self, config: Config, actors: int):
-        self._config, self._own = config, not config.live.address
+        self._config = config
         self._joined = join("live.address", config.live.address or LOCAL, STORE_BYTES)
         try:
             self._check(actors)
@@ -132,10 +127,8 @@ class Processes:
         cpus, gpus = (
             (live.learner_cpus, live.learner_gpus) if call.kind == LEARNER else (live.actor_cpus, live.actor_gpus)
         )
-        # Cores of a cluster that others use, too, are Ray's to give.
-        core = call.number % cores() if self._own and not cpus else None
         options = self._remote.options(num_cpus=cpus or ANYWHERE, num_gpus=gpus, scheduling_strategy="SPREAD")
-        return options.remote(self._shared, os.getcwd(), core)
+        return options.remote(self._shared, os.getcwd())
 
     def wait(self) -> list[Done]:
         """What has ended, at least one invocation; nothing if none is under way."""

@@ -81,6 +81,7 @@ class LiveTrainer(Trainer):
       make_pool: makes what runs the functions, when it is needed; processes on Ray by default.
     """
 
+    executor = "live"
     planner: LivePlanner
 
     def __init__(

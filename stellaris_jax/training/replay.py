@@ -71,6 +71,8 @@ class ReplayTrainer(Trainer):
     `deviations` says how far its versions are from those of the live run.
     """
 
+    executor = "replay"
+
     def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
         self.trace = traced(config)
         self.deviations: list[Deviation] = []

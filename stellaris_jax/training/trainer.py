@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.static import Static, in_program
@@ -72,8 +73,15 @@ class Trainer:
       programs: those of other runs, to be used as far as they fit; new ones by default.
     """
 
+    executor: ClassVar[str] = "simulated"
+
     def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
         validate(config)
+        if config.executor != self.executor:
+            raise ConfigError(
+                f"executor={config.executor} is not what this trainer does; trainer_of(config) of "
+                "stellaris_jax.training.executors makes the right one."
+            )
         self.programs = programs = programs or Programs()
         self.config = config
         self.env = from_config(config.env)

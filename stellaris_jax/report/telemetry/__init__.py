@@ -14,6 +14,9 @@ computed; `dropped_seconds`, learner-seconds spent on gradients of the round tha
 `dropped_slowness`, how long those took beside all gradients (`gradient_seconds`): above 1, slow work is learned from
 less than other work.
 
+Of a live run (`executor=live`), simulated seconds are those that were measured. A replay has `replay_deviation`: how
+far its versions of the round are from the recorded ones, at most, as a share of their norm.
+
 How far the learner's policy pi has come from the behaviour policy mu, R = pi / mu, over the minibatches of a round:
 `ess` = E[R]^2 / E[R^2], the effective sample size as a share; `chi2` = E[R^2] - 1; `k3` = E[R - 1 - log R], `kl`
 where that is known in closed form; `m2` = E[(log R)^2]; `tv` = E|R - 1| / 2. How the policy moves: `update_norm`, the

@@ -42,6 +42,7 @@ _NAMES = {
     "learner_utilisation": "simulated/learner_utilisation",
     "gradient_seconds": "simulated/gradient_seconds",
     "failed": "simulated/failed",
+    "replay_deviation": "simulated/replay_deviation",
     "simulated_seconds": "simulated/seconds",
     "cost_usd": "simulated/cost_usd",
 }
