@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -357,3 +358,13 @@ def test_the_example_for_a_cluster_is_a_job_that_can_run() -> None:
     )
     asked = config.system.learners * config.live.learner_cpus + config.live.actors * config.live.actor_cpus
     assert 0 < asked <= cores
+
+
+def test_ray_is_asked_for_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stellaris_jax.live.cluster", "stellaris_jax.live.join"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        ConfigError, match=r"executor=live needs Ray; install it by: pip install 'stellaris-jax\[ray\]'"
+    ):
+        LiveTrainer(config_of()).compile()
