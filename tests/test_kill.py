@@ -114,7 +114,7 @@ def trained(*overrides: str) -> Trainer:
         return trainers[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stellaris_jax.training.run.Trainer", make)
+        patch.setattr("stellaris_jax.training.run.trainer_of", make)
         train(load_config([*overrides]))
     return trainers[0]
 

@@ -26,6 +26,7 @@ NEEDED = {
     ("platform", "lambda"): ["prices=lambda", "system.learners=4"],
     ("platform", "containers"): ["prices=containers", "system=minionsrl"],
     ("scaling", "adapt"): ["scaling.target=100"],
+    ("delays", "trace"): [f"delays.log={Path(__file__).parent.parent / 'examples' / 'cluster' / 'jobs.jsonl'}"],
     ("prices", "lambda"): ["platform=lambda", "system.learners=4"],
     ("prices", "containers"): ["platform=containers", "system=minionsrl"],
 }

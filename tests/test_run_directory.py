@@ -145,7 +145,7 @@ def test_what_is_refused_leaves_no_directory(tmp_path: Path, monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise ConfigError("a package is missing.")
 
-    monkeypatch.setattr("stellaris_jax.training.run.Trainer", refuse)
+    monkeypatch.setattr("stellaris_jax.training.run.trainer_of", refuse)
     (tmp_path / "empty").mkdir()
     for overrides in ([], [f"run.dir={tmp_path / 'new'}"], [f"run.dir={tmp_path / 'empty'}"]):
         with pytest.raises(ConfigError, match="a package is missing"):
