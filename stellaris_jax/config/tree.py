@@ -265,6 +265,10 @@ class EngineConfig(Section):
         choices=("auto", "together", "apart"),
     )
     devices: int = knob(1, "devices learners and environments are spread over", within="[1, inf)")
+    distributed: bool = knob(
+        False,
+        "the devices belong to several processes, each started with this very command (docs/distributed.md)",
+    )
     chunk_rounds: int = knob(
         8, "rounds per compiled call; one on host environments and where scaling looks at each", within="[1, inf)"
     )

@@ -53,6 +53,10 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"engine.devices={c.engine.devices} is not possible with executor={c.executor}, which has one.",
     )
     yield (
+        c.executor == "simulated" or not c.engine.distributed,
+        f"engine.distributed=true is not possible with executor={c.executor}, which has processes of its own kind.",
+    )
+    yield (
         bool(c.trace) == (c.executor == "replay"),
         "executor=replay needs trace=RUN_DIR, the directory of a live run."
         if c.executor == "replay"

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import AxisType, Mesh
 
 from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.engine import processes
 
 AXIS = "learner"
 MOST_EMULATED = 1024
@@ -25,8 +26,14 @@ def emulate(devices: int) -> None:
             jax.config.update("jax_num_cpu_devices", devices)
 
 
-def use_devices(devices: int) -> None:
-    """Start JAX with at least so many devices, on a CPU emulated ones. Raises ConfigError where they cannot be had."""
+def use_devices(devices: int, distributed: bool = False) -> None:
+    """Start JAX with at least so many devices, on a CPU emulated ones; as one process of several where `distributed`.
+
+    Raises ConfigError where they cannot be had.
+    """
+    if distributed:
+        processes.join(devices)
+        return
     emulate(devices)
     try:
         found, platform = jax.device_count(), jax.default_backend()

@@ -32,6 +32,7 @@ from stellaris_jax.engine.corrections import Context, kl_needed
 from stellaris_jax.engine.learner import Cache, DataLoader
 from stellaris_jax.engine.mesh import AXIS, compile_for_backend, make_mesh
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
+from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import Fragment, episode_totals, rollout
 from stellaris_jax.engine.state import EngineState, StateLayout
 from stellaris_jax.engine.static import Static
@@ -364,10 +365,10 @@ class Engine:
         return jax.jit(mapped, donate_argnums=0).lower(state, self._replicated(hyper), self.put(plan), *data)
 
     def put(self, plan: Plan) -> Plan:
-        return jax.device_put(plan, self._plan_shardings)
+        return put(plan, self._plan_shardings)
 
     def _replicated(self, tree: Any) -> Any:
-        return jax.device_put(tree, self.layout.replicated)
+        return put(tree, self.layout.replicated)
 
     def run(
         self,

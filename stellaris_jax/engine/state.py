@@ -20,6 +20,7 @@ from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS
+from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import VecEnv
@@ -87,7 +88,7 @@ class StateLayout:
 
     def place(self, state: EngineState) -> EngineState:
         """A state where it belongs on the mesh."""
-        return jax.device_put(state, self._shardings(state))
+        return put(state, self._shardings(state))
 
     def init_one(self, key: jax.Array, hyper: Hyper) -> EngineState:
         """The state of one seed, without its leading axis."""

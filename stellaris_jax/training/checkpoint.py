@@ -24,6 +24,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from stellaris_jax.config.schema import RunError
+from stellaris_jax.engine.processes import put
 from stellaris_jax.training.sources.actionlog import ActionLog
 
 DAMAGED = "damaged-"
@@ -43,25 +44,25 @@ ORBAX = threading.Lock()
 wait for each other for ever."""
 
 
-def _leaves(state: Any) -> list[Any]:
+def leaves_of(state: Any) -> list[Any]:
     """The leaves of a state, PRNG keys as their data."""
     return [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state)]
 
 
 def to_host(state: Any) -> list[np.ndarray]:
     """The leaves of a state as NumPy copies (PRNG keys as their data), safe from the donation of the state."""
-    return [np.array(x, copy=True) for x in jax.device_get(_leaves(state))]
+    return [np.array(x, copy=True) for x in jax.device_get(leaves_of(state))]
 
 
 def to_device(leaves: list[np.ndarray], abstract: Any) -> Any:
     """Undo `to_host` for a state of the given shapes, dtypes and shardings (any number of devices)."""
     targets, structure = jax.tree.flatten(abstract)
 
-    def place(x: np.ndarray, target: Any) -> jax.Array:
+    def place(x: np.ndarray, target: Any) -> Any:
         value = jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(target) else x
         if value.shape != target.shape:
             raise ValueError(f"saved shape {value.shape} does not fit {target.shape}")
-        return jax.device_put(value, target.sharding)
+        return put(value, target.sharding)
 
     return jax.tree.unflatten(structure, [place(x, t) for x, t in zip(leaves, targets, strict=True)])
 
@@ -112,8 +113,19 @@ class Checkpoints:
         policy = checkpoint_managers.AnyPreservationPolicy(
             [checkpoint_managers.LatestN(keep), _Best(self._scores)],
         )
+        alone = ocp.options.MultiprocessingOptions()
+        if jax.process_count() > 1:  # the others neither write nor wait
+            mine = jax.process_index()
+            alone = ocp.options.MultiprocessingOptions(
+                primary_host=mine, active_processes={mine}, barrier_sync_key_prefix=f"process{mine}"
+            )
+        if not read_only:
+            self.directory.mkdir(parents=True, exist_ok=True)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy, cleanup_tmp_directories=not read_only, create=not read_only
+            preservation_policy=policy,
+            cleanup_tmp_directories=not read_only,
+            create=False,
+            multiprocessing_options=alone,
         )
         # Orbax finds what it has to merge in this format by a pattern, in which a directory may look like another one.
         merged = not re.search(r"[][*?]", str(self.directory))
@@ -205,7 +217,7 @@ class Checkpoints:
             self._manager.reload()
 
     def _read(self, round_: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
-        templates = jax.eval_shape(_leaves, abstract)
+        templates = jax.eval_shape(leaves_of, abstract)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()
         )

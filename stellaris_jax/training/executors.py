@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from stellaris_jax.config.tree import Config
+from stellaris_jax.training.distributed import Leader
 from stellaris_jax.training.live import LiveTrainer
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.replay import ReplayTrainer
@@ -15,5 +16,7 @@ EXECUTORS = {"simulated": Trainer, "live": LiveTrainer, "replay": ReplayTrainer}
 
 
 def trainer_of(config: Config, stopping: threading.Event | None = None, programs: Programs | None = None) -> Trainer:
-    """A trainer of `config.executor`; see `Trainer`."""
+    """A trainer of `config.executor`, in the first process where there are several; see `Trainer`."""
+    if config.engine.distributed:
+        return Leader(config, stopping, programs)
     return EXECUTORS[config.executor](config, stopping, programs)

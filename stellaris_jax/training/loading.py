@@ -45,7 +45,7 @@ def validate(config: Config) -> None:
     from stellaris_jax.timeline.scaling.check import conditions
     from stellaris_jax.training.footprint import check_run
 
-    use_devices(config.engine.devices)
+    use_devices(config.engine.devices, config.engine.distributed)
     check_spread(config.env.name, config.engine.devices)
     check_run(config)
     require(conditions(config))

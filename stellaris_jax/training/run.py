@@ -23,6 +23,7 @@ from stellaris_jax.config.commands import command
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.processes import is_first
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
@@ -30,6 +31,7 @@ from stellaris_jax.report.telemetry.jsonl import complain, plain, read_records
 from stellaris_jax.report.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
+from stellaris_jax.training.distributed import follow
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.executors import trainer_of
 from stellaris_jax.training.loading import validate
@@ -84,6 +86,8 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         is not finite: then `summary.json` says so too, under "failure".
     """
     validate(config)
+    if config.engine.distributed and not is_first():
+        return follow(config)
     title = f"{config.system.name} · {config.algorithm.name} · {config.env.name}"
     with ExitStack() as stack:
         run_dir = stack.enter_context(run_directory(config))
@@ -370,7 +374,7 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None) -> Tr
     path = Path(run_dir) / "config.yaml"
     if not os.path.isfile(path):
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
-    config = from_yaml(path).replace({"engine.devices": 1, **(values or {})})
+    config = from_yaml(path).replace({"engine.devices": 1, "engine.distributed": False, **(values or {})})
     trainer = trainer_of(config)
     with closing(Checkpoints(Path(run_dir) / "checkpoints", config.checkpoint.keep, read_only=True)) as checkpoints:
         trainer.restore(checkpoints, complain, train=False)

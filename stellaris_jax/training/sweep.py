@@ -164,6 +164,8 @@ class _Work:
         self._lost: Counter[int] = Counter()
         self._lock = threading.Lock()
         left = [configs[number] for number in self._order]
+        if any(config.engine.distributed for config in left):
+            raise ConfigError("engine.distributed=true trains one run at a time, and a sweep trains many.")
         self._devices = max((config.engine.devices for config in left), default=1)
         self._resources: Resources | None = None
         if cluster:

@@ -74,12 +74,15 @@ class Trainer:
     """
 
     executor: ClassVar[str] = "simulated"
+    distributed: ClassVar[bool] = False
+    kept_by: ClassVar[type[Members]] = Members
 
     def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
         validate(config)
-        if config.executor != self.executor:
+        if (config.executor, config.engine.distributed) != (self.executor, self.distributed):
+            asked = "engine.distributed=true" if config.engine.distributed else f"executor={config.executor}"
             raise ConfigError(
-                f"executor={config.executor} is not what this trainer does; trainer_of(config) of "
+                f"{asked} is not what this trainer does; trainer_of(config) of "
                 "stellaris_jax.training.executors makes the right one."
             )
         self.programs = programs = programs or Programs()
@@ -92,7 +95,7 @@ class Trainer:
         self.static = Static.of(config, hosted=in_program(self.env) is None)
         self.source = source_of(self.env, self.network, config, self.static, self.seeds, self.stopping, programs)
         self.engine = programs.engine(config, self.source.env, self.network, self.static)
-        self.members = Members(self.engine, Hyper.of(config), self.seeds)
+        self.members = self.kept_by(self.engine, Hyper.of(config), self.seeds)
         self.accounts = Accounts(config)
         self.planner = self._planner()
         self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
