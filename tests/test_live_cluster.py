@@ -137,6 +137,7 @@ def test_who_hangs_is_replaced(tmp_path: Path) -> None:
     assert 2.0 <= failures[0].end - failures[0].start < 10.0
 
 
+@pytest.mark.slow
 def test_the_driver_is_killed_and_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(run, *SMALL, "total_steps=12800", "checkpoint.interval=3", f"run.dir={run}")

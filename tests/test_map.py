@@ -23,6 +23,7 @@ TINY = Task(
 )
 
 
+@pytest.mark.slow
 def test_every_cell_is_a_run() -> None:
     cells = [cell._replace(variation=name) for cell in grid(TASKS) for name in VARIATIONS]
     assert len({cell.variant.name for cell in cells}) == len(cells)

@@ -72,6 +72,7 @@ def installed(site: Path, where: Path, *commands: list[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_example_runs_from_outside(site: Path, tmp_path: Path) -> None:
     pytest.importorskip("gymnasium")
     jobs = []
