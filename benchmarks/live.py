@@ -83,8 +83,9 @@ def live(
 ) -> Any:
     """Calibrate, foretell and live through every rule with every number of learners.
 
-    Durations are those of a live run of one learner. What learners slow each other down by, on the cores they share, is
-    one number, `platform.contention`, fitted to live runs of the most learners under pure asynchrony, of another seed.
+    Durations are those of a live run of one learner that waits for the parameter function, so that nothing computes
+    beside anything. What slows whom down, on the cores they share, are two numbers, fitted to live runs under pure
+    asynchrony, of other seeds: `platform.interference` to one learner's, `platform.contention` to those of the most.
 
     Args:
       rules: of `RULES`.
@@ -113,12 +114,14 @@ def _compared(
     note: Callable[[str], None],
     directory: Path,
 ) -> Any:
-    calibration = _config("async", 1, SEEDS[-1] + 1, rounds)
-    lived(calibration, directory)
-    most = max(learners)
-    crowded = [lived(_config("async", most, seed, rounds)) for seed in (SEEDS[-1] + 1, SEEDS[-1] + 2)]
-    contention = fitted(crowded, directory, most, rounds) if most > 1 else 0.0
-    note(f"calibrated: contention {contention:.3f}")
+    others = (SEEDS[-1] + 1, SEEDS[-1] + 2)
+    lived(_config("all-reduce", 1, others[0], rounds), directory)
+    machine = Machine(directory)
+    for field, count in (("interference", 1), ("contention", max(learners))):
+        if field == "interference" or count > 1:
+            crowded = [lived(_config("async", count, seed, rounds)) for seed in others]
+            machine = fitted(machine, field, crowded, count, rounds)
+    note(f"calibrated: interference {machine.interference:.3f}, contention {machine.contention:.3f}")
     table = []
     for rule in rules:
         for count in learners:
@@ -126,16 +129,17 @@ def _compared(
             for seed in SEEDS:
                 config = _config(rule, count, seed, rounds)
                 records = lived(config)
-                simulated = foretell(config, directory, contention, seed)
+                simulated = foretell(config, machine, seed)
                 real.append(Figures.of(settled(config), records))
                 foretold.append(Figures.of(settled(config), simulated))
                 pair = {"simulated seconds": simulated[1:4], "real seconds": records[1:4]}
             table.append(_row(rule, count, real, foretold))
             note(_told(table[-1]))
-            if out is not None and count == most:
+            if out is not None and count == max(learners):
                 out.mkdir(parents=True, exist_ok=True)
                 save(pictured(pair, config), out / f"timeline_{rule}.png")
-    return {"calibration": {"contention": contention, "seed": SEEDS[-1] + 1}, "rounds": rounds, "rows": table}
+    numbers = {"interference": machine.interference, "contention": machine.contention, "seeds": others}
+    return {"calibration": numbers, "rounds": rounds, "rows": table}
 
 
 def _config(rule: str, learners: int, seed: int, rounds: int) -> Config:
@@ -156,24 +160,35 @@ def lived(config: Config, directory: Path | None = None) -> list[Round]:
     return rounds
 
 
-def foretell(config: Config, log: Path, contention: float, seed: int) -> list[Round]:
-    """The rounds that the simulator foretells by the durations in a log."""
-    delays = load_config(["delays=trace", f"delays.log={log}"]).delays
-    values = {"delays": delays, "platform.contention": contention, "executor": "simulated", **MEASURED}
+class Machine(NamedTuple):
+    """What the simulator knows of one. log: of the durations of jobs. interference, contention: of `platform`."""
+
+    log: Path
+    interference: float = 0.0
+    contention: float = 0.0
+
+
+def foretell(config: Config, machine: Machine, seed: int) -> list[Round]:
+    """The rounds that the simulator foretells of a machine."""
+    delays = load_config(["delays=trace", f"delays.log={machine.log}"]).delays
+    shared = {f"platform.{name}": getattr(machine, name) for name in ("interference", "contention")}
+    values = {"delays": delays, **shared, "executor": "simulated", **MEASURED}
     timeline = Timeline.of(settled(config).replace(values), seed)
     return [timeline.next_round() for _ in range(config.rounds)]
 
 
-def fitted(crowded: Sequence[Sequence[Round]], log: Path, learners: int, rounds: int) -> float:
-    """The contention with which the simulator comes to the seconds of busy learners in runs that were lived through."""
+def fitted(machine: Machine, field: str, crowded: Sequence[Sequence[Round]], learners: int, rounds: int) -> Machine:
+    """The machine with the number with which the simulator comes to the seconds of busy learners in runs of so many
+    that were lived through."""
     config = settled(_config("async", learners, 0, rounds))
     wanted = statistics.mean(Figures.of(config, run).utilisation * Figures.of(config, run).seconds for run in crowded)
     low, high = 0.0, 4.0
     for _ in range(20):
         middle = (low + high) / 2
-        found = Figures.of(config, foretell(config, log, middle, 0))
+        machine = machine._replace(**{field: middle})
+        found = Figures.of(config, foretell(config, machine, 0))
         low, high = (middle, high) if found.utilisation * found.seconds < wanted else (low, middle)
-    return (low + high) / 2
+    return machine
 
 
 def _row(rule: str, learners: int, real: Sequence[Figures], foretold: Sequence[Figures]) -> dict[str, Any]:

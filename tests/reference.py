@@ -121,6 +121,7 @@ class System:
         self.learner_seconds = Stream(delay_of(delays.learner), seed, "learner")
         self.actor_seconds = Stream(delay_of(delays.actor), seed, "actor")
         self.aggregate_seconds = Stream(delay_of(delays.aggregate), seed, "aggregate")
+        self.loader_seconds = Stream(delay_of(delays.loader), seed, "loader")
         self.luck = Stream(Chance(), seed, "failure")
         self.time = Clock()
         self.log = Log()
@@ -129,6 +130,7 @@ class System:
         self.pointers: deque[tuple[int, int]] = deque()
         self.unused: dict[int, int] = {}
         self.actors_rolling = 0
+        self.loading = False
         self.actors_last_used = warm_since
         self.parameter_function = ParameterFunction(self)
 
@@ -136,7 +138,7 @@ class System:
         lead = 2 if self.settings.actors == "pipelined" else 1
         while True:
             started = len(self.log.fragments)
-            if self.actors_rolling == 0 and self.unused.get(started - lead, 0) == 0:
+            if self.actors_rolling == 0 and not self.loading and self.unused.get(started - lead, 0) == 0:
                 if started == rounds:
                     return
                 self.start_actors(started)
@@ -164,7 +166,16 @@ class System:
         self.actors_rolling -= 1
         if self.actors_rolling == 0:
             self.actors_last_used = self.time.now
-            self.pointers += [(fragment, minibatch) for minibatch in range(self.minibatches)]
+            self.loading = True
+            seconds = next(self.loader_seconds)
+            if seconds > 0:
+                self.time.after(seconds, partial(self.loaded, fragment))
+            else:
+                self.loaded(fragment)
+
+    def loaded(self, fragment: int) -> None:
+        self.loading = False
+        self.pointers += [(fragment, minibatch) for minibatch in range(self.minibatches)]
 
     def start_learners(self) -> None:
         for learner in self.learners:
@@ -178,7 +189,9 @@ class System:
             other for other in self.learners if other.holds is not None and other.number % self.platform.gpus == gpu
         ]
         passing = self.platform.shared_memory if gpu < self.platform.gpus_per_vm else self.platform.rpc
-        seconds = next(self.learner_seconds) * (1.0 + self.platform.contention * len(sharing)) + 2 * passing
+        slowdown = 1.0 + self.platform.contention * len(sharing)
+        slowdown += self.platform.interference * self.parameter_function.busy
+        seconds = next(self.learner_seconds) * slowdown + 2 * passing
         finish = self.deliver
         if self.failure > 0:
             fails, share = next(self.luck), next(self.luck)
@@ -314,6 +327,8 @@ class ParameterFunction:
             Aggregation(len(log.fragments) - 1, self.clock, self.system.time.now, group, weights, escaped, threshold)
         )
         seconds = next(self.system.aggregate_seconds)
+        if any(learner.holds is not None for learner in self.system.learners):
+            seconds *= 1.0 + self.system.platform.interference
         log.aggregate_busy += seconds
         self.busy = True
         if self.system.training:

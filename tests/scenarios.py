@@ -36,6 +36,7 @@ def simulate(
     learner: DelayConfig = LEARNER,
     actor: DelayConfig = ACTOR,
     aggregate: DelayConfig = INSTANT,
+    loader: DelayConfig = INSTANT,
     failure: float = 0.0,
     platform: PlatformConfig | None = None,
     **system: Any,
@@ -43,7 +44,7 @@ def simulate(
     """A timeline of one rule; `system` overrides fields of `SystemConfig`."""
     learners = 1 if rule == "central" else 8
     config = system_of(rule, **{"learners": learners, **system})
-    delays = DelaysConfig(learner=learner, actor=actor, aggregate=aggregate, failure=failure)
+    delays = DelaysConfig(learner=learner, actor=actor, aggregate=aggregate, loader=loader, failure=failure)
     platform = platform or PlatformConfig(actors=2)
     return Timeline(config, platform, delays, gradients_per_round=gradients, seed=seed)
 
@@ -102,6 +103,7 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(register.rule)) ->
         rpc=draw(st.sampled_from([0.0, 0.2])),
         cache=draw(st.sampled_from([0.0, 0.3])),
         contention=draw(st.sampled_from([0.0, 0.5])),
+        interference=draw(st.sampled_from([0.0, 0.25])),
     )
     options = {
         "learners": learners,
@@ -115,6 +117,7 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(register.rule)) ->
         "learner": draw(st.sampled_from(delays)),
         "actor": draw(st.sampled_from([ACTOR, INSTANT])),
         "aggregate": draw(st.sampled_from([INSTANT, delay("constant", 0.2)])),
+        "loader": draw(st.sampled_from([INSTANT, delay("constant", 0.15)])),
         "failure": draw(st.sampled_from([0.0, 0.1, 0.6])),
         "seed": draw(st.integers(0, 1000)),
         "platform": platform,

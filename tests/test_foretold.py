@@ -8,46 +8,60 @@ import pytest
 
 from benchmarks import live
 from stellaris_jax.timeline import Round, Timeline, trace
+from stellaris_jax.timeline.joblog import durations
 from stellaris_jax.timeline.trace import Header, Roll, RoundTrace
 from stellaris_jax.training.live import settled
 
 ROUNDS = 12
 
 
-def simulated(rule: str, learners: int, contention: float = 0.0) -> list[Round]:
+LOADING = 0.25
+"""Seconds that the driver takes between the last actor and minibatches."""
+
+
+def simulated(rule: str, learners: int, contention: float = 0.0, interference: float = 0.0) -> list[Round]:
     """Rounds with durations that are drawn, as if they had been lived through."""
     config = settled(live._config(rule, learners, 0, ROUNDS))
-    values = {"executor": "simulated", "platform.contention": contention, **live.MEASURED}
+    shared = {"platform.contention": contention, "platform.interference": interference}
+    values = {"executor": "simulated", "delays.loader.seconds": LOADING, **shared, **live.MEASURED}
     timeline = Timeline.of(config.replace(values), 0)
     return [timeline.next_round() for _ in range(ROUNDS)]
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """The trace of one learner."""
-    rounds = simulated("async", 1)
-    rolls = [[Roll(actor, one.start, one.complete) for actor in range(2)] for one in rounds]
+def machine(tmp_path: Path) -> live.Machine:
+    """What the trace of one learner that waits tells."""
+    rounds = simulated("all-reduce", 1)
+    rolls = [[Roll(actor, one.start, one.complete - LOADING) for actor in range(2)] for one in rounds]
     lines = [RoundTrace(one, rolls=rolled) for one, rolled in zip(rounds, rolls, strict=True)]
     trace.write(tmp_path / trace.NAME, Header(0, 1), lines)
-    return tmp_path
+    return live.Machine(tmp_path)
 
 
-def test_what_was_lived_through_is_foretold(log: Path) -> None:
+def test_what_was_lived_through_is_foretold(machine: live.Machine) -> None:
     config = live._config("async", 1, 0, ROUNDS)
     real = live.Figures.of(settled(config), simulated("async", 1))
-    foretold = live.Figures.of(settled(config), live.foretell(config, log, 0.0, 0))
+    foretold = live.Figures.of(settled(config), live.foretell(config, machine, 0))
     # Actors' durations are as long as their rounds' collecting here, which is the longer of two.
     assert foretold == pytest.approx(real, rel=0.02)
 
 
-def test_contention_is_found_again(log: Path) -> None:
-    crowded = [simulated("async", 4, contention=0.5)]
-    found = live.fitted(crowded, log, 4, ROUNDS)
-    # The four draw other durations of the same distribution.
-    assert 0.35 < found < 0.65
+def test_loaders_are_foretold(machine: live.Machine) -> None:
+    assert durations(machine.log, "loader") == pytest.approx([LOADING] * ROUNDS)
+    slow = live.Figures.of(settled(live._config("async", 1, 0, ROUNDS)), simulated("async", 1))
+    assert slow.seconds > LOADING
 
 
-def test_the_table_has_errors_with_intervals(log: Path) -> None:
+def test_what_slows_whom_down_is_found_again(machine: live.Machine) -> None:
+    """The four draw other durations of the same distribution."""
+    alone = live.fitted(machine, "interference", [simulated("async", 1, interference=0.5)], 1, ROUNDS)
+    assert 0.35 < alone.interference < 0.65 and alone.contention == 0.0
+    crowded = [simulated("async", 4, contention=0.5, interference=0.5)]
+    found = live.fitted(alone, "contention", crowded, 4, ROUNDS)
+    assert 0.35 < found.contention < 0.65 and found.interference == alone.interference
+
+
+def test_the_table_has_errors_with_intervals() -> None:
     config = settled(live._config("stellaris", 2, 0, ROUNDS))
     real = [live.Figures.of(config, simulated("stellaris", 2))] * 3
     foretold = [one._replace(seconds=2 * one.seconds) for one in real]

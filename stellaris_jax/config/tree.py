@@ -205,6 +205,11 @@ class PlatformConfig(Section):
     contention: float = knob(
         0.0, "share by which every other learner that computes on its GPU slows a learner down", within="[0, inf)"
     )
+    interference: float = knob(
+        0.0,
+        "share by which learners and the parameter function slow each other down while both compute",
+        within="[0, inf)",
+    )
 
 
 @dataclass(frozen=True)
@@ -224,6 +229,9 @@ class DelaysConfig(Section):
     learner: DelayConfig = group(DelayConfig, "one learner invocation: one minibatch gradient")
     actor: DelayConfig = group(DelayConfig, "one actor rolling out its share of a fragment")
     aggregate: DelayConfig = group(DelayConfig, "one aggregation by the parameter function")
+    loader: DelayConfig = group(
+        DelayConfig, "the data loader, from a whole fragment to minibatches that learners can have", seconds=0.0
+    )
     scaling: DelayConfig = group(
         DelayConfig, "scaling=nitro: from the end of a round to the next one's number of actors", seconds=0.4
     )

@@ -18,9 +18,9 @@ from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import RunError, knob, shown
 from stellaris_jax.config.tree import Config, DelayConfig
 from stellaris_jax.registry import register
-from stellaris_jax.timeline.joblog import durations
+from stellaris_jax.timeline.joblog import KINDS, durations
 
-ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling")
+ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling", "loader")
 BLOCK = 1024
 
 
@@ -164,18 +164,19 @@ class Measured(Delay):
 class Traced(Measured):
     """Durations of the jobs of one kind in a log, in order and over again.
 
-    The log has a JSON object per line: `kind` (learner, actor or aggregate), `start` and `end` in seconds. What else
-    stands there, such as the version a job has used, is passed over. A live run's `trace.jsonl.gz` is a log, too.
+    The log has a JSON object per line: `kind` (learner, actor, aggregate or loader), `start` and `end` in seconds. What
+    else stands there, such as the version a job has used, is passed over. A live run's `trace.jsonl.gz` is a log, too.
+    A loader that is not in it takes no time.
     """
 
     log: str = knob("", "log of jobs: a file of one JSON object per line, or the directory of a live run")
-    job: str = knob("learner", "kind of jobs that durations are taken of", choices=("learner", "actor", "aggregate"))
-    table: tuple[float, ...] = knob((), "taken from the log", within="(0, inf)")
+    job: str = knob("learner", "kind of jobs that durations are taken of", choices=KINDS)
+    table: tuple[float, ...] = knob((), "taken from the log", within="[0, inf)")
 
     def __init__(self, seconds: float = 1.0, options: Mapping[str, Any] | None = None):
         super().__init__(seconds, options)
         if self.log and not self.table:
-            self.table = tuple(durations(Path(self.log), self.job))
+            self.table = tuple(durations(Path(self.log), self.job)) or (0.0,) * (self.job == "loader")
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.timeline import trace
 
-KINDS = ("learner", "actor", "aggregate")
+KINDS = ("learner", "actor", "aggregate", "loader")
 
 
 def durations(log: Path, kind: str) -> list[float]:
@@ -58,7 +58,15 @@ def _jobs(path: Path, stamp: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def _lived(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """Jobs of a live run. A loader's seconds are all in which the driver keeps everybody waiting: from the last version
+    of a round to the first actor, and from the last actor to minibatches."""
     rounds = trace.read(path).rounds
+    loader, before = [], rounds[0].record.start if rounds else 0.0
+    for one in rounds:
+        if one.rolls:
+            between = max(0.0, min(roll.start for roll in one.rolls) - before)
+            loader.append((max(roll.end for roll in one.rolls) - between, one.record.complete))
+        before = max((group.published for group in one.record.groups), default=before)
     groups = [group for one in rounds for group in one.record.groups]
     gradients = [gradient for group in groups for gradient in group.gradients]
     gradients += [gradient for one in rounds for gradient in one.record.dropped]
@@ -66,4 +74,5 @@ def _lived(path: Path) -> dict[str, list[tuple[float, float]]]:
         "learner": [(gradient.start, gradient.end) for gradient in gradients],
         "actor": [(roll.start, roll.end) for one in rounds for roll in one.rolls],
         "aggregate": [(group.second, group.published) for group in groups],
+        "loader": loader,
     }

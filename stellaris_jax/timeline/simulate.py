@@ -4,7 +4,7 @@ Who computes which gradient on which policy version, and when it is aggregated, 
 never on gradient values. So the timeline is simulated first, on the host, and executed afterwards.
 
 1. Actors pull the version published when they start through the cache, roll fragment r, and push it there.
-2. The data loader cuts it into minibatches and emits a pointer for each.
+2. The data loader takes its time to cut it into minibatches, and emits a pointer for each.
 3. A free learner takes the oldest pointer as soon as there is one, starts up if its container is cold, fetches the
    latest version, computes, slower beside others on its GPU, and pushes its gradient; a failed invocation gives its
    pointer back.
@@ -31,9 +31,9 @@ from stellaris_jax.timeline.platform import Containers, Placement
 from stellaris_jax.timeline.records import Gradient, Round, Usage
 from stellaris_jax.timeline.scaling.limits import limits_of
 
-DATA, DELIVERY, FAILURE, PUBLISH = range(4)
+DATA, DELIVERY, FAILURE, PUBLISH, LOADED = range(5)
 """Kinds of events, of a fragment and how many rolled it, of a gradient and how long its learner took to start up (two
-of them), and of the fragments of a group's gradients."""
+of them), of the fragments of a group's gradients, and of a fragment that is minibatches now."""
 
 
 class Timeline:
@@ -81,13 +81,14 @@ class Timeline:
         self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
         self.actor_passing = 2 * platform.cache
         self.failure = delays.failure
-        self.contended = platform.contention > 0
+        self.contended, self.interference = platform.contention > 0, platform.interference
         self.streams = {
             "learner": Stream(delay_of(delays.learner), seed, "learner"),
             "actor": Stream(delay_of(delays.actor), seed, "actor"),
             "aggregate": Stream(delay_of(delays.aggregate), seed, "aggregate"),
             "failure": Stream(Chance(), seed, "failure"),
             "scaling": Stream(delay_of(delays.scaling), seed, "scaling"),
+            "loader": Stream(delay_of(delays.loader), seed, "loader"),
         }
         self.usage = Usage()
         self.draw = self.streams["learner"].__next__
@@ -154,11 +155,15 @@ class Timeline:
         """Tell the coordinator of an event, and do what it answers."""
         coordinator = self.coordinator
         if kind == DATA:
-            self.collecting = False
             fragment, actors = payload
             self.actor_containers.release_all(actors, self.now)
-            record.arrived, record.complete = coordinator.clock, self.now
-            coordinator.on_data(fragment)
+            loading = next(self.streams["loader"])
+            if loading > 0.0:
+                self._schedule(loading, LOADED, (fragment,))
+            else:
+                self._loaded(fragment, record)
+        elif kind == LOADED:
+            self._loaded(payload[0], record)
         elif kind == PUBLISH:
             self._do(coordinator.on_publish(payload[0], self.now), record)
         else:
@@ -174,6 +179,12 @@ class Timeline:
                 if actions := coordinator.on_delivery(gradient, now):
                     self._do(actions, record)
 
+    def _loaded(self, fragment: int, record: Round) -> None:
+        """Learners can have a fragment's minibatches."""
+        self.collecting = False
+        record.arrived, record.complete = self.coordinator.clock, self.now
+        self.coordinator.on_data(fragment)
+
     def _do(self, actions: Sequence[Action], record: Round) -> None:
         """Write down what the coordinator has decided, and let aggregations take their time."""
         for action in actions:
@@ -182,6 +193,8 @@ class Timeline:
                 continue
             record.groups.append(action)
             duration = next(self.streams["aggregate"])
+            if self.interference and self.coordinator.running:
+                duration *= 1.0 + self.interference
             self.usage.aggregate_busy += duration
             action.published = self.now + duration
             fragments = [gradient.fragment for gradient in action.gradients]
@@ -195,6 +208,8 @@ class Timeline:
         learner = gradient.learner
         startup = self.containers.startup(learner, self.now)
         slowdown = self.placement.slowdown(learner, self.coordinator.running.keys()) if self.contended else 1.0
+        if self.interference and self.coordinator.aggregating:
+            slowdown += self.interference
         duration = self.draw() * slowdown + self.passing[learner]
         kind = DELIVERY
         if self.failure > 0.0:
@@ -232,8 +247,8 @@ class Timeline:
         self.coordinator.restore(state)
         self.containers.restore(state["containers"])
         self.actor_containers.restore(state["actor_containers"])
-        for name, stream in self.streams.items():
-            stream.restore(state["streams"][name])
+        for name, drawn in state["streams"].items():  # an earlier version's lacks those that were not there yet
+            self.streams[name].restore(drawn)
 
 
 def _saved(kind: int, payload: tuple[Any, ...]) -> list[Any]:
