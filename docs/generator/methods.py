@@ -1,0 +1,155 @@
+"""A page for everything that has a name in a configuration, and tables of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from generator.docstrings import first_paragraph, line, markdown
+from stellaris_jax.config.options import PLACES, Option, options_of
+from stellaris_jax.config.stored import read_yaml
+from stellaris_jax.registry import register
+
+REPOSITORY = Path(__file__).parents[2]
+COSTS = REPOSITORY / "results" / "benchmarks" / "methods.json"
+
+
+class Sort(NamedTuple):
+    """A kind of methods. what: one of them, in words. key: of the configuration, that names it. group: folder of
+    `configs/` with presets of it. listed: the key has a list of names."""
+
+    what: str
+    key: str
+    group: str = ""
+    listed: bool = False
+
+
+SORTS = {
+    "algorithm": Sort("Algorithm", "algorithm.name", "algorithm"),
+    "mask": Sort("Mask of samples", "algorithm.masks", listed=True),
+    "rule": Sort("Rule of aggregation", "system.rule", "system"),
+    "weight": Sort("Weight by staleness", "system.weights"),
+    "admission": Sort("Admission policy", "system.admission"),
+    "correction": Sort("Correction of gradients", "system.corrections", listed=True),
+    "scaling": Sort("Scaling rule", "scaling.rule", "scaling"),
+    "delay": Sort("Delay model", "delays.learner.kind", "delays"),
+}
+"""By the kind's name in the registry."""
+NEEDED = {
+    "adapt": "scaling.target=475",
+    "measured": "delays.learner.options.table=[0.1,0.2]",
+    "trace": "delays.log=examples/cluster/jobs.jsonl",
+}
+"""What a command that names one of these cannot do without."""
+
+
+def pages() -> dict[str, str]:
+    """A page each, `methods/<kind>-<name>.md`, and a table for each kind, `methods/<kind>.table`."""
+    made = {}
+    for kind in SORTS:
+        made[f"methods/{kind}.table"] = table(kind)
+        for name, thing in register[kind].items():
+            made[f"methods/{kind}-{name}.md"] = page(kind, name, thing)
+    return made
+
+
+def table(kind: str) -> str:
+    """All methods of a kind, and what each is."""
+    rows = [f"| [`{name}`](/methods/{kind}-{name}.md) | {first_paragraph(thing)} | {_knobs(thing)} |"
+            for name, thing in register[kind].items()]  # fmt: skip
+    return "\n".join(["| name | what it is | options |", "|---|---|---|", *rows]) + "\n"
+
+
+def page(kind: str, name: str, thing: Any) -> str:
+    """What is known of a method."""
+    sort = SORTS[kind]
+    parts = [f"# `{name}`", f"{sort.what}, {{confval}}`{sort.key}`.", markdown(thing)]
+    if options_of(thing):
+        parts += ["## Options", *_options(kind, thing)]
+    parts += ["## A command", f"```sh\n{command(kind, name)}\n```"]
+    if found := list(_presets(sort, name)):
+        parts += ["## Presets", f"Files of `configs/{sort.group}/` that name it, and what they say of themselves:"]
+        parts += [f"`{sort.group}={preset}`\n: {about}" for preset, about in found]
+    if cost := _cost(kind, name):
+        parts += ["## What it costs", cost]
+    parts += ["## What it does, to the letter", _code(thing)]
+    parts += [f"Results: [claims put to the test](/results.md). Of its kind: [methods](#methods-{kind})."]
+    return "\n\n".join(parts) + "\n"
+
+
+def command(kind: str, name: str) -> str:
+    """How a run is trained with it: its preset where there is one of its name, and its first option as it is."""
+    sort = SORTS[kind]
+    preset = bool(sort.group) and (REPOSITORY / "configs" / sort.group / f"{name}.yaml").is_file()
+    words = [f"{sort.group}={name}" if preset else f"{sort.key}=[{name}]" if sort.listed else f"{sort.key}={name}"]
+    if kind != "delay" or not preset:
+        words += [f"{_section(kind)}.options.{option}={_value(about.default)}"
+                  for option, about in list(options_of(register[kind][name]).items())[:1] if about.default not in ("", ())
+                  ]  # fmt: skip
+    words += [NEEDED[name]] if name in NEEDED and (name != "measured" or not preset) else []
+    return " ".join(["stellaris-jax train", *map(shlex.quote, words)])
+
+
+def _section(kind: str) -> str:
+    return next(place.section for place in PLACES if place.key == SORTS[kind].key)
+
+
+def _options(kind: str, thing: Any) -> Iterator[str]:
+    yield f"Below `{_section(kind)}.options`."
+    rows = [f"| `{name}` | `{_value(option.default) or "''"}` | {line(option.knob.help)} | {line(option.knob.accepted)} |"
+            for name, option in options_of(thing).items()]  # fmt: skip
+    yield "\n".join(["| option | default | what | accepted |", "|---|---|---|---|", *rows])
+
+
+def _knobs(thing: Any) -> str:
+    return ", ".join(f"`{name}`" for name in options_of(thing))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_value, value))}]"
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _presets(sort: Sort, name: str) -> Iterator[tuple[str, str]]:
+    """Presets of a group that name it, and the comment each begins with."""
+    keys = sort.key.split(".")[1:]
+    for path in sorted((REPOSITORY / "configs" / sort.group).glob("*.yaml")) if sort.group else []:
+        node: Any = read_yaml(path)
+        for key in keys:
+            node = node.get(key, {}) if isinstance(node, dict) else {}
+        comment = re.match(r"(?:#.*\n)*", path.read_text())
+        if node == name and comment:
+            yield path.stem, line(re.sub(r"^# ?", "", comment[0], flags=re.M))
+
+
+def _cost(kind: str, name: str) -> str:
+    """What a gradient takes, measured, beside pure asynchrony under PPO."""
+    ratios = json.loads(COSTS.read_text())["result"]["ratio_to_async"] if COSTS.is_file() else {}
+    if kind not in ("algorithm", "mask", "correction") or name not in ratios:
+        return ""
+    return (
+        f"{ratios[name]:.2f} times the time per gradient of pure asynchrony under PPO, on the default job "
+        "([results/benchmarks/methods.json](../../results/benchmarks/methods.json))."
+    )
+
+
+def _code(thing: Any) -> str:
+    module, name = thing.__module__, thing.__qualname__
+    path = module.replace(".", "/")
+    return f"From `{module}`:\n\n```{{literalinclude}} ../../{path}.py\n:pyobject: {name}\n```"
+
+
+def option_rows() -> list[tuple[str, str, list[str], Option]]:
+    """Every option, as (section, name, what has it, what it is); one that two have differently stands there twice."""
+    found: dict[tuple[str, str, str], tuple[list[str], Option]] = {}
+    for place in PLACES:
+        for owner, thing in place.kind.items():
+            for name, option in options_of(thing).items():
+                about = f"{option.default} {option.knob.help}"
+                found.setdefault((place.section, name, about), ([], option))[0].append(owner)
+    return [(section, name, owners, option) for (section, name, _), (owners, option) in found.items()]
