@@ -1,7 +1,7 @@
 """Pages that nobody writes: made of the registry, docstrings, the configuration's schema and `results/`.
 
-`docs/conf.py` calls `write` before Sphinx reads anything, so what a page says is what the code does. Pages stay away from
-git; hand-written ones lie beside the folders that are made here.
+`docs/conf.py` calls `write` before Sphinx reads anything, so what a page says is what the code does. They stay
+away from git; hand-written ones lie beside the folders that are made here.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from generator.docstrings import line
-from generator.methods import _value, option_rows
+from generator.methods import option_rows, value_text
 from stellaris_jax.config.compose import GROUPS, choices, compose_config
 from stellaris_jax.config.schema import KINDS, Knob
 from stellaris_jax.config.tree import Config, knobs, sections
@@ -15,9 +15,9 @@ from stellaris_jax.config.tree import Config, knobs, sections
 HEAD = """\
 # Every key
 
-A run is configured by `key=value`; the first word of a key is its section. What stands here as the default is what a run has
-that says nothing: the schema's, with the files that `configs/train.yaml` chooses. `stellaris-jax train --help` prints the
-same for any overrides put before it. Lists are written `key=[a,b]`, in quotes where a shell would read brackets.
+A run is configured by `key=value`. The default that stands here is what a run has that says nothing: the schema's, with
+the files that `configs/train.yaml` chooses. `stellaris-jax train OVERRIDES --help` prints what overrides lead to. Lists
+are written `key=[a,b]`, in quotes where a shell would read brackets.
 """
 
 
@@ -33,9 +33,7 @@ def pages() -> dict[str, str]:
             parts.append(f"## `{section}`: {line(headings[section])}")
         for entry in members:
             parts.append(_entry(entry, config))
-            if entry.key.endswith(".options") and section != "delays.learner":
-                parts += [_option(*row) for row in options if row[0] == section]
-            elif entry.key.endswith(".options"):
+            if entry.key.endswith(".options"):
                 parts += [_option(*row) for row in options if row[0] == section]
     return {"reference/configuration.md": "\n\n".join(parts) + "\n"}
 
@@ -46,18 +44,18 @@ def _groups() -> str:
 
 
 def _entry(entry: Knob, config: Config) -> str:
-    return _confval(entry.key, entry, _value(attrgetter(entry.key)(config)))
+    return _confval(entry.key, entry, value_text(attrgetter(entry.key)(config)))
 
 
 def _option(section: str, name: str, owners: list[str], option: Any) -> str:
-    about = f"Of {', '.join(f'`{owner}`' for owner in dict.fromkeys(owners))}."
-    # The same name may be another's option, too, or have another default there.
-    return f"`{section}.options.{name}`\n: {_described(option.knob)} {about} Default: `{_value(option.default) or '(empty)'}`."
+    of = ", ".join(f"`{owner}`" for owner in dict.fromkeys(owners))
+    about = f"{_described(option.knob)} Of {of}. Default: `{value_text(option.default)}`."
+    return f"`{section}.options.{name}`\n: {about}"
 
 
 def _confval(key: str, knob: Knob, default: str) -> str:
-    kind = KINDS[knob.kind]
-    return f"```{{confval}} {key}\n:type: {kind}\n:default: `{default or '(empty)'}`\n\n{_described(knob)}\n```"
+    about = f"{_described(knob)} Default: `{default}`, {KINDS[knob.kind]}."
+    return f"```{{confval}} {key}\n\n{about}\n```"
 
 
 def _described(knob: Knob) -> str:

@@ -39,9 +39,13 @@ ARROWS = (
     Arrow("M100 66V150", 108, 112, "fragments"),
     Arrow("M100 206V290", 108, 252, "minibatches"),
     Arrow("M100 346V404", 108, 380, "gradients"),
-    Arrow("M360 404V206", 352, 330, "new version", "end"),
+    Arrow("M360 404V206", 352, 372, "new version", "end"),
     Arrow("M360 150V38H190", 278, 30, "behaviour policy", "middle"),
     Arrow("M300 206V318H190", 245, 310, "policy", "middle"),
+)
+TITLE = (
+    "Actors send fragments to the data loader, which hands minibatches to learner functions. Their gradients go to the "
+    "parameter function, which publishes new policies to the cache, from where actors and learners fetch them."
 )
 STYLE = (
     ".boxes{width:100%;max-width:30rem;height:auto;display:block;margin:1rem auto;color:inherit}"
@@ -58,9 +62,7 @@ def pages() -> dict[str, str]:
 
 def svg() -> str:
     """The drawing."""
-    title = "Actors send fragments to the data loader, which hands minibatches to learner functions; their gradients go "
-    title += "to the parameter function, which publishes new policies to the cache, from where actors and learners fetch."
-    parts = [f'<svg class="boxes" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">']
+    parts = [f'<svg class="boxes" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{TITLE}">']
     parts += [f"<style>{STYLE}</style>"]
     parts.append('<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
                  'orient="auto"><path d="M0 0L8 4L0 8" /></marker></defs>')  # fmt: skip

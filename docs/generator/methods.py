@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from generator.docstrings import first_paragraph, line, markdown
+from stellaris_jax.agent.losses import truncation
 from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.registry import register
@@ -48,19 +49,24 @@ NEEDED = {
 
 
 def pages() -> dict[str, str]:
-    """A page each, `methods/<kind>-<name>.md`, and a table for each kind, `methods/<kind>.table`."""
-    made = {}
+    """A page each, `methods/<kind>-<name>.md`; for each kind a table, `methods/<kind>.table`; and the modes of Eq. 2."""
+    made = {"methods/truncation.table": markdown(truncation).partition("\n\n")[2]}
     for kind in SORTS:
         made[f"methods/{kind}.table"] = table(kind)
-        for name, thing in register[kind].items():
+        for name, thing in ours(kind):
             made[f"methods/{kind}-{name}.md"] = page(kind, name, thing)
     return made
+
+
+def ours(kind: str) -> list[tuple[str, Any]]:
+    """What the package registers itself, without the plug-ins of whoever builds the site."""
+    return [(name, thing) for name, thing in register[kind].items() if thing.__module__.startswith("stellaris_jax.")]
 
 
 def table(kind: str) -> str:
     """All methods of a kind, and what each is."""
     rows = [f"| [`{name}`](/methods/{kind}-{name}.md) | {first_paragraph(thing)} | {_knobs(thing)} |"
-            for name, thing in register[kind].items()]  # fmt: skip
+            for name, thing in ours(kind)]  # fmt: skip
     return "\n".join(["| name | what it is | options |", "|---|---|---|", *rows]) + "\n"
 
 
@@ -87,9 +93,10 @@ def command(kind: str, name: str) -> str:
     preset = bool(sort.group) and (REPOSITORY / "configs" / sort.group / f"{name}.yaml").is_file()
     words = [f"{sort.group}={name}" if preset else f"{sort.key}=[{name}]" if sort.listed else f"{sort.key}={name}"]
     if kind != "delay" or not preset:
-        words += [f"{_section(kind)}.options.{option}={_value(about.default)}"
-                  for option, about in list(options_of(register[kind][name]).items())[:1] if about.default not in ("", ())
-                  ]  # fmt: skip
+        thing = register[kind][name]
+        own = [option for option in options_of(thing) if option in vars(thing)] or list(options_of(thing))
+        words += [f"{_section(kind)}.options.{option}={value_text(options_of(thing)[option].default)}"
+                  for option in own[:1] if options_of(thing)[option].default not in ("", ())]  # fmt: skip
     words += [NEEDED[name]] if name in NEEDED and (name != "measured" or not preset) else []
     return " ".join(["stellaris-jax train", *map(shlex.quote, words)])
 
@@ -100,8 +107,10 @@ def _section(kind: str) -> str:
 
 def _options(kind: str, thing: Any) -> Iterator[str]:
     yield f"Below `{_section(kind)}.options`."
-    rows = [f"| `{name}` | `{_value(option.default) or "''"}` | {line(option.knob.help)} | {line(option.knob.accepted)} |"
-            for name, option in options_of(thing).items()]  # fmt: skip
+    rows = []
+    for name, option in options_of(thing).items():
+        help_, accepted = line(option.knob.help), line(option.knob.accepted)
+        rows.append(f"| `{name}` | `{value_text(option.default)}` | {help_} | {accepted} |")
     yield "\n".join(["| option | default | what | accepted |", "|---|---|---|---|", *rows])
 
 
@@ -109,9 +118,12 @@ def _knobs(thing: Any) -> str:
     return ", ".join(f"`{name}`" for name in options_of(thing))
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value as the command line has it."""
+    if value is None or value == "":
+        return "null" if value is None else "''"
     if isinstance(value, tuple):
-        return f"[{','.join(map(_value, value))}]"
+        return f"[{','.join(map(value_text, value))}]"
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -141,14 +153,14 @@ def _cost(kind: str, name: str) -> str:
 def _code(thing: Any) -> str:
     module, name = thing.__module__, thing.__qualname__
     path = module.replace(".", "/")
-    return f"From `{module}`:\n\n```{{literalinclude}} ../../{path}.py\n:pyobject: {name}\n```"
+    return f"From `{module}`:\n\n```{{literalinclude}} ../../{path}.py\n:pyobject: {name}\n:language: python\n```"
 
 
 def option_rows() -> list[tuple[str, str, list[str], Option]]:
     """Every option, as (section, name, what has it, what it is); one that two have differently stands there twice."""
     found: dict[tuple[str, str, str], tuple[list[str], Option]] = {}
     for place in PLACES:
-        for owner, thing in place.kind.items():
+        for owner, thing in ours(next(kind for kind, sort in register.kinds().items() if sort is place.kind)):
             for name, option in options_of(thing).items():
                 about = f"{option.default} {option.knob.help}"
                 found.setdefault((place.section, name, about), ([], option))[0].append(owner)

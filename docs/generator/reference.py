@@ -64,7 +64,8 @@ def pages() -> dict[str, str]:
         entries = [_entry(name, getattr(sj, name), f"stellaris_jax.{name}") for name in names]
         for path in others:
             module, _, name = path.rpartition(".")
-            entries.append(_entry(name, getattr(import_module(f"stellaris_jax.{module}"), name), f"stellaris_jax.{path}"))
+            thing = getattr(import_module(f"stellaris_jax.{module}"), name)
+            entries.append(_entry(name, thing, f"stellaris_jax.{path}"))
         made[f"reference/{stem}.md"] = "\n\n".join([f"# {title}", about, *entries]) + "\n"
     return made
 

@@ -31,8 +31,8 @@ def pages() -> dict[str, str]:
 def rebased(text: str, source: str, page: str, places: dict[str, str]) -> str:
     """A text of `source` as it stands on `page`.
 
-    Links to files that are pages go there, others to the files themselves, which the site brings along. Of a folder, its
-    README is what is meant; where there is nothing to lead to, text is left.
+    Links to files that are pages go there, others to the files themselves, which the site brings along. Of a folder,
+    its README is what is meant; where there is nothing to lead to, text is left.
     """
 
     def moved(found: re.Match[str]) -> str:
