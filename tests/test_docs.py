@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -105,14 +105,22 @@ def made() -> dict[str, str]:
 # What pages show ------------------------------------------------------------------------------------------------------
 
 
-def test_every_training_command_is_one() -> None:
-    texts = [path.read_text() for path in WRITTEN]
-    texts += [text for name, text in made().items() if name.startswith("methods/")]
+def composed(texts: Iterable[str]) -> int:
+    """How many commands to train there are, all of which lead to configurations that can run."""
     given = [command[1:] for text in texts for command in commands(text) if command[0] == "train"]
     others = ("-m", "resume=", "trace=")
     whole = [words for words in given if not any(word.startswith(others) for word in words)]
-    assert len(whole) > 60
     run(COMPOSED, whole, REPOSITORY)
+    return len(whole)
+
+
+def test_commands_to_train_can_run() -> None:
+    assert composed(path.read_text() for path in WRITTEN) > 20
+
+
+@pytest.mark.slow
+def test_commands_that_are_made_can_run() -> None:
+    assert composed(text for name, text in made().items() if name.startswith("methods/")) > 50
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ NEEDED = {
 
 
 def pages() -> dict[str, str]:
-    """A page each, `methods/<kind>-<name>.md`; for each kind a table, `methods/<kind>.table`; and the modes of Eq. 2."""
+    """Pages `methods/<kind>-<name>.md`; for each kind a table, `methods/<kind>.table`; and the modes of Eq. 2."""
     made = {"methods/truncation.table": markdown(truncation).partition("\n\n")[2]}
     for kind in SORTS:
         made[f"methods/{kind}.table"] = table(kind)
