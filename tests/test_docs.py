@@ -28,7 +28,7 @@ DOCS = REPOSITORY / "docs"
 MADE = ("_build", "methods", "reference", "results", "project", "drawings")
 WRITTEN = [REPOSITORY / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).parts[0] not in MADE)]
 """Pages that somebody has written."""
-TINY = ["env.num_envs=8", "algorithm.rollout_length=16", "algorithm.epochs=1", "algorithm.minibatches=4",
+TINY = ["env.num_envs=8", "algorithm.rollout_length=16", "algorithm.epochs=1", "algorithm.minibatches=8",
         "network.hidden=[4]", "total_steps=256", "evaluation.episodes=2", "evaluation.points=1", "run.progress=false",
         "engine.chunk_rounds=1"]  # fmt: skip
 """What makes a run short; keys that a page gives itself are as it gives them."""
