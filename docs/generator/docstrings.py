@@ -10,7 +10,7 @@ GREEK = dict(
     alpha="α", beta="β", gamma="γ", delta="δ", epsilon="ε", eta="η", theta="θ", kappa="κ", **{"lambda": "λ"}, mu="μ",
     pi="π", rho="ρ", sigma="σ", tau="τ",
 )  # fmt: skip
-LETTER = re.compile(rf"(?<![\w.=`-])({'|'.join(GREEK)})(?![a-zA-Z=.]\w)(?=\b|_)")
+LETTER = re.compile(rf"(?<![\w.=`])(?<!\w-)({'|'.join(GREEK)})(?![a-zA-Z=.]\w)(?=\b|_)")
 """A letter's name in a formula; not in a key, a name or an example."""
 SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Returns": "Returns", "Raises": "Raises"}
 ENTRY = re.compile(r"(\*{0,2}\w[\w.*]*(?:, \w+)*): ")
@@ -59,11 +59,9 @@ def _entries(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text outside of `code` with Greek letters, and nothing that Markdown would take for markup."""
+    """Text outside of `code` with Greek letters, and nothing that would be taken for HTML."""
     parts = re.split(r"(`+[^`]*`+)", text)
-    return "".join(
-        part if index % 2 else _greek(part).replace("<", "&lt;").replace("*", "\\*") for index, part in enumerate(parts)
-    )
+    return "".join(part if index % 2 else _greek(part).replace("<", "&lt;") for index, part in enumerate(parts))
 
 
 def _greek(text: str) -> str:
