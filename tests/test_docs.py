@@ -23,6 +23,7 @@ import stellaris_jax
 from stellaris_jax import load_config
 from stellaris_jax.config.options import PLACES
 from stellaris_jax.config.tree import knobs
+from stellaris_jax.reproduce.claims import corrected, more, write_claims
 
 DOCS = REPOSITORY / "docs"
 MADE = ("_build", "methods", "reference", "results", "project", "drawings")
@@ -187,6 +188,25 @@ def test_every_public_name_has_an_entry() -> None:
     pages = "".join(text for name, text in made().items() if name.startswith("reference/"))
     for name in {*stellaris_jax.__all__} - {"__version__"}:
         assert re.search(rf"\{{py:\w+\}} stellaris_jax\.{name}\b", pages), name
+
+
+def test_pages_of_methods_have_their_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator()
+    from generator import methods
+
+    more_than = "learns more than async, each at its best rate"
+    claims = [more(f"cartpole, 8 learners: {name} {more_than}", "–", [3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
+              for name in ("KL gate", "TIS", "SSP")]  # fmt: skip
+    write_claims(corrected(claims), tmp_path / "claims_methods.csv")
+    monkeypatch.setattr(methods, "MAP", tmp_path)
+    for kind, name, called in [
+        ("correction", "kl_gate", "KL gate"),
+        ("algorithm", "tis", "TIS"),
+        ("rule", "ssp", "SSP"),
+    ]:
+        page = methods.page(kind, name, stellaris_jax.register[kind][name])
+        assert re.findall(r"^\| cartpole, 8 learners: (.*) learns more", page, flags=re.M) == [called]
+    assert "results here" not in methods.page("correction", "ess", stellaris_jax.register["correction"]["ess"])
 
 
 def test_docstrings_become_markdown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -14,9 +15,11 @@ from stellaris_jax.agent.losses import truncation
 from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.registry import register
+from stellaris_jax.reproduce.map.cells import METHODS
 
 REPOSITORY = Path(__file__).parents[2]
 COSTS = REPOSITORY / "results" / "benchmarks" / "methods.json"
+MAP = REPOSITORY / "results" / "map"
 
 
 class Sort(NamedTuple):
@@ -40,6 +43,8 @@ SORTS = {
     "delay": Sort("Delay model", "delays.learner.kind", "delays"),
 }
 """By the kind's name in the registry."""
+BESIDE = {"system=async", "algorithm.gae_lambda=0.95"}
+"""What the map's methods have beside what they are named after."""
 NEEDED = {
     "adapt": "scaling.target=475",
     "measured": "delays.learner.options.table=[0.1,0.2]",
@@ -83,7 +88,9 @@ def page(kind: str, name: str, thing: Any) -> str:
     if cost := _cost(kind, name):
         parts += ["## What it costs", cost]
     parts += ["## What it does, to the letter", _code(thing)]
-    parts += [f"Results: [claims put to the test](/results.md). Of its kind: [methods](#methods-{kind})."]
+    if rows := list(_results(kind, name)):
+        parts += ["## Its results here", "Over seeds that nothing was chosen on; [all claims](/results.md).", *rows]
+    parts += [f"Others of its kind: [methods](#methods-{kind}). What was put to the test: [results](/results.md)."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -148,6 +155,21 @@ def _cost(kind: str, name: str) -> str:
         f"{ratios[name]:.2f} times the time per gradient of pure asynchrony under PPO, on the default job "
         "([results/benchmarks/methods.json](../../results/benchmarks/methods.json))."
     )
+
+
+def _results(kind: str, name: str) -> Iterator[str]:
+    """What `reproduce map` found of it beside pure asynchrony, as far as that has been made."""
+    sort = SORTS[kind]
+    own = {f"{sort.group}={name}", f"{sort.key}={name}", f"{sort.key}=[{name}]"}
+    called = [method for method, overrides in METHODS.items() if ({*overrides} - BESIDE or {*overrides}) <= own]
+    claims = []
+    for path in sorted(MAP.glob("claims_*.csv")):
+        with path.open(newline="") as file:
+            claims += [row for row in csv.DictReader(file)
+                       if any(f": {method} learns more than async" in row["claim"] for method in called)]  # fmt: skip
+    if claims:
+        rows = [f"| {line(row['claim'])} | {line(row['ours'])} | {row['verdict']} |" for row in claims]
+        yield "\n".join(["| claim | here | verdict |", "|---|---|---|", *rows])
 
 
 def _code(thing: Any) -> str:
