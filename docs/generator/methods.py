@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from generator.docstrings import first_paragraph, line, markdown
 from stellaris_jax.agent.losses import truncation
 from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.stored import read_yaml
+from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
 from stellaris_jax.reproduce.map.cells import METHODS
 
@@ -28,21 +30,21 @@ class Sort(NamedTuple):
 
     what: str
     key: str
-    group: str = ""
-    listed: bool = False
+    group: str
+    listed: bool
 
 
-SORTS = {
-    "algorithm": Sort("Algorithm", "algorithm.name", "algorithm"),
-    "mask": Sort("Mask of samples", "algorithm.masks", listed=True),
-    "rule": Sort("Rule of aggregation", "system.rule", "system"),
-    "weight": Sort("Weight by staleness", "system.weights"),
-    "admission": Sort("Admission policy", "system.admission"),
-    "correction": Sort("Correction of gradients", "system.corrections", listed=True),
-    "scaling": Sort("Scaling rule", "scaling.rule", "scaling"),
-    "delay": Sort("Delay model", "delays.learner.kind", "delays"),
-}
-"""By the kind's name in the registry."""
+def _sorts() -> Iterator[tuple[str, Sort]]:
+    for kind, registered in register.kinds().items():
+        place = next((place for place in PLACES if place.kind is registered), None)
+        if place is not None:
+            section, _, leaf = place.key.rpartition(".")
+            group = section.partition(".")[0] if leaf in ("name", "rule", "kind") else ""
+            yield kind, Sort(registered.name, place.key, group, isinstance(attrgetter(place.key)(Config()), tuple))
+
+
+SORTS = dict(_sorts())
+"""By the kind's name in the registry: all kinds whose things may have options."""
 BESIDE = {"system=async", "algorithm.gae_lambda=0.95"}
 """What the map's methods have beside what they are named after."""
 NEEDED = {
@@ -78,7 +80,7 @@ def table(kind: str) -> str:
 def page(kind: str, name: str, thing: Any) -> str:
     """What is known of a method."""
     sort = SORTS[kind]
-    parts = [f"# `{name}`", f"{sort.what}, {{confval}}`{sort.key}`.", markdown(thing)]
+    parts = [f"# `{name}`", f"{sort.what.capitalize()}, {{confval}}`{sort.key}`.", markdown(thing)]
     if options_of(thing):
         parts += ["## Options", *_options(kind, thing)]
     parts += ["## A command", f"```sh\n{command(kind, name)}\n```"]
@@ -90,7 +92,7 @@ def page(kind: str, name: str, thing: Any) -> str:
     parts += ["## What it does, to the letter", _code(thing)]
     if rows := list(_results(kind, name)):
         parts += ["## Its results here", "Over seeds that nothing was chosen on; [all claims](/results.md).", *rows]
-    parts += [f"Others of its kind: [methods](#methods-{kind}). What was put to the test: [results](/results.md)."]
+    parts += [f"Others of its kind: [methods](/methods.md). What was put to the test: [results](/results.md)."]
     return "\n\n".join(parts) + "\n"
 
 
