@@ -92,7 +92,7 @@ def page(kind: str, name: str, thing: Any) -> str:
     parts += ["## What it does, to the letter", _code(thing)]
     if rows := list(_results(kind, name)):
         parts += ["## Its results here", "Over seeds that nothing was chosen on; [all claims](/results.md).", *rows]
-    parts += [f"Others of its kind: [methods](/methods.md). What was put to the test: [results](/results.md)."]
+    parts += ["Others of its kind: [methods](/methods.md). What was put to the test: [results](/results.md)."]
     return "\n\n".join(parts) + "\n"
 
 
