@@ -138,12 +138,8 @@ def test_commands_of_a_page_run_in_their_order(page: Path, tmp_path: Path) -> No
     run(ALL, [short(command) for command in commands(page.read_text())], tmp_path)
 
 
-def quick(page: Path) -> bool:
-    return page.stem in ("README", "start")
-
-
 EXAMPLES = [
-    pytest.param(path, block, marks=[] if quick(path) else [pytest.mark.slow], id=f"{path.stem}-{number}")
+    pytest.param(path, block, marks=[] if path.stem == "start" else [pytest.mark.slow], id=f"{path.stem}-{number}")
     for path in WRITTEN
     for number, block in enumerate(blocks(path.read_text(), "python"))
 ]
