@@ -21,6 +21,7 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build", "generator"]
 suppress_warnings = ["myst.header"]  # files of the repository begin where they like
 highlight_language = "text"
+smartquotes_action = "qe"  # options have two hyphens
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
