@@ -1,5 +1,6 @@
 # make train [ARGS="env=gymnax/acrobot num_seeds=8"]   trains; ARGS are Hydra overrides
 # make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest (-m slow: the rest)
+# make docs                                           builds the documentation into docs/_build/html
 # make lint | constraints | clean
 # The first call makes .venv with the pinned packages; PYTHON=/path/to/python chooses its Python.
 
@@ -8,13 +9,17 @@ PYTHON ?=
 SHELL := bash
 BIN := .venv/bin
 
-.PHONY: train test lint constraints clean
+.PHONY: train test docs lint constraints clean
 
 train: .venv/.installed
 	@$(BIN)/python scripts/train.py $(ARGS)
 
 test: lint
 	@$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile --durations=10 $(ARGS)
+
+docs: .venv/.installed
+	@$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 lint: .venv/.installed
 	@$(BIN)/python -m ruff check
@@ -33,4 +38,4 @@ constraints: .venv/.installed
 	done
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -62,6 +62,8 @@ def test_there_is_one_version(built: Path) -> None:
     headings = re.findall(r"^## \[(.+?)\]", (REPOSITORY / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     expected = "Unreleased" if "dev" in stellaris_jax.__version__ else stellaris_jax.__version__
     assert headings[0] == expected
+    cited = re.search(r"^version: (.+)$", (REPOSITORY / "CITATION.cff").read_text(), flags=re.MULTILINE)
+    assert cited and ("dev" in stellaris_jax.__version__ or cited[1] == stellaris_jax.__version__)
 
 
 @pytest.mark.parametrize(

@@ -206,20 +206,6 @@ def test_trained_policy_loads_from_python(tmp_path: Path) -> None:
         load_policy(run_dir, seed=7)
 
 
-def test_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = (REPOSITORY / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, re.S)
-    examples = [block for block in blocks if "Trainer(" in block or "Population(" in block]
-    assert len(examples) == 2
-    monkeypatch.chdir(tmp_path)
-    # What they say, on fewer steps.
-    short = ["total_steps=4096", "evaluation.episodes=4"]
-    monkeypatch.setattr("stellaris_jax.load_config", lambda overrides: load_config([*overrides, *short]))
-    for example in examples:
-        assert len(example.strip().splitlines()) <= 10
-        exec(compile(example, "README.md", "exec"), {})
-
-
 def test_several_seeds_start_at_the_default_network() -> None:
     """Batched orthogonal initialisation once hung for ever on two cores; a process of its own can be given up."""
     code = "from stellaris_jax import Trainer, load_config; Trainer(load_config(['num_seeds=4'])); print('started')"

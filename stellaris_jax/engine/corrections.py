@@ -189,7 +189,7 @@ class GapAware(Correction):
 
 @register.correction("less_momentum")
 class LessMomentum(Correction):
-    """Lower momentum where gradients are stale, for asynchrony adds its own (Mitliagkas et al. 2016).
+    """Lower momentum where gradients are stale, for asynchrony adds its own (Mitliagkas et al. 2016; formula ours).
 
     The mean age of what a step is made of is beta_1 / (1 - beta_1) versions by Adam's momentum, and the mean staleness
     s on top of it. beta_1 is lowered until both together are what beta_1 alone would be, as far as it goes.
@@ -224,7 +224,7 @@ class LessMomentum(Correction):
 class KLGate(Correction):
     """Trust by how far the policy has come since, whatever the number of versions: weights times exp(-KL / kappa).
 
-    KL is that of the fetched to the newest policy on the gradient's own minibatch.
+    KL is that of the fetched to the newest policy on the gradient's own minibatch; it takes two forward passes. (Ours.)
     """
 
     needs_kl = True
@@ -238,7 +238,7 @@ class KLGate(Correction):
 
 @register.correction("norm_ratio")
 class NormRatio(Correction):
-    """A stale gradient is no longer than so many times the mean norm of the groups before its own."""
+    """A stale gradient is no longer than so many times the mean norm of the groups before its own (ours)."""
 
     norm_ratio: float = knob(1.0, "the longest a stale gradient may be, in mean norms", within="(0, inf)")
     norm_memory: float = knob(0.99, "decay of the mean of norms", within="[0, 1)")

@@ -37,7 +37,7 @@ class Admission(Optioned):
 
 @register.admission("bounded")
 class Bounded(Admission):
-    """Gradients staler than a bound are thrown away.
+    """Gradients staler than a bound are thrown away, above all those of slow learners (TorchRL, verl, prime-rl).
 
     >>> policy = Bounded({"bound": 2})
     >>> [staleness for staleness in (0, 1, 2, 3, 9) if policy.keeps(staleness, view=None)]
@@ -52,7 +52,8 @@ class Bounded(Admission):
 
 @register.admission("waiting")
 class Waiting(Admission):
-    """No gradient gets staler than a bound: the next version waits for learners in flight that it would leave behind.
+    """No gradient gets staler than a bound: the next version waits for learners in flight that it would leave behind
+    (SSP's bound, on versions).
 
     Nothing is thrown away; what it costs are the seconds that gradients wait. A bound of 0 is a barrier.
     """
@@ -94,7 +95,7 @@ class Capacity(Admission):
 @register.admission("in_order")
 class InOrder(Admission):
     """Gradients join the queue in the order in which their minibatches were handed out, so that slow work is neither
-    lost nor late: what is ready waits until at most `window` earlier ones are missing."""
+    lost nor late: what is ready waits until at most `window` earlier ones are missing (NeMo-RL)."""
 
     window: int = knob(0, "earlier gradients that may still be missing", within="[0, inf)")
 

@@ -106,7 +106,7 @@ class AllReduce(Rule):
 
 @register.rule("softsync")
 class SoftSync(Rule):
-    """n-softsync (Zhang et al. 2016): aggregate after any c gradients."""
+    """n-softsync (Zhang et al. 2016): aggregate after any c gradients, FedBuff's buffer of K (Nguyen et al. 2022)."""
 
     c: int = knob(4, "gradients per aggregation (c)", within="[1, inf)")
 
@@ -139,7 +139,7 @@ class StaleSynchronous(Async):
 
 @register.rule("stellaris")
 class Stellaris(Rule):
-    """Mean staleness of the queue at most beta_k = delta_max * d^k (Eq. 3).
+    """Mean staleness of the queue at most beta_k = delta_max d^k (Stellaris, SC'24, Eq. 3).
 
     Round k = 0 runs ungated, to observe delta_max, the maximum staleness.
 
@@ -171,7 +171,7 @@ class Stellaris(Rule):
 
 @register.rule("artifact")
 class Artifact(Rule):
-    """What the released code does, for comparison.
+    """What Stellaris's released code does, for comparison.
 
     The bound comes from the mean staleness of the first round that had any, is floored to an integer and never
     falls below 1. Its weights are those of `system.weights=artifact`.

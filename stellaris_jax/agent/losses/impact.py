@@ -22,7 +22,8 @@ from stellaris_jax.registry import register
 
 @register.algorithm("impact")
 class IMPACT(TargetNetwork):
-    """IMPACT (Luo et al. 2020): PPO's surrogate around a target network, on V-trace's advantages."""
+    """PPO's surrogate of min(mu / pi_t, `impact_ratio`) r, around a target network pi_t, on V-trace's advantages:
+    IMPACT (Luo et al. 2020)."""
 
     sequences = True
     clip: float = knob(0.4, "clip range of the importance ratio (epsilon)", within="(0, inf)")

@@ -15,7 +15,8 @@ from stellaris_jax.registry import register
 
 @register.algorithm("impala")
 class IMPALA(Algorithm):
-    """The actor-critic of IMPALA (Espeholt et al. 2018)."""
+    """sg(min(rho-bar, r)) (q - V) log pi, with V-trace's targets for the critic: the actor-critic of IMPALA
+    (Espeholt et al. 2018)."""
 
     sequences = True
     rho_bar: float = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")

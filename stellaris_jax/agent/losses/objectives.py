@@ -160,7 +160,8 @@ class Proximal(PolicyObjective):
 
 @register.algorithm("decoupled")
 class Decoupled(Proximal, TargetNetwork):
-    """Decoupled PPO with a recomputed proximal policy: the newest version, of every `target_interval`-th, when the
+    """(pi_prox / mu) min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A), rho = pi / pi_prox: decoupled PPO (Hilton et
+    al. 2022; AReaL) with a recomputed proximal policy: the newest version, of every `target_interval`-th, when the
     learner's policy was the newest. It costs a forward pass of the policy per gradient."""
 
     def proximal_log_ratio(self, inputs: LossInputs) -> jax.Array:

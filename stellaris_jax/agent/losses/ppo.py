@@ -56,7 +56,7 @@ class PolicyObjective(Algorithm):
 
 @register.algorithm("ppo")
 class PPO(PolicyObjective):
-    """Proximal policy optimisation (Schulman et al. 2017)."""
+    """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A): proximal policy optimisation (Schulman et al. 2017)."""
 
     clip: float = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
 

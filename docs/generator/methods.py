@@ -1,0 +1,191 @@
+"""A page for everything that has a name in a configuration, and tables of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from generator.docstrings import first_paragraph, line, markdown
+from stellaris_jax.agent.losses import truncation
+from stellaris_jax.config.options import PLACES, Option, options_of
+from stellaris_jax.config.stored import read_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import register
+from stellaris_jax.reproduce.map.cells import METHODS
+
+REPOSITORY = Path(__file__).parents[2]
+COSTS = REPOSITORY / "results" / "benchmarks" / "methods.json"
+MAP = REPOSITORY / "results" / "map"
+
+
+class Sort(NamedTuple):
+    """A kind of methods. what: one of them, in words. key: of the configuration, that names it. group: folder of
+    `configs/` with presets of it. listed: the key has a list of names."""
+
+    what: str
+    key: str
+    group: str
+    listed: bool
+
+
+def _sorts() -> Iterator[tuple[str, Sort]]:
+    for kind, registered in register.kinds().items():
+        place = next((place for place in PLACES if place.kind is registered), None)
+        if place is not None:
+            section, _, leaf = place.key.rpartition(".")
+            group = section.partition(".")[0] if leaf in ("name", "rule", "kind") else ""
+            yield kind, Sort(registered.name, place.key, group, isinstance(attrgetter(place.key)(Config()), tuple))
+
+
+SORTS = dict(_sorts())
+"""By the kind's name in the registry: all kinds whose things may have options."""
+BESIDE = {"system=async", "algorithm.gae_lambda=0.95"}
+"""What the map's methods have beside what they are named after."""
+NEEDED = {
+    "adapt": "scaling.target=475",
+    "measured": "delays.learner.options.table=[0.1,0.2]",
+    "trace": "delays.log=examples/cluster/jobs.jsonl",
+}
+"""What a command that names one of these cannot do without."""
+
+
+def pages() -> dict[str, str]:
+    """Pages `methods/<kind>-<name>.md`; for each kind a table, `methods/<kind>.table`; and the modes of Eq. 2."""
+    made = {"methods/truncation.table": markdown(truncation).partition("\n\n")[2]}
+    for kind in SORTS:
+        made[f"methods/{kind}.table"] = table(kind)
+        for name, thing in ours(kind):
+            made[f"methods/{kind}-{name}.md"] = page(kind, name, thing)
+    return made
+
+
+def ours(kind: str) -> list[tuple[str, Any]]:
+    """What the package registers itself, without the plug-ins of whoever builds the site."""
+    return [(name, thing) for name, thing in register[kind].items() if thing.__module__.startswith("stellaris_jax.")]
+
+
+def table(kind: str) -> str:
+    """All methods of a kind, and what each is."""
+    rows = [f"| [`{name}`](/methods/{kind}-{name}.md) | {first_paragraph(thing)} | {_knobs(thing)} |"
+            for name, thing in ours(kind)]  # fmt: skip
+    return "\n".join(["| name | what it is | options |", "|---|---|---|", *rows]) + "\n"
+
+
+def page(kind: str, name: str, thing: Any) -> str:
+    """What is known of a method."""
+    sort = SORTS[kind]
+    parts = [f"# `{name}`", f"{sort.what.capitalize()}, {{confval}}`{sort.key}`.", markdown(thing)]
+    if options_of(thing):
+        parts += ["## Options", *_options(kind, thing)]
+    parts += ["## A command", f"```sh\n{command(kind, name)}\n```"]
+    if found := list(_presets(sort, name)):
+        parts += ["## Presets", f"Files of `configs/{sort.group}/` that name it, and what they say of themselves:"]
+        parts += [f"`{sort.group}={preset}`\n: {about}" for preset, about in found]
+    if cost := _cost(kind, name):
+        parts += ["## What it costs", cost]
+    parts += ["## What it does, to the letter", _code(thing)]
+    if rows := list(_results(kind, name)):
+        parts += ["## Its results here", "Over seeds that nothing was chosen on; [all claims](/results.md).", *rows]
+    parts += ["Others of its kind: [methods](/methods.md). What was put to the test: [results](/results.md)."]
+    return "\n\n".join(parts) + "\n"
+
+
+def command(kind: str, name: str) -> str:
+    """How a run is trained with it: its preset where there is one of its name, and its first option as it is."""
+    sort = SORTS[kind]
+    preset = bool(sort.group) and (REPOSITORY / "configs" / sort.group / f"{name}.yaml").is_file()
+    words = [f"{sort.group}={name}" if preset else f"{sort.key}=[{name}]" if sort.listed else f"{sort.key}={name}"]
+    if kind != "delay" or not preset:
+        thing = register[kind][name]
+        own = [option for option in options_of(thing) if option in vars(thing)] or list(options_of(thing))
+        words += [f"{_section(kind)}.options.{option}={value_text(options_of(thing)[option].default)}"
+                  for option in own[:1] if options_of(thing)[option].default not in ("", ())]  # fmt: skip
+    words += [NEEDED[name]] if name in NEEDED and (name != "measured" or not preset) else []
+    return " ".join(["stellaris-jax train", *map(shlex.quote, words)])
+
+
+def _section(kind: str) -> str:
+    return next(place.section for place in PLACES if place.key == SORTS[kind].key)
+
+
+def _options(kind: str, thing: Any) -> Iterator[str]:
+    yield f"Below `{_section(kind)}.options`."
+    rows = []
+    for name, option in options_of(thing).items():
+        help_, accepted = line(option.knob.help), line(option.knob.accepted)
+        rows.append(f"| `{name}` | `{value_text(option.default)}` | {help_} | {accepted} |")
+    yield "\n".join(["| option | default | what | accepted |", "|---|---|---|---|", *rows])
+
+
+def _knobs(thing: Any) -> str:
+    return ", ".join(f"`{name}`" for name in options_of(thing))
+
+
+def value_text(value: Any) -> str:
+    """A value as the command line has it."""
+    if value is None or value == "":
+        return "null" if value is None else "''"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(value_text, value))}]"
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _presets(sort: Sort, name: str) -> Iterator[tuple[str, str]]:
+    """Presets of a group that name it, and the comment each begins with."""
+    keys = sort.key.split(".")[1:]
+    for path in sorted((REPOSITORY / "configs" / sort.group).glob("*.yaml")) if sort.group else []:
+        node: Any = read_yaml(path)
+        for key in keys:
+            node = node.get(key, {}) if isinstance(node, dict) else {}
+        comment = re.match(r"(?:#.*\n)*", path.read_text())
+        if node == name and comment:
+            yield path.stem, line(re.sub(r"^# ?", "", comment[0], flags=re.M))
+
+
+def _cost(kind: str, name: str) -> str:
+    """What a gradient takes, measured, beside pure asynchrony under PPO."""
+    ratios = json.loads(COSTS.read_text())["result"]["ratio_to_async"] if COSTS.is_file() else {}
+    if kind not in ("algorithm", "mask", "correction") or name not in ratios:
+        return ""
+    return (
+        f"{ratios[name]:.2f} times the time per gradient of pure asynchrony under PPO, on the default job "
+        "([results/benchmarks/methods.json](../../results/benchmarks/methods.json))."
+    )
+
+
+def _results(kind: str, name: str) -> Iterator[str]:
+    """What `reproduce map` found of it beside pure asynchrony, as far as that has been made."""
+    sort = SORTS[kind]
+    own = {f"{sort.group}={name}", f"{sort.key}={name}", f"{sort.key}=[{name}]"}
+    called = [method for method, overrides in METHODS.items() if ({*overrides} - BESIDE or {*overrides}) <= own]
+    claims = []
+    for path in sorted(MAP.glob("claims_*.csv")):
+        with path.open(newline="") as file:
+            claims += [row for row in csv.DictReader(file)
+                       if any(f": {method} learns more than async" in row["claim"] for method in called)]  # fmt: skip
+    if claims:
+        rows = [f"| {line(row['claim'])} | {line(row['ours'])} | {row['verdict']} |" for row in claims]
+        yield "\n".join(["| claim | here | verdict |", "|---|---|---|", *rows])
+
+
+def _code(thing: Any) -> str:
+    module, name = thing.__module__, thing.__qualname__
+    path = module.replace(".", "/")
+    return f"From `{module}`:\n\n```{{literalinclude}} ../../{path}.py\n:pyobject: {name}\n:language: python\n```"
+
+
+def option_rows() -> list[tuple[str, str, list[str], Option]]:
+    """Every option, as (section, name, what has it, what it is); one that two have differently stands there twice."""
+    found: dict[tuple[str, str, str], tuple[list[str], Option]] = {}
+    for place in PLACES:
+        for owner, thing in ours(next(kind for kind, sort in register.kinds().items() if sort is place.kind)):
+            for name, option in options_of(thing).items():
+                about = f"{option.default} {option.knob.help}"
+                found.setdefault((place.section, name, about), ([], option))[0].append(owner)
+    return [(section, name, owners, option) for (section, name, _), (owners, option) in found.items()]

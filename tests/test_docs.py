@@ -1,0 +1,310 @@
+"""The documentation: what its pages show runs, what is made of the code holds all of it, and the site is sound."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urldefrag
+
+import pytest
+from browser import browser, find
+from commands import REPOSITORY
+
+import stellaris_jax
+from stellaris_jax import load_config
+from stellaris_jax.config.options import PLACES
+from stellaris_jax.config.tree import knobs
+from stellaris_jax.reproduce.claims import corrected, more, write_claims
+
+DOCS = REPOSITORY / "docs"
+MADE = ("_build", "methods", "reference", "results", "project", "drawings")
+WRITTEN = [REPOSITORY / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).parts[0] not in MADE)]
+"""Pages that somebody has written."""
+TINY = ["env.num_envs=8", "algorithm.rollout_length=16", "algorithm.epochs=1", "algorithm.minibatches=8",
+        "network.hidden=[4]", "total_steps=256", "evaluation.episodes=2", "evaluation.points=1", "run.progress=false",
+        "engine.chunk_rounds=1"]  # fmt: skip
+"""What makes a run short; keys that a page gives itself are as it gives them."""
+START = """
+import json, sys
+import jax
+jax.config.update("jax_num_cpu_devices", 2)  # of what one process runs, one command asks for two
+"""
+ALL = """
+from stellaris_jax.cli.main import main
+for command in json.loads(sys.argv[1]):
+    try:
+        main(command)
+    except SystemExit as end:
+        if end.code:
+            sys.exit(f"{command} ended with {end.code}")
+"""
+COMPOSED = """
+from stellaris_jax import load_config
+for overrides in json.loads(sys.argv[1]):
+    load_config(overrides)
+"""
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands of a page, as lists of words; all of them are ours."""
+    lines = "".join(blocks(text, "sh")).replace("\\\n", " ").splitlines()
+    found = [shlex.split(line, comments=True) for line in lines if line.strip()]
+    assert all(words[0] == "stellaris-jax" for words in found if words), "what is not ours stands in a console block"
+    return [words[1:] for words in found if words]
+
+
+def short(command: list[str]) -> list[str]:
+    """The same command on the smallest job."""
+    name, *words = command
+    keys = {word.partition("=")[0] for word in words}
+    if name not in ("train", "tune") or keys & {"--resume", "trace"}:
+        return command
+    if "resume" in keys:
+        return [name, *("total_steps=512" if word.startswith("total_steps=") else word for word in words)]
+    rest = [word for word in words if not word.startswith("total_steps=")]
+    return [name, *(["-m"] if "-m" in rest else []), *TINY, *(word for word in rest if word != "-m")]
+
+
+def run(code: str, data: object, where: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", START + code, json.dumps(data)],
+        cwd=where,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
+
+
+@cache
+def generator() -> ModuleType:
+    """What makes pages."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        import generator
+    finally:
+        sys.path.remove(str(DOCS))
+    return generator
+
+
+@cache
+def made() -> dict[str, str]:
+    """Every page that is made."""
+    pages: dict[str, str] = generator().pages()
+    return pages
+
+
+# What pages show ------------------------------------------------------------------------------------------------------
+
+
+def composed(texts: Iterable[str]) -> int:
+    """How many commands to train there are, all of which lead to configurations that can run."""
+    given = [command[1:] for text in texts for command in commands(text) if command[0] == "train"]
+    others = ("-m", "resume=", "trace=")
+    whole = [words for words in given if not any(word.startswith(others) for word in words)]
+    run(COMPOSED, whole, REPOSITORY)
+    return len(whole)
+
+
+def test_commands_to_train_can_run() -> None:
+    assert composed(path.read_text() for path in WRITTEN) > 20
+
+
+@pytest.mark.slow
+def test_commands_that_are_made_can_run() -> None:
+    assert composed(text for name, text in made().items() if name.startswith("methods/")) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [path for path in WRITTEN if commands(path.read_text())], ids=lambda p: p.relative_to(REPOSITORY).as_posix()
+)
+def test_commands_of_a_page_run_in_their_order(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    run(ALL, [short(command) for command in commands(page.read_text())], tmp_path)
+
+
+EXAMPLES = [
+    pytest.param(path, block, marks=[] if path.stem == "start" else [pytest.mark.slow], id=f"{path.stem}-{number}")
+    for path in WRITTEN
+    for number, block in enumerate(blocks(path.read_text(), "python"))
+]
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_examples_in_python_run(page: Path, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they say, on fewer steps."""
+    monkeypatch.chdir(tmp_path)
+    less = ["total_steps=4096", "evaluation.episodes=4"]
+    monkeypatch.setattr("stellaris_jax.load_config", lambda overrides: load_config([*overrides, *less]))
+    assert len(example.strip().splitlines()) <= 12
+    exec(compile(example, page.name, "exec"), {})
+
+
+def test_every_example_plugin_is_shown() -> None:
+    shown = "".join(path.read_text() for path in WRITTEN)
+    for path in (REPOSITORY / "examples" / "plugins").glob("*.py"):
+        assert re.search(rf"literalinclude\}} \S*/{path.name}\n", shown), path.name
+
+
+# What is made of the code ---------------------------------------------------------------------------------------------
+
+
+def test_everything_with_a_name_has_a_page() -> None:
+    for place in PLACES:
+        kind = next(attribute for attribute, kind in stellaris_jax.register.kinds().items() if kind is place.kind)
+        for name in [name for name, thing in place.kind.items() if thing.__module__.startswith("stellaris_jax.")]:
+            page = made()[f"methods/{kind}-{name}.md"]
+            assert f"# `{name}`" in page and "stellaris-jax train" in page and ":pyobject:" in page
+            assert f"methods/{kind}-{name}.md" in made()[f"methods/{kind}.table"]
+
+
+def test_every_key_has_an_entry() -> None:
+    page = made()["reference/configuration.md"]
+    for key in knobs():
+        assert f"```{{confval}} {key}\n" in page
+    assert "`system.options.decay`" in page and "In (0, 1]" not in page
+
+
+def test_every_public_name_has_an_entry() -> None:
+    pages = "".join(text for name, text in made().items() if name.startswith("reference/"))
+    for name in {*stellaris_jax.__all__} - {"__version__"}:
+        assert re.search(rf"\{{py:\w+\}} stellaris_jax\.{name}\b", pages), name
+
+
+def test_pages_of_methods_have_their_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator()
+    from generator import methods
+
+    more_than = "learns more than async, each at its best rate"
+    claims = [more(f"cartpole, 8 learners: {name} {more_than}", "–", [3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
+              for name in ("KL gate", "TIS", "SSP")]  # fmt: skip
+    write_claims(corrected(claims), tmp_path / "claims_methods.csv")
+    monkeypatch.setattr(methods, "MAP", tmp_path)
+    for kind, name, called in [
+        ("correction", "kl_gate", "KL gate"),
+        ("algorithm", "tis", "TIS"),
+        ("rule", "ssp", "SSP"),
+    ]:
+        page = methods.page(kind, name, stellaris_jax.register[kind][name])
+        assert re.findall(r"^\| cartpole, 8 learners: (.*) learns more", page, flags=re.M) == [called]
+    assert "results here" not in methods.page("correction", "ess", stellaris_jax.register["correction"]["ess"])
+
+
+def test_docstrings_become_markdown() -> None:
+    generator()
+    from generator.docstrings import line, markdown
+
+    text = """Weights times exp(-KL / kappa), for `pi` < 1 and system.delta=3.
+
+    >>> 1 + 1
+    2
+
+    Args:
+      rate: of -alpha_0,
+        in steps.
+
+        x = theta * 2
+    """
+    assert markdown(text).split("\n\n") == [
+        "Weights times exp(-KL / κ), for `pi` &lt; 1 and system.delta=3.",
+        "```pycon\n>>> 1 + 1\n2\n```",
+        "**Arguments**",
+        "- `rate`: of -α_0,\n  in steps.",
+        "```text\nx = θ * 2\n```",
+    ]
+    assert line("|theta|\n a") == "\\|θ\\| a"
+
+
+def test_links_lead_where_they_led() -> None:
+    generator()
+    from generator.repository import rebased, sources
+
+    text = "[a](stellaris/README.md#x) [b](stellaris) [c](../pyproject.toml) [d](nowhere.md) [e](https://x.y) [f](#g)"
+    moved = rebased(text, "results/README.md", "results/claims.md", sources())
+    assert moved == (
+        "[a](/results/stellaris.md#x) [b](/results/stellaris.md) [c](../../pyproject.toml) d [e](https://x.y) [f](#g)"
+    )
+
+
+# The site -------------------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Links, pictures and anchors of a page."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors = {""}
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.anchors.add(given.get("id") or "")
+        self.targets += [value for name in ("href", "src") if (value := given.get(name))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built anew as `make docs` does; a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "--quiet", "-d", str(folder / "doctrees")]
+    done = subprocess.run([*command, str(DOCS), str(folder / "html")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "html"
+
+
+def pages_of(site: Path) -> Iterator[Path]:
+    return (path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts)
+
+
+@pytest.mark.slow
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    pages = {path: Page(path) for path in pages_of(site)}
+    assert len(pages) > 90
+    for path, page in pages.items():
+        for target in page.targets:
+            if re.match("[a-z]+:", target):
+                assert target.startswith(("https://", "data:")), f"{path}: {target}"
+                continue
+            file, anchor = urldefrag(target)
+            place = (path.parent / unquote(file.partition("?")[0])).resolve() if file else path
+            assert place.exists(), f"{path}: {target}"
+            if place in pages:
+                assert unquote(anchor) in pages[place].anchors, f"{path}: {target}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find() is None, reason="needs Chromium (Debian's package chromium)")
+def test_pages_in_a_browser(site: Path, tmp_path: Path) -> None:
+    """On a phone and on a desk: no sideways scrolling, no complaints, nothing fetched, no broken picture."""
+    broken = "[...document.images].filter(i => i.complete && !i.naturalWidth && i.src).map(i => i.src)"
+    with browser(tmp_path / "profile") as window:
+        for width, dark in ((390, False), (1280, True)):
+            for page in pages_of(site):
+                window.open(page, width, 800, dark)
+                assert window.evaluate("document.documentElement.scrollWidth") <= width, page
+                assert window.evaluate(broken) == [], page
+                article = window.evaluate("document.querySelector('article').clientHeight")
+                assert article > 50 or page.name == "search.html", page
+        window.open(site / "concepts.html", 390, 800)
+        assert window.evaluate("document.querySelector('svg.boxes').clientWidth") > 300
+        window.screenshot(tmp_path / "concepts.png")
+        assert (tmp_path / "concepts.png").stat().st_size > 50_000
+        assert window.told == []
+        assert all(url.startswith(("file:", "data:")) for url in window.requested)
