@@ -14,7 +14,7 @@ COMMANDS = {
     "tune": "search for better settings",
     "evaluate": "evaluate the policy of a run, or film it",
     "plot": "draw the curves of runs, or a timeline",
-    "report": "write one page on a sweep, or on runs that belong together",
+    "report": "write one page on a run, a sweep, or runs that belong together",
     "reproduce": "redo a paper's evaluation",
     "check-env": "see whether an environment keeps what it promises",
     "schedule": "train a scheduler of actors",

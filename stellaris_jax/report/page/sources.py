@@ -12,6 +12,7 @@ from typing import Any
 
 from stellaris_jax.config.commands import as_override, command
 from stellaris_jax.config.compose import compose_config
+from stellaris_jax.config.options import complete
 from stellaris_jax.config.schema import ConfigError, plain
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.results import load_run
@@ -89,9 +90,9 @@ def run_command(run: Run) -> str | None:
     chosen = [as_override(group, str(run.config[f"{group}.name"])) for group in GROUPS if f"{group}.name" in run.config]
     for choices in (chosen, []):
         try:
-            known = _composed(choices)
+            known = composed(choices)
             changed = [_override(key, value) for key, value in stored.items() if known.get(key) != value]
-            if _composed([*choices, *changed]) == {**known, **stored}:
+            if composed([*choices, *changed]) == stored:
                 return shlex.join([*_called("train"), *choices, *changed])
         except ConfigError:
             continue
@@ -102,8 +103,9 @@ def _called(name: str) -> list[str]:
     return shlex.split(command(name))
 
 
-def _composed(overrides: list[str]) -> dict[str, Any]:
-    flat = flatten(plain(compose_config(overrides)))
+def composed(overrides: list[str]) -> dict[str, Any]:
+    """What overrides lead to as a flat configuration, with all options written out as in that of a run."""
+    flat = flatten(plain(complete(compose_config(overrides))))
     return {key: value for key, value in flat.items() if key not in OF_THE_PLACE}
 
 
