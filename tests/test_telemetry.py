@@ -100,12 +100,12 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     for event in read_events(file):
         for value in event.summary.value:
             (histograms if value.HasField("histo") else scalars)[value.tag, event.step] = value
-    assert scalars["train/return", 4096].simple_value == 112.0
-    assert ("train/return", 2048) not in scalars
+    assert scalars["charts/episodic_return", 4096].simple_value == 112.0
+    assert ("charts/episodic_return", 2048) not in scalars
     assert scalars["staleness/gate", 2048].simple_value == pytest.approx(2.31)
     assert scalars["simulated/cost_usd", 4096].simple_value == pytest.approx(0.21)
-    assert scalars["eval/return_mean", 4096].simple_value == pytest.approx(312.4)
-    assert scalars["eval/return_seed_1", 4096].simple_value == pytest.approx(324.8)
+    assert scalars["eval/episodic_return", 4096].simple_value == pytest.approx(312.4)
+    assert scalars["eval/episodic_return_seed_1", 4096].simple_value == pytest.approx(324.8)
     assert {tag.count("/") for tag, _ in scalars} == {1}
     histogram = histograms["staleness/distribution", 4096].histo
     assert (histogram.min, histogram.max, histogram.num) == (0, 3, 32)

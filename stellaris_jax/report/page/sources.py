@@ -13,10 +13,10 @@ from typing import Any
 from stellaris_jax.config.commands import as_override, command
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
-from stellaris_jax.config.schema import ConfigError, plain
+from stellaris_jax.config.schema import ConfigError, flatten, plain
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.results import load_run
-from stellaris_jax.report.runs import Run, flatten
+from stellaris_jax.report.runs import Run
 from stellaris_jax.report.sweep import different, points
 
 GROUPS = ("env", "algorithm", "system", "scaling", "platform", "delays", "prices")
