@@ -15,6 +15,7 @@ COMMANDS = {
     "evaluate": "evaluate the policy of a run, or film it",
     "plot": "draw the curves of runs, or a timeline",
     "report": "write one page on a run, a sweep, or runs that belong together",
+    "runs": "list and compare runs, and clear up",
     "reproduce": "redo a paper's evaluation",
     "check-env": "see whether an environment keeps what it promises",
     "schedule": "train a scheduler of actors",

@@ -46,7 +46,7 @@ class Telemetry:
     `display` is what shows it. `resume_round` is the last round of a run that is being continued: what the run
     directory holds of later rounds is dropped. Without it the metrics start afresh.
     `config` names the loggers. One that fails is told of and left out from there on: no run ends by its logger.
-    `evaluations` are the ones that stayed, oldest first.
+    `evaluations` are the ones that stayed, and those since, oldest first.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class Telemetry:
         self._tell(lambda logger: logger.evaluation(record))
         self.flush()
         self._metrics.write([record])
+        self.evaluations.append(record)
         self._display.evaluation(record)
 
     def flush(self) -> None:
@@ -120,7 +121,9 @@ class Telemetry:
         """Closes everything and shows the final table."""
         self._tell(lambda logger: logger.summary(plain(summary)))
         self.close()
-        self._display.finished(plain(summary), self._run_dir)
+        returns = [record["eval_return_mean"] for record in self.evaluations]
+        known = [value for value in returns if isinstance(value, int | float)]
+        self._display.finished(plain(summary), self._run_dir, known)
 
     def close(self) -> None:
         """Ends the display and closes the files; a second call does nothing."""
