@@ -22,7 +22,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        if tag not in ("meta", "link"):
+        if tag not in ("meta", "link", "img"):
             self.open.append(tag)
         if tag == "a":
             self.links.append(given["href"] or "")
@@ -39,7 +39,7 @@ class Reader(HTMLParser):
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
-        if tag not in ("meta", "link"):
+        if tag not in ("meta", "link", "img"):
             self.open.pop()
 
     def handle_endtag(self, tag: str) -> None:

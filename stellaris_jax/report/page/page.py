@@ -12,7 +12,7 @@ import numpy as np
 
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.page import run as of_run
-from stellaris_jax.report.page import timeline
+from stellaris_jax.report.page import study, timeline
 from stellaris_jax.report.page.markup import bullets, details, document, figure, paragraph, section, table, text, words
 from stellaris_jax.report.page.panels import (
     AXES,
@@ -25,7 +25,15 @@ from stellaris_jax.report.page.panels import (
     styles,
     swatch,
 )  # fmt: skip
-from stellaris_jax.report.page.sources import Sources, gather, machines, run_command, sweep_command, versions
+from stellaris_jax.report.page.sources import (
+    Sources,
+    gather,
+    holds_runs,
+    machines,
+    run_command,
+    sweep_command,
+    versions,
+)
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
 from stellaris_jax.report.results import BEST, Row, judged
 from stellaris_jax.report.robust import iqm
@@ -44,7 +52,8 @@ def write_page(
     """Write the report on runs as one HTML file that needs nothing but itself.
 
     Args:
-      places: directories of runs, of sweeps, or of any number of runs. Of a single run the page tells everything.
+      places: directories of runs, of sweeps, or of any number of runs. Of a single run the page tells everything; of a
+        directory without runs, such as a study's below results/, it shows the README.md.
       out: the file.
       threshold: a return; the table of several then tells what it takes to reach it.
       rounds: of a single run, whose timelines are drawn, from 1 on; by default some that are chosen.
@@ -55,6 +64,10 @@ def write_page(
     Raises:
       ConfigError: a place holds no runs, or none of which a configuration can be read.
     """
+    if len(places) == 1 and study.is_study(places[0]) and not holds_runs(places[0]):
+        name = places[0].resolve().name
+        out.write_text(document(name, study.content(places[0], out), study.STYLE), encoding="utf-8")
+        return []
     sources = gather(places)
     if len(sources.runs) == 1 and not sources.sweeps:
         (run,) = sources.runs

@@ -47,7 +47,7 @@ def gather(places: Sequence[Path]) -> Sources:
     for place in places:
         if not place.is_dir():
             raise ConfigError(f"{place} is not a directory; name directories of runs, or of a sweep.")
-        inside = [place] if _is_run(place) else points(place) or sorted(filter(_is_run, place.iterdir()))
+        inside = _inside(place)
         if not inside:
             raise ConfigError(f"{place} holds neither a run (config.yaml, metrics.jsonl) nor directories of runs.")
         if inside != [place]:
@@ -64,6 +64,15 @@ def gather(places: Sequence[Path]) -> Sources:
             found.notes.append(f"{run.path} has no configuration that can be read, and is left out")
     found.runs = kept
     return found
+
+
+def holds_runs(place: Path) -> bool:
+    """Whether a directory is a run, or has runs in it."""
+    return bool(_inside(place))
+
+
+def _inside(place: Path) -> list[Path]:
+    return [place] if _is_run(place) else points(place) or sorted(filter(_is_run, place.iterdir()))
 
 
 def _is_run(place: Path) -> bool:
