@@ -126,7 +126,8 @@ class Register:
         self.wrapper = Kind("wrapper")
         self.correction = Kind("correction", [f"{home}.engine.corrections"])
         self.probe = Kind("probe", [f"{home}.engine.probes"])
-        self.logger = Kind("logger", [f"{home}.report.telemetry.tensorboard"])
+        telemetry = f"{home}.report.telemetry"
+        self.logger = Kind("logger", [f"{telemetry}.{name}" for name in ("tensorboard", "csvfiles", "trackers")])
         self.callback = Kind("callback")
         self.torso = Kind("torso", [f"{home}.agent.networks.torsos"])
 

@@ -62,9 +62,9 @@ def evaluation_record(number: int, **changes: Any) -> dict[str, Any]:
 def open_telemetry(run_dir: Path, terminal: bool = False, **arguments: Any) -> tuple[Telemetry, Console]:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=110, record=True)
     arguments = {"total_rounds": 40, "title": "stellaris [CartPole]", "progress": True, **arguments}
-    resume_round = arguments.pop("resume_round", None)
+    resume_round, config = arguments.pop("resume_round", None), arguments.pop("config", None)
     run_dir.mkdir(exist_ok=True)
-    return Telemetry(run_dir, make_display(console, **arguments), resume_round), console
+    return Telemetry(run_dir, make_display(console, **arguments), resume_round, config), console
 
 
 def rounds_in(run_dir: Path) -> list[int]:

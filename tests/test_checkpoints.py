@@ -247,7 +247,7 @@ def test_compiling_is_told_of_before_it_begins(
 
 def points(run_dir: Path) -> dict[str, list[int]]:
     """What TensorBoard shows of a run directory: the steps of a point of rounds, and of one of evaluations."""
-    shown: dict[str, list[int]] = {"train/entropy": [], "eval/return_mean": []}
+    shown: dict[str, list[int]] = {"losses/entropy": [], "eval/episodic_return": []}
     for file in sorted(run_dir.glob("events.*"), key=lambda path: len(path.name)):
         for event in read_events(file):
             if event.HasField("session_log"):
@@ -267,11 +267,11 @@ def test_a_kill_loses_no_point_of_tensorboard(tmp_path: Path) -> None:
     process.communicate(timeout=60)
     assert not (run_dir / "summary.json").exists(), "the run ended before it could be killed"
     newest = max(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
-    assert set(points(run_dir)["train/entropy"]) >= {128 * round_ for round_ in range(1, newest + 1)}
+    assert set(points(run_dir)["losses/entropy"]) >= {128 * round_ for round_ in range(1, newest + 1)}
     train(load_config([f"resume={run_dir}"]))
     assert points(run_dir) == {
-        "train/entropy": [128 * round_ for round_ in range(1, 401)],
-        "eval/return_mean": [128 * round_ for round_ in range(4, 401, 4)],
+        "losses/entropy": [128 * round_ for round_ in range(1, 401)],
+        "eval/episodic_return": [128 * round_ for round_ in range(4, 401, 4)],
     }
 
 

@@ -54,10 +54,6 @@ FAULTS = {
         "@sj.register.algorithm('{}')\nclass Odd(sj.Algorithm):\n"
         "    def loss(self, inputs):\n        return inputs.value / (1 // 0)",
     ),
-    "the logger {}": (
-        "run.loggers",
-        "@sj.register.logger('{}')\nclass Odd(sj.Logger):\n    def rounds(self, records):\n        1 / 0",
-    ),
     "the callback {}": (
         "run.callbacks",
         "@sj.register.callback('{}')\ndef odd(round_, record, trainer):\n    round_ > 1 and 1 / 0",
@@ -82,13 +78,26 @@ def test_a_plugin_that_fails_is_told_of(who: str, tmp_path: Path, monkeypatch: p
     key, text = FAULTS[who]
     path, name = tmp_path / "my.py", f"odd_{list(FAULTS).index(who)}"
     path.write_text("import stellaris_jax as sj\n" + text.replace("{}", name))
-    value = {"env": f"mine/{name}", "run.loggers": f"[{name}]", "run.callbacks": f"[{name}]"}.get(key, name)
+    value = {"env": f"mine/{name}", "run.callbacks": f"[{name}]"}.get(key, name)
     ended = call("train.py", f"plugins=[{path}]", *SMALL, f"{key}={value}")
     *trace, last = ended.stderr.splitlines()
     reason = "IndexError: list index out of range" if "scaling" in who else "ZeroDivisionError: "
     assert last.startswith(f"error: {who.format(name)} (plugins=[{path}]) failed: {reason}"), ended.stderr
     assert ended.returncode == 1
     assert f'  File "{path}", line ' in "\n".join(trace) and trace[0].startswith("Traceback")
+
+
+def test_a_logger_never_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told of once, and left out."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "my.py"
+    path.write_text(
+        "import stellaris_jax as sj\n@sj.register.logger('odd')\nclass Odd(sj.Logger):\n"
+        "    def rounds(self, records):\n        1 / 0\n"
+    )
+    ended = call("train.py", f"plugins=[{path}]", *SMALL, "run.loggers=[odd]")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count(f"the logger odd (plugins=[{path}]) failed, and the run goes on without it") == 1
 
 
 STOP = """

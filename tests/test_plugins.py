@@ -37,7 +37,7 @@ CASES = {
     "weight": ["system.weights=cliff", "system.options.edge=2"],
     "correction": ["system.corrections=[fade]", "system.options.distance=0.5"],
     "scaling": ["scaling.rule=halving", "scaling.options.every=1"],
-    "logger": ["run.loggers=[tensorboard,csv]"],
+    "logger": ["run.loggers=[tensorboard,progress]", "run.options.digits=2"],
     "callback": ["run.callbacks=[too_stale]", "delays=pareto", "system.rule=async", "system.learners=4"],
 }
 """A job for every example. Names of files end at the hyphen."""
@@ -85,7 +85,7 @@ def test_every_example_runs_from_outside(site: Path, tmp_path: Path) -> None:
     summaries = {name: json.loads((tmp_path / name / "summary.json").read_text()) for name in CASES}
     assert {name for name, summary in summaries.items() if summary["failure"] is not None} == set()
     assert {name for name, summary in summaries.items() if summary["ended_early"]} == {"callback"}
-    assert (tmp_path / "logger" / "evaluations.csv").read_text().count("\n") == 3  # a head and two evaluations
+    assert (tmp_path / "logger" / "progress.txt").read_text().count("\n") == 2  # of two evaluations
     rounds = [json.loads(line) for line in (tmp_path / "scaling" / "metrics.jsonl").read_text().splitlines()]
     assert [row["actors"] for row in rounds if row["kind"] == "round"] == [8, 4, 2, 1]
     # Whoever goes on with a run, evaluates or draws it need not name its plug-ins again.

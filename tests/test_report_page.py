@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,6 +15,7 @@ import matplotlib.image
 import pytest
 from browser import browser, find
 from commands import call
+from pages import Reader
 from run_dirs import make_run
 
 from stellaris_jax.config.compose import compose_config
@@ -42,54 +42,6 @@ def make_sweep(path: Path, size: int = 4, returns: list[float] = FIVE) -> Path:
         summary |= {"device": "1 x cpu:cpu (2 host cores)", "versions": {"python": "3.12.1", "jax": "0.11"}}
         (run_dir / "summary.json").write_text(json.dumps(summary))
     return path
-
-
-class Reader(HTMLParser):
-    """What a page holds: its tables' cells, headings, links, identifiers, text; and whether its tags match."""
-
-    def __init__(self, page: Path):
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self.links: list[str] = []
-        self.headings: list[str] = []
-        self.identifiers: list[str] = []
-        self.words = ""
-        self.open: list[str] = []
-        self.feed(page.read_text(encoding="utf-8"))
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag not in ("meta", "link"):
-            self.open.append(tag)
-        if tag == "a":
-            self.links.append(given["href"] or "")
-        if given.get("id"):
-            self.identifiers.append(given["id"] or "")
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        elif tag in ("h2", "h3"):
-            self.headings.append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in ("meta", "link"):
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "td" in self.open or "th" in self.open:
-            self.tables[-1][-1][-1] += data
-        if self.open and self.open[-1] in ("h2", "h3"):
-            self.headings[-1] += data
-        if not {"style", "script"} & set(self.open):
-            self.words += data + " "
 
 
 def page_of(*places: Path, threshold: float | None = None) -> Reader:
@@ -176,8 +128,8 @@ def test_runs_without_evaluations(tmp_path: Path) -> None:
 
 
 def test_one_seed_and_one_row(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", config_of(1e-3), [300.0], rounds=8)
-    page = page_of(run)
+    run = make_run(tmp_path / "sweep" / "0", config_of(1e-3), [300.0], rounds=8)
+    page = page_of(tmp_path / "sweep")
     assert "There is nothing to compare it with" in page.words.replace("there", "There")
     assert "one seed" in page.words and "Nothing but the seed" in page.words
     make_run(tmp_path / "other", config_of(2e-3), [310.0], rounds=8)

@@ -21,6 +21,7 @@ from stellaris_jax import Config, ConfigError, Trainer, load_config
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.report.gantt import plot_timeline
+from stellaris_jax.report.telemetry.logger import RunInfo
 from stellaris_jax.report.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
 from stellaris_jax.timeline.billing import bill
@@ -232,7 +233,7 @@ def test_interrupted_runs_of_several_seeds_go_on(tmp_path: Path) -> None:
     train(scalable(*scaling, *more, rounds=4))
     summary = train(load_config([f"resume={tmp_path / 'run'}", f"total_steps={6 * T * ACTORS * EACH}"]))
     assert summary["rounds"] == 6 and summary["env_steps"] % 1 != 0
-    EventLog(tmp_path, 3, 12.5).close()
+    EventLog(RunInfo(tmp_path, {}, resume_round=3, last_env_steps=12.5)).close()
 
 
 def test_timelines_of_scaled_rounds_are_drawn(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.text import Text
 from telemetry import evaluation_record, open_telemetry, read_events, round_record, rounds_in
 
 from stellaris_jax.report.telemetry.format import (
@@ -26,6 +27,7 @@ from stellaris_jax.report.telemetry.format import (
 from stellaris_jax.report.telemetry.jsonl import read_records
 from stellaris_jax.report.telemetry.progress import make_display
 from stellaris_jax.report.telemetry.summary import print_summary
+from stellaris_jax.report.telemetry.together import Together
 
 # metrics.jsonl
 
@@ -100,12 +102,12 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     for event in read_events(file):
         for value in event.summary.value:
             (histograms if value.HasField("histo") else scalars)[value.tag, event.step] = value
-    assert scalars["train/return", 4096].simple_value == 112.0
-    assert ("train/return", 2048) not in scalars
+    assert scalars["charts/episodic_return", 4096].simple_value == 112.0
+    assert ("charts/episodic_return", 2048) not in scalars
     assert scalars["staleness/gate", 2048].simple_value == pytest.approx(2.31)
     assert scalars["simulated/cost_usd", 4096].simple_value == pytest.approx(0.21)
-    assert scalars["eval/return_mean", 4096].simple_value == pytest.approx(312.4)
-    assert scalars["eval/return_seed_1", 4096].simple_value == pytest.approx(324.8)
+    assert scalars["eval/episodic_return", 4096].simple_value == pytest.approx(312.4)
+    assert scalars["eval/episodic_return_seed_1", 4096].simple_value == pytest.approx(324.8)
     assert {tag.count("/") for tag, _ in scalars} == {1}
     histogram = histograms["staleness/distribution", 4096].histo
     assert (histogram.min, histogram.max, histogram.num) == (0, 3, 32)
@@ -251,6 +253,42 @@ def test_final_table(tmp_path: Path) -> None:
     ended = Console(file=io.StringIO(), record=True, width=200)
     print_summary(ended, {**summary, "ended_early": True}, tmp_path)
     assert "resume=" not in ended.export_text()  # there is nothing to go on with
+
+
+def test_final_table_has_the_return_over_the_run(tmp_path: Path) -> None:
+    """Of a run that was resumed too; of many evaluations some."""
+    telemetry, _ = open_telemetry(tmp_path)
+    telemetry.evaluation(evaluation_record(1, eval_return_mean=0.0))
+    telemetry.close()
+    telemetry, console = open_telemetry(tmp_path, resume_round=1)
+    for number in range(2, 101):
+        telemetry.evaluation(evaluation_record(number, eval_return_mean=None if number == 50 else float(number)))
+    telemetry.finish({"env": "a", "env_steps": 1})
+    (line,) = [line for line in console.export_text().splitlines() if "over the run" in line]
+    bars = line.split("│")[2].split()[-1]
+    assert "0 to 100" in line and len(bars) == 24 and (bars[0], bars[-1]) == ("▁", "█") and sorted(bars) == list(bars)
+
+
+def test_sixty_columns_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is cut off: neither of the panel, nor of a sweep's line, nor of the final table."""
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(file=io.StringIO(), force_terminal=True, width=60, record=True)
+    display = make_display(console, "stellaris", total_rounds=40, progress=True)
+    display.rounds([round_record(1, env_steps=20_480_000, updates=1_234_567, group_size=12.5)])
+    display.evaluation(evaluation_record(1))
+    display.close()
+    with console.capture() as capture:
+        console.print(display.panel())  # type: ignore[attr-defined]
+    panel = Text.from_ansi(capture.get()).plain
+    for shown in ("312 (300 to 325)", "1,234,567 updates", "20,480,000 env steps", "4 of 32 groups", "occupancy 95 %"):
+        assert shown in panel
+    line = Together(console, [10**6] * 40, {1, 2})
+    line.advanced(3, 500_000)
+    line.evaluated(3, 1234.5)
+    shown = line.line().plain
+    line.close()
+    assert len(shown) <= 60 and "best 1,234 (point 3)" in shown and "ETA" in shown
+    assert max(map(len, panel.splitlines())) <= 60 and "…" not in panel
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,17 @@
-"""A logger: one line of a CSV file for every evaluation.
+"""A logger: one line of a text file for every evaluation.
 
-stellaris-jax train plugins=[logger.py] run.loggers=[tensorboard,csv]
+stellaris-jax train plugins=[logger.py] run.loggers=[tensorboard,progress]
 """
 
 import stellaris_jax as sj
 
 
-@sj.register.logger("csv")
-class Csv(sj.Logger):
-    """Writes `evaluations.csv` into the run directory; a resumed run goes on below."""
+@sj.register.logger("progress")
+class Progress(sj.Logger):
+    """Writes `progress.txt` into the run directory; a resumed run goes on below."""
+
+    digits: int = sj.knob(1, "digits of a return after the point", within="[0, 9]")
 
     def evaluation(self, record):
-        path = self.directory / "evaluations.csv"
-        head = "" if path.exists() else "env_steps,simulated_seconds,cost_usd,return\n"
-        columns = ("env_steps", "simulated_seconds", "cost_usd", "eval_return_mean")
-        with open(path, "a") as file:
-            file.write(head + ",".join(str(record[name]) for name in columns) + "\n")
+        with open(self.run.directory / "progress.txt", "a") as file:
+            file.write(f"{record['env_steps']} steps: {record['eval_return_mean']:.{self.digits}f}\n")

@@ -1,11 +1,14 @@
-"""Writes one page on runs that belong together: table, curves, intervals, and whether it is the setting or the noise.
+"""Writes one page: on a run, or on runs that belong together, and whether it is the setting or the noise.
 
+stellaris-jax report RUN_DIR [--rounds 1-3,50]            the page of a run, in its directory
 stellaris-jax report SWEEP_DIR [--threshold 400]          the page of a sweep, in its directory
 stellaris-jax report RUN_DIR RUN_DIR ... [--out FILE]     the page that compares runs
+stellaris-jax report results/stellaris                    the page of a study: its README.md, with the pictures
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +31,9 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"page to write; by default {of_one}, {of_many}")
     told = "a return; the table then tells what it takes to reach it"
     parser.add_argument("--threshold", type=program.finite, metavar="X", help=told)
+    parser.add_argument(
+        "--rounds", type=_rounds, default=[], metavar="A-B,C", help="of one run: rounds whose timelines are drawn"
+    )
     arguments = parser.parse_args(argv)
     for place in arguments.places:
         if not place.is_dir():
@@ -40,5 +46,17 @@ def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that --help answers at once.
     from stellaris_jax.report.page.page import write_page
 
-    write_page(arguments.places, out, arguments.threshold)
+    write_page(arguments.places, out, arguments.threshold, arguments.rounds)
     print(out)
+
+
+def _rounds(asked: str) -> list[range]:
+    """Numbers of rounds: `1-3,50`."""
+    found = []
+    for part in asked.split(","):
+        first, _, last = part.partition("-")
+        numbers = [program.at_least(1)(end) for end in (first, last or first)]
+        if numbers[0] > numbers[1]:
+            raise argparse.ArgumentTypeError(f"must go from a smaller round to a larger one, not {part}")
+        found.append(range(numbers[0], numbers[1] + 1))
+    return found

@@ -44,7 +44,9 @@ GROUPS = (
 NESTED = ("env", "experiment")
 """Groups whose files lie in folders: `env=gymnax/cartpole`."""
 
-RESUMABLE = ("resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress", "live")
+RESUMABLE = (
+    "resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress", "run.loggers", "run.options", "live",
+)  # fmt: skip
 """Keys, and groups of keys, that may differ when a run is resumed."""
 
 PRIMARY = "train"

@@ -214,6 +214,7 @@ PLACES = (
     Place("delays.actor", "delays.actor.kind", register.delay),
     Place("delays.aggregate", "delays.aggregate.kind", register.delay),
     Place("delays.scaling", "delays.scaling.kind", register.delay),
+    Place("run", "run.loggers", register.logger),
 )
 
 

@@ -228,6 +228,16 @@ def _is_within(number: float, interval: str, read: Callable[[float], float] = fl
     return low < number < high or (number == low and interval[0] == "[") or (number == high and interval[-1] == "]")
 
 
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as one level of dotted keys. Lists and empty mappings are values."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat.update(
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+        )
+    return flat
+
+
 def walk(kind: type, prefix: str = "") -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Dotted key, type and metadata of every field below a dataclass, groups before their members."""
     hints = get_type_hints(kind)

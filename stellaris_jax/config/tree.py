@@ -311,6 +311,7 @@ class RunConfig(Section):
     loggers: tuple[str, ...] = knob(
         ("tensorboard",), "where metrics go, beside metrics.jsonl and the display", kind="logger"
     )
+    options: dict[str, Any] = knob({}, "options of the loggers, those that have one of a name in brackets")
     callbacks: tuple[str, ...] = knob(
         (),
         "functions of (round, record, trainer) called after every round; one that returns true ends the run",
@@ -370,7 +371,9 @@ class Config(Section):
         (), "modules and .py files that register rules, environments and more, imported first"
     )
     resume: str = knob(
-        "", "run directory to continue; only total_steps, engine, evaluation, checkpoint and run.progress may change"
+        "",
+        "run directory to continue; only total_steps, engine, evaluation, checkpoint, live, run.progress, run.loggers "
+        "and run.options may change",
     )
 
     def replace(self, values: Mapping[str, Any]) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -63,12 +64,12 @@ def run_figure(run: Run) -> Figure:
     (top,), (bottom,) = figure.subfigures(2, 1, squeeze=False)
     panels = top.subplots(1, len(AXES), sharey=True)
     for axes, axis in zip(panels, AXES, strict=True):
-        _draw_run(axes, run, axis)
+        draw_run(axes, run, axis)
         _finish_return(axes, axis, first=axes is panels[0])
     _legend(panels[0])
     distribution, gate = bottom.subplots(1, 2, width_ratios=(1, 2))
-    _draw_distribution(distribution, run)
-    _draw_gate(gate, run)
+    draw_distribution(distribution, run)
+    draw_gate(gate, run)
     return figure
 
 
@@ -91,19 +92,20 @@ def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
     return figure
 
 
-def _draw_run(axes: Axes, run: Run, axis: str) -> None:
-    trained = _column(run.rounds, "train_return")
+def draw_run(axes: Axes, run: Run, axis: str) -> None:
+    """Return over an axis: of training episodes, of every seed's evaluations, and their mean with its interval."""
+    trained = column(run.rounds, "train_return")
     ended = np.isfinite(trained)
     if ended.any():
-        x, y = _thinned(_column(run.rounds, axis)[ended]), _thinned(trained[ended])
+        x, y = thinned(column(run.rounds, axis)[ended]), thinned(trained[ended])
         axes.plot(x, y, color=ORANGE, linewidth=0.9, label="training episodes")
     curves = seed_curves(run, axis) if run.evaluations else []
     for index, (x, y) in enumerate(curves if len(curves) > 1 else ()):
         label = "evaluation, each seed" if index == 0 else None
         axes.plot(x, y, color=BLUE, linewidth=0.7, alpha=0.4, label=label)
     if run.evaluations:
-        x, mean = _column(run.evaluations, axis), _column(run.evaluations, "eval_return_mean")
-        half_width = _column(run.evaluations, "eval_return_ci95")
+        x, mean = column(run.evaluations, axis), column(run.evaluations, "eval_return_mean")
+        half_width = column(run.evaluations, "eval_return_ci95")
         low, high, label = mean - half_width, mean + half_width, "evaluation, mean and 95 % over episodes"
         if len(curves) > 1:
             each = np.array([record["per_seed"]["eval_return_mean"] for record in run.evaluations], float).T
@@ -135,7 +137,8 @@ def draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> Non
             axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.45, marker="." if len(x) == 1 else None)
 
 
-def _draw_distribution(axes: Axes, run: Run) -> None:
+def draw_distribution(axes: Axes, run: Run) -> None:
+    """How stale gradients were, as shares of all of them."""
     rows = [record.get("staleness_counts") or [] for record in run.rounds]
     counts = np.zeros(max((len(row) for row in rows), default=0))
     for row in rows:
@@ -154,11 +157,13 @@ def _draw_distribution(axes: Axes, run: Run) -> None:
     tidy(axes)
 
 
-def _draw_gate(axes: Axes, run: Run) -> None:
-    rounds, gate = _column(run.rounds, "round"), _column(run.rounds, "gate")
-    mean, largest = _column(run.rounds, "staleness_mean"), _column(run.rounds, "staleness_max")
+def draw_gate(axes: Axes, run: Run) -> None:
+    """Staleness, the gate, and the share of groups that escaped it, over rounds."""
+    rounds, gate, mean, largest = (
+        thinned(column(run.rounds, key)) for key in ("round", "gate", "staleness_mean", "staleness_max")
+    )
     axes.plot(rounds, largest, color=GREEN, linewidth=0.8, alpha=0.45, label="largest staleness")
-    axes.plot(_thinned(rounds), _thinned(mean), color=GREEN, linewidth=1.4, label="mean staleness")
+    axes.plot(rounds, mean, color=GREEN, linewidth=1.4, label="mean staleness")
     if np.isfinite(gate).any():
         axes.plot(rounds, gate, color=VERMILION, linewidth=1.8, linestyle="--", label="gate β")
     axes.set_ylim(bottom=0)
@@ -166,11 +171,13 @@ def _draw_gate(axes: Axes, run: Run) -> None:
     axes.set_ylabel("staleness (versions)", fontsize=TEXT)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     handles = axes.get_legend_handles_labels()[0]
-    escaped, groups = (np.diff(_column(run.rounds, key), prepend=0) for key in ("gate_escapes", "gate_groups"))
+    escaped, groups = (np.diff(column(run.rounds, key), prepend=0) for key in ("gate_escapes", "gate_groups"))
     percent = 100 * np.divide(escaped, groups, out=np.full_like(groups, np.nan), where=groups > 0)
     if np.isfinite(percent).any():
         share = axes.twinx()
-        handles += share.plot(rounds, percent, color="0.45", linewidth=0.8, label="groups that escaped (right)")
+        handles += share.plot(
+            rounds, thinned(percent), color="0.45", linewidth=0.8, label="groups that escaped (right)"
+        )
         share.set_ylim(0, 105)
         share.set_ylabel("groups (%)", fontsize=TEXT)
         share.spines[["top"]].set_visible(False)
@@ -181,15 +188,18 @@ def _draw_gate(axes: Axes, run: Run) -> None:
     tidy(axes)
 
 
-def _column(records: Sequence[dict[str, Any]], key: str) -> np.ndarray:
-    """One value of every record, NaN where there is none."""
-    return np.array([record.get(key) for record in records], dtype=float)
+def column(records: Sequence[dict[str, Any]], key: str) -> np.ndarray:
+    """One value of every record, NaN where there is no number."""
+    values = (record.get(key) for record in records)
+    return np.array([value if isinstance(value, int | float) else math.nan for value in values], dtype=float)
 
 
-def _thinned(values: np.ndarray) -> np.ndarray:
-    """Means of consecutive values, at most MOST_POINTS of them."""
-    blocks = np.array_split(values, min(len(values), MOST_POINTS)) if len(values) else []
-    return np.array([block.mean() for block in blocks])
+def thinned(values: np.ndarray) -> np.ndarray:
+    """Means of consecutive values, at most MOST_POINTS of them; of those that are there."""
+    if len(values) <= MOST_POINTS:
+        return values
+    blocks = np.array_split(values, MOST_POINTS)
+    return np.array([block[np.isfinite(block)].mean() if np.isfinite(block).any() else np.nan for block in blocks])
 
 
 def _finish_return(axes: Axes, axis: str, first: bool) -> None:

@@ -54,25 +54,43 @@ def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Pa
       ConfigError: there is no run.
     """
     config = from_yaml(run_dir / "config.yaml")
-    lived = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, cut)
-    if not lived:
-        raise ConfigError(f"{run_dir} has no rounds yet, so there is no timeline of it.")
+    lived = rounds_of(run_dir, config, cut)
     document = {"displayTimeUnit": "ms", "traceEvents": list(events(config, lived[:rounds]))}
     path.write_text(json.dumps(document, allow_nan=False) + "\n")
     return path
+
+
+def rounds_of(run_dir: Path, config: Config, cut: Cut, last: int | None = None) -> list[Lived]:
+    """A run's rounds, of its first seed: as they were recorded live, or simulated again.
+
+    Args:
+      run_dir: of the run.
+      config: its configuration.
+      cut: how its fragments are cut.
+      last: as many of them, from the first on; all by default.
+
+    Raises:
+      ConfigError: there are none yet, or no trace of a live run can be read.
+    """
+    lived = (
+        _recorded(run_dir / trace.NAME)[:last] if config.executor == "live" else _simulated(run_dir, config, cut, last)
+    )
+    if not lived:
+        raise ConfigError(f"{run_dir} has no rounds yet, so there is no timeline of it.")
+    return lived
 
 
 def _recorded(path: Path) -> list[Lived]:
     return [Lived(one.record, one.rolls, one.failures) for one in trace.read(path).rounds]
 
 
-def _simulated(run_dir: Path, config: Config, cut: Cut) -> list[Lived]:
+def _simulated(run_dir: Path, config: Config, cut: Cut, last: int | None = None) -> list[Lived]:
     """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
     metrics = run_dir / "metrics.jsonl"
     records = [one for one in read_records(metrics) if one["kind"] == "round"] if metrics.exists() else []
     timeline, limits, found = Timeline.of(config, config.seed), limits_of(config), []
     stream = Stream(delay_of(config.delays.actor), config.seed, "actor")
-    for one in records:
+    for one in records[:last]:
         actors = int(one["per_seed"]["actors"][0])
         if is_scaled(config):
             record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))

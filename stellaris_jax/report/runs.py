@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
 from stellaris_jax.report.statistics import Curve
 from stellaris_jax.report.telemetry.jsonl import complain, read_records
@@ -82,16 +83,6 @@ def _mapping(path: Path, parse: Callable[[str], Any], note: Callable[[str], None
         return value
     note(f"{path} is damaged and left out")
     return {}
-
-
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as one level of dotted keys. Lists and empty mappings are values."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat.update(
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-        )
-    return flat
 
 
 def group_replicates(runs: Sequence[Run]) -> list[Group]:

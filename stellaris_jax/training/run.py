@@ -133,7 +133,7 @@ def train_within(
                 resumed = _resume(trainer, checkpoints, display.note)
         with writing(run_dir):
             store(config, run_dir)
-            telemetry = stack.enter_context(Telemetry(run_dir, display, resumed, config.run.loggers))
+            telemetry = stack.enter_context(Telemetry(run_dir, display, resumed, config))
         if is_carried_over(config):
             display.note(
                 f"actors are chosen by the scheduler that comes with the package, trained on {SHIPPED_FOR}; "

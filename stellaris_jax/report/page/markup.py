@@ -114,23 +114,35 @@ def section(name: str, *parts: str) -> str:
     return f"<section><h2>{text(name)}</h2>{content}</section>" if content else ""
 
 
-def document(title: str, content: str) -> str:
-    """A whole page that needs nothing but itself."""
+def document(title: str, content: str, style: str = "", script: str = "") -> str:
+    """A whole page that needs nothing but itself. It is light or dark as the reader's system is, until it is switched.
+
+    Args:
+      title: its title.
+      content: its markup.
+      style: rules beside those of all pages.
+      script: likewise.
+    """
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{text(title)}</title><style>{STYLE}</style></head>"
-        f"<body><main>{content}</main><script>{SCRIPT}</script></body></html>\n"
+        f"<title>{text(title)}</title><style>{STYLE}{style}</style></head>"
+        f'<body><main><button type="button" id="scheme" aria-label="light or dark">◐</button>{content}</main>'
+        f"<script>{SCRIPT}{script}</script></body></html>\n"
     )
 
 
-STYLE = """
-:root{--back:#fff;--fore:#1c2024;--soft:#5b6570;--line:#d9dee3;--tint:#f3f5f7;--mark:#fff3d1;--link:#0b57a4;
---blue:#0072B2;--orange:#B87900;--green:#00805F;--pink:#B5588F;--vermilion:#D55E00;--sky:#2C93CF}
-@media (prefers-color-scheme:dark){:root{--back:#14171b;--fore:#e4e7ea;--soft:#9aa5b1;--line:#343b43;--tint:#1d2227;
+DARK = """\
+--back:#14171b;--fore:#e4e7ea;--soft:#9aa5b1;--line:#343b43;--tint:#1d2227;
 --mark:#3a3010;--link:#7cb8f2;--blue:#4BA3E3;--orange:#E69F00;--green:#1FBF92;--pink:#DD93BF;--vermilion:#F0813A;
---sky:#8CCBF0}}
+--sky:#8CCBF0"""
+STYLE = """
+:root{color-scheme:light dark;
+--back:#fff;--fore:#1c2024;--soft:#5b6570;--line:#d9dee3;--tint:#f3f5f7;--mark:#fff3d1;--link:#0b57a4;
+--blue:#0072B2;--orange:#B87900;--green:#00805F;--pink:#B5588F;--vermilion:#D55E00;--sky:#2C93CF}
+:root[data-scheme=dark]{DARK}
+@media (prefers-color-scheme:dark){:root:not([data-scheme=light]){DARK}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--fore);font:15px/1.5 system-ui,sans-serif}
 main{max-width:1240px;margin:0 auto;padding:1.2rem 1rem 4rem}
@@ -161,8 +173,15 @@ pre{background:var(--tint);padding:.6rem .8rem;white-space:pre-wrap;overflow-wra
 .notes ul{margin:.3rem 0;padding-left:1.1rem}
 .notes{background:var(--tint);border-left:4px solid var(--orange);padding:.3rem .9rem}
 summary{cursor:pointer;margin:.5rem 0}
-"""
+.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,290px),1fr))}
+.tools button,#scheme{font:inherit;color:inherit;background:var(--tint);border:1px solid var(--line);border-radius:4px;
+min-width:2rem;padding:.1rem .4rem;cursor:pointer}
+#scheme{float:right;margin:.2rem 0 .3rem .6rem;font-size:1rem}
+""".replace("DARK", DARK)
 SCRIPT = """
+document.getElementById('scheme').onclick=()=>{const of=document.documentElement.dataset;
+of.scheme=getComputedStyle(document.body).backgroundColor=='rgb(255, 255, 255)'?'dark':'light';
+document.documentElement.style.colorScheme=of.scheme};
 document.querySelectorAll('th button').forEach(b=>b.onclick=()=>{
 const th=b.parentNode,i=th.cellIndex,body=th.closest('table').tBodies[0],up=th.getAttribute('aria-sort')!='ascending';
 th.parentNode.querySelectorAll('th').forEach(h=>h.removeAttribute('aria-sort'));

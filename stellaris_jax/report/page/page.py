@@ -1,4 +1,4 @@
-"""The page: what settings came to, whether they differ by more than noise, and how they got there."""
+"""The page: what settings came to, whether they differ by more than noise, and how they got there; or one run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.report.page import run as of_run
+from stellaris_jax.report.page import study, timeline
 from stellaris_jax.report.page.markup import bullets, details, document, figure, paragraph, section, table, text, words
 from stellaris_jax.report.page.panels import (
     AXES,
@@ -23,7 +25,15 @@ from stellaris_jax.report.page.panels import (
     styles,
     swatch,
 )  # fmt: skip
-from stellaris_jax.report.page.sources import Sources, gather, machines, run_command, sweep_command, versions
+from stellaris_jax.report.page.sources import (
+    Sources,
+    gather,
+    holds_runs,
+    machines,
+    run_command,
+    sweep_command,
+    versions,
+)
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
 from stellaris_jax.report.results import BEST, Row, judged
 from stellaris_jax.report.robust import iqm
@@ -36,13 +46,17 @@ MOST_PANELS = 3
 """Environments of which all clocks are drawn; of more, env steps only."""
 
 
-def write_page(places: Sequence[Path], out: Path, threshold: float | None = None) -> list[str]:
+def write_page(
+    places: Sequence[Path], out: Path, threshold: float | None = None, rounds: Sequence[range] = ()
+) -> list[str]:
     """Write the report on runs as one HTML file that needs nothing but itself.
 
     Args:
-      places: directories of runs, of sweeps, or of any number of runs.
+      places: directories of runs, of sweeps, or of any number of runs. Of a single run the page tells everything; of a
+        directory without runs, such as a study's below results/, it shows the README.md.
       out: the file.
-      threshold: a return; the table then tells what it takes to reach it.
+      threshold: a return; the table of several then tells what it takes to reach it.
+      rounds: of a single run, whose timelines are drawn, from 1 on; by default some that are chosen.
 
     Returns:
       What could not be read, in sentences that the page holds, too.
@@ -50,7 +64,21 @@ def write_page(places: Sequence[Path], out: Path, threshold: float | None = None
     Raises:
       ConfigError: a place holds no runs, or none of which a configuration can be read.
     """
+    if len(places) == 1 and study.is_study(places[0]) and not holds_runs(places[0]):
+        name = places[0].resolve().name
+        out.write_text(document(name, study.content(places[0], out), study.STYLE), encoding="utf-8")
+        return []
     sources = gather(places)
+    if len(sources.runs) == 1 and not sources.sweeps:
+        (run,) = sources.runs
+        name = run.path.resolve().name
+        page = document(name, of_run.content(run, sources, out, rounds), timeline.STYLE, timeline.SCRIPT)
+        out.write_text(page, encoding="utf-8")
+        return sources.notes
+    if rounds:
+        raise ConfigError(
+            f"--rounds is of the page of one run; {', '.join(map(str, places))} holds {len(sources.runs)}."
+        )
     groups = group_replicates(sources.runs)
     if not groups:
         told = f" ({sources.notes[0]})" if sources.notes else ""

@@ -43,7 +43,7 @@ INK = "#123456"
 """A colour that no curve has: text and axes, which are drawn in the page's own."""
 OF_THE_PAGE = {
     INK: "currentColor", BLACK: "currentColor", BLUE: "var(--blue)", ORANGE: "var(--orange)", GREEN: "var(--green)",
-    PINK: "var(--pink)", VERMILION: "var(--vermilion)", SKY: "var(--sky)",
+    PINK: "var(--pink)", VERMILION: "var(--vermilion)", SKY: "var(--sky)", "#ffffff": "var(--back)",
 }  # fmt: skip
 LOOK: dict[Any, Any] = {
     "svg.fonttype": "none", "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK,
@@ -83,7 +83,7 @@ def curves_of(row: Row, clock: str) -> list[Curve]:
 
 def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clock: str) -> str:
     """Return over a clock: means with intervals, or with each of the seeds where they are fewer than five."""
-    figure, axes = _panel()
+    figure, axes = panel()
     for row in rows:
         curves = curves_of(row, clock)
         if row.label not in looks and curves:
@@ -94,7 +94,7 @@ def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clo
             draw_band(axes, curves_of(row, clock), dict(looks[row.label]))
     axes.set_xlabel(AXES[clock], fontsize=TEXT)
     axes.set_ylabel("return", fontsize=TEXT)
-    _ticks(axes, dollars if clock == "cost_usd" else compact)
+    ticks(axes, dollars if clock == "cost_usd" else compact)
     begin_at_zero(axes)
     tidy(axes)
     return svg(figure, f"return over {AXES[clock]} on {rows[0].env}")
@@ -108,7 +108,7 @@ def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel
       looks: what `styles` gives.
       xlabel: what the scores are.
     """
-    figure, axes = _panel()
+    figure, axes = panel()
     everything = np.concatenate([np.ravel(task) for label in scores if label in looks for task in scores[label]])
     room = 0.03 * (np.ptp(everything) or 1.0)
     thresholds = np.linspace(everything.min() - room, everything.max() + room, POINTS)
@@ -124,7 +124,7 @@ def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel
     axes.set_xlabel(xlabel, fontsize=TEXT)
     axes.set_ylabel("runs above it (%)", fontsize=TEXT)
     axes.set_ylim(-3, 103)
-    _ticks(axes, compact)
+    ticks(axes, compact)
     tidy(axes)
     return svg(figure, f"share of runs above each {xlabel}")
 
@@ -140,7 +140,7 @@ def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
 
     Rows that differ in further numbers are joined through the mean of those at one value.
     """
-    figure, axes = _panel()
+    figure, axes = panel()
     series: dict[str, dict[float, list[float]]] = {}
     for row in rows:
         value = _number(row, key)
@@ -159,7 +159,7 @@ def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
     if values and values[0] > 0 and values[-1] / values[0] >= LOGARITHMIC:
         axes.set_xscale("log")
     else:
-        _ticks(axes, compact)
+        ticks(axes, compact)
     if 1 < len(series) <= MOST:
         axes.legend(fontsize=TEXT - 1, frameon=False, labelcolor=INK)
     axes.set_xlabel(short(key), fontsize=TEXT)
@@ -173,13 +173,15 @@ def _number(row: Row, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _panel() -> tuple[Figure, Axes]:
+def panel(width: float = WIDTH, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """An empty figure with one pair of axes, so many inches wide and high."""
     with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots()
 
 
-def _ticks(axes: Axes, formatter: Any) -> None:
+def ticks(axes: Axes, formatter: Any) -> None:
+    """A few ticks below, with numbers as `formatter` writes them."""
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: formatter(value)))
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from stellaris_jax.config.commands import as_override, command
 from stellaris_jax.config.compose import compose_config
-from stellaris_jax.config.schema import ConfigError, plain
+from stellaris_jax.config.options import complete
+from stellaris_jax.config.schema import ConfigError, flatten, plain
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.results import load_run
-from stellaris_jax.report.runs import Run, flatten
+from stellaris_jax.report.runs import Run
 from stellaris_jax.report.sweep import different, points
 
 GROUPS = ("env", "algorithm", "system", "scaling", "platform", "delays", "prices")
@@ -46,7 +47,7 @@ def gather(places: Sequence[Path]) -> Sources:
     for place in places:
         if not place.is_dir():
             raise ConfigError(f"{place} is not a directory; name directories of runs, or of a sweep.")
-        inside = [place] if _is_run(place) else points(place) or sorted(filter(_is_run, place.iterdir()))
+        inside = _inside(place)
         if not inside:
             raise ConfigError(f"{place} holds neither a run (config.yaml, metrics.jsonl) nor directories of runs.")
         if inside != [place]:
@@ -63,6 +64,15 @@ def gather(places: Sequence[Path]) -> Sources:
             found.notes.append(f"{run.path} has no configuration that can be read, and is left out")
     found.runs = kept
     return found
+
+
+def holds_runs(place: Path) -> bool:
+    """Whether a directory is a run, or has runs in it."""
+    return bool(_inside(place))
+
+
+def _inside(place: Path) -> list[Path]:
+    return [place] if _is_run(place) else points(place) or sorted(filter(_is_run, place.iterdir()))
 
 
 def _is_run(place: Path) -> bool:
@@ -89,9 +99,9 @@ def run_command(run: Run) -> str | None:
     chosen = [as_override(group, str(run.config[f"{group}.name"])) for group in GROUPS if f"{group}.name" in run.config]
     for choices in (chosen, []):
         try:
-            known = _composed(choices)
+            known = composed(choices)
             changed = [_override(key, value) for key, value in stored.items() if known.get(key) != value]
-            if _composed([*choices, *changed]) == {**known, **stored}:
+            if composed([*choices, *changed]) == stored:
                 return shlex.join([*_called("train"), *choices, *changed])
         except ConfigError:
             continue
@@ -102,8 +112,9 @@ def _called(name: str) -> list[str]:
     return shlex.split(command(name))
 
 
-def _composed(overrides: list[str]) -> dict[str, Any]:
-    flat = flatten(plain(compose_config(overrides)))
+def composed(overrides: list[str]) -> dict[str, Any]:
+    """What overrides lead to as a flat configuration, with all options written out as in that of a run."""
+    flat = flatten(plain(complete(compose_config(overrides))))
     return {key: value for key, value in flat.items() if key not in OF_THE_PLACE}
 
 

@@ -49,7 +49,7 @@ def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: 
                 figure(number(seconds) if seconds is not None else "", seconds),
                 figure(dollars(money) if money is not None else "", money),
             ]
-        links = " ".join(link(_relative(run.path, out), run.path.name) for run in row.group.runs)
+        links = " ".join(link(relative(run.path, out), run.path.name) for run in row.group.runs)
         cells += [
             Cell(links),
             figure(number(values["staleness_mean"], 2), values["staleness_mean"]),
@@ -74,7 +74,8 @@ def _about(rows: Sequence[Row], threshold: float | None) -> str:
     return about + meaning + paragraph(told, "" if reached else "No seed of any setting has ever reached it.")
 
 
-def _relative(path: Path, out: Path) -> str:
+def relative(path: Path, out: Path) -> str:
+    """The address of a directory as a page `out` links it."""
     return quote(os.path.relpath(path.resolve(), out.resolve().parent).replace(os.sep, "/")) + "/"
 
 

@@ -25,14 +25,18 @@ length of an update, and `update_cosine`, of the angle between it and the one be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stellaris_jax.registry import register
+from stellaris_jax.config.schema import flatten
+from stellaris_jax.config.schema import plain as as_data
+from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import author, register
 from stellaris_jax.report.telemetry.jsonl import MetricsLog, plain
-from stellaris_jax.report.telemetry.logger import Logger
+from stellaris_jax.report.telemetry.logger import Logger, RunInfo
 from stellaris_jax.report.telemetry.progress import Display
 
 
@@ -41,7 +45,8 @@ class Telemetry:
 
     `display` is what shows it. `resume_round` is the last round of a run that is being continued: what the run
     directory holds of later rounds is dropped. Without it the metrics start afresh.
-    `loggers` are names of registered ones. `evaluations` are the ones that stayed, oldest first.
+    `config` names the loggers. One that fails is told of and left out from there on: no run ends by its logger.
+    `evaluations` are the ones that stayed, and those since, oldest first.
     """
 
     def __init__(
@@ -49,14 +54,41 @@ class Telemetry:
         run_dir: Path,
         display: Display,
         resume_round: int | None = None,
-        loggers: Sequence[str] = ("tensorboard",),
+        config: Config | None = None,
     ) -> None:
         self._run_dir = Path(run_dir)
         self._display = display
         self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round, display.note)
-        known = (self._run_dir, resume_round, self._metrics.last_env_steps)
-        self._loggers: list[Logger] = [register.logger[name](*known) for name in loggers]
         self.evaluations = self._metrics.evaluations
+        config = config or Config()
+        about = RunInfo.of(
+            self._run_dir,
+            flatten(as_data(config)),
+            resume_round=resume_round,
+            last_env_steps=self._metrics.last_env_steps,
+            history=tuple(self._metrics.kept),
+        )
+        self._metrics.kept.clear()
+        self._loggers: dict[str, Logger] = {}
+        for name in config.run.loggers:
+            self._guarded(name, partial(self._open, name, about, config.run.options))
+
+    def _open(self, name: str, about: RunInfo, options: dict[str, Any]) -> None:
+        self._loggers[name] = register.logger[name](about, options)
+
+    def _guarded(self, name: str, call: Callable[[], object]) -> None:
+        """Have a logger do something; without it from there on, if it cannot."""
+        try:
+            call()
+        except (Exception, SystemExit) as error:
+            self._loggers.pop(name, None)
+            who = author(error) or f"the logger {name}"
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            self._display.note(f"{who} failed, and the run goes on without it: {reason}")
+
+    def _tell(self, call: Callable[[Logger], object]) -> None:
+        for name, logger in list(self._loggers.items()):
+            self._guarded(name, partial(call, logger))
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
         """Reports training rounds, oldest first."""
@@ -64,24 +96,22 @@ class Telemetry:
             return
         records = [{"kind": "round", **plain(record)} for record in records]
         self._metrics.write(records)
-        for logger in self._loggers:
-            logger.rounds(records)
+        self._tell(lambda logger: logger.rounds(records))
         self._display.rounds(records)
 
     def evaluation(self, record: dict[str, Any]) -> None:
         """Reports one evaluation of the policy."""
         record = {"kind": "evaluation", **plain(record)}
         # An evaluation that the metrics lack is made again when the run is resumed, so loggers lose none to a kill.
-        for logger in self._loggers:
-            logger.evaluation(record)
-            logger.flush()
+        self._tell(lambda logger: logger.evaluation(record))
+        self.flush()
         self._metrics.write([record])
+        self.evaluations.append(record)
         self._display.evaluation(record)
 
     def flush(self) -> None:
         """Hands everything to the operating system, before a checkpoint makes it part of the run for good."""
-        for logger in self._loggers:
-            logger.flush()
+        self._tell(lambda logger: logger.flush())
 
     def note(self, text: str) -> None:
         """Shows a message once, above the live display: a checkpoint was saved, a fallback was taken."""
@@ -89,16 +119,16 @@ class Telemetry:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Closes everything and shows the final table."""
-        for logger in self._loggers:
-            logger.summary(plain(summary))
+        self._tell(lambda logger: logger.summary(plain(summary)))
         self.close()
-        self._display.finished(plain(summary), self._run_dir)
+        returns = [record["eval_return_mean"] for record in self.evaluations]
+        known = [value for value in returns if isinstance(value, int | float)]
+        self._display.finished(plain(summary), self._run_dir, known)
 
     def close(self) -> None:
         """Ends the display and closes the files; a second call does nothing."""
         self._display.close()
-        for logger in self._loggers:
-            logger.close()
+        self._tell(lambda logger: logger.close())
         self._metrics.close()
 
     def __enter__(self) -> Telemetry:

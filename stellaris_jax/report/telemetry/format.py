@@ -94,6 +94,17 @@ def escapes(record: Mapping[str, Any]) -> str:
     return count(escaped) if escaped is None or groups is None else f"{count(escaped)} of {count(groups)} groups"
 
 
+SPARKLINE = 24
+"""Bars of a sparkline, at most."""
+
+
+def spread(values: Sequence[float]) -> list[float]:
+    """So many of the values that a sparkline has bars, evenly spaced from the first to the last."""
+    if len(values) <= SPARKLINE:
+        return list(values)
+    return [values[round(bar * (len(values) - 1) / (SPARKLINE - 1))] for bar in range(SPARKLINE)]
+
+
 def sparkline(values: list[float]) -> str:
     """A row of bars between the smallest and the largest value."""
     bars = "▁▂▃▄▅▆▇█"

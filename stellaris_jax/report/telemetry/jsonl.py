@@ -76,14 +76,15 @@ class MetricsLog:
     Without `resume_round` the file starts empty. With it, the records up to and including that round stay, and
     later ones (written after the checkpoint that is being resumed) are dropped by an atomic rewrite; where lines are
     damaged, the file as it was is kept beside it, and `note` is told.
-    `last_env_steps` is the largest env step that stayed, 0 if none, and `evaluations` are the evaluations that stayed.
+    `last_env_steps` is the largest env step that stayed, 0 if none, `kept` are the records that stayed, and
+    `evaluations` the evaluations among them.
     """
 
     def __init__(self, path: Path, resume_round: int | None = None, note: Callable[[str], None] = complain) -> None:
-        kept: list[Record] = []
+        self.kept = kept = list[Record]()
         if resume_round is not None and path.exists():
             damage: list[str] = []
-            kept = [record for record in read_records(path, damage.append) if record["round"] <= resume_round]
+            kept += [record for record in read_records(path, damage.append) if record["round"] <= resume_round]
             for message in damage:
                 original = path.with_name(f"damaged-{path.stem}-{resume_round}{path.suffix}")
                 shutil.copyfile(path, original)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ from stellaris_jax.report.telemetry.format import (
     percent,
     significant,
     sparkline,
+    spread,
 )
 from stellaris_jax.report.telemetry.summary import print_summary
 
 REFRESH_PER_SECOND = 2
 LINE_EVERY_SECONDS = 10.0
-SPARKLINE_LENGTH = 24
 WIDTH = 100
 NARROW = 80
 """Columns below which the values of a line follow one another, instead of standing in columns."""
@@ -78,10 +79,10 @@ class Display:
         """Shows a message once."""
         self.console.print(Text(text), soft_wrap=True)
 
-    def finished(self, summary: dict[str, Any], run_dir: Path) -> None:
+    def finished(self, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
         """Ends the display with the final table, the run directory and what to do with it."""
         self.close()
-        print_summary(self.console, summary, run_dir)
+        print_summary(self.console, summary, run_dir, returns)
 
     def close(self) -> None:
         """Ends the display; a second call does nothing."""
@@ -179,7 +180,7 @@ class LiveDisplay(Display):
     def _values(self) -> Table:
         latest = self.latest
         returns = [record["eval_return_mean"] for record in self.evaluations]
-        history = sparkline([value for value in returns if value is not None][-SPARKLINE_LENGTH:])
+        history = sparkline(spread([value for value in returns if value is not None]))
         evaluated = _evaluated(self.evaluations[-1]) if self.evaluations else MISSING
         rows: list[tuple[str, ...]] = [
             ("return", f"train {_bold(significant(latest.get('train_return')))}", f"eval {_bold(evaluated)}", history),

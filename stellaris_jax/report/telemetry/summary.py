@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from stellaris_jax.report.telemetry.format import (
     number,
     over_seeds,
     percent,
+    significant,
+    sparkline,
+    spread,
 )
 
 
@@ -56,8 +60,8 @@ def _actors(summary: dict[str, Any]) -> str:
     return f"at most {actors}, {count(each)} environment{'s' * (each > 1)} each, {paid}"
 
 
-def print_summary(console: Console, summary: dict[str, Any], run_dir: Path) -> None:
-    """Prints the final table, the run directory and what to do with it."""
+def print_summary(console: Console, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
+    """Prints the final table, with a line of evaluated `returns`, the run directory and what to do with it."""
     names = [str(summary[key]) for key in ("system", "env") if summary.get(key)]
     seeds = summary.get("num_seeds") or 1
     table = Table(title=Text(" · ".join([*names, f"{seeds} seed{'s' if seeds > 1 else ''}"])), show_header=False)
@@ -65,6 +69,9 @@ def print_summary(console: Console, summary: dict[str, Any], run_dir: Path) -> N
     table.add_column(justify="right")
     for name, value in summary_rows(summary):
         table.add_row(name, Text(value))
+        if name == "eval return" and len(returns) > 1:
+            ends = f"{significant(min(returns))} to {significant(max(returns))}"
+            table.add_row("over the run", Text(f"{ends}  {sparkline(spread(returns))}"))
     console.print(table)
     commands = [("run", shlex.quote(str(run_dir))), ("evaluate", evaluate_command(run_dir))]
     # A learning rate that has been lowered to zero would be raised again by going on.

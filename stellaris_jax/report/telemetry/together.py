@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,6 +55,7 @@ class Together:
         self._lock = threading.Lock()
         self._last_line = self._started
         live = progress and console.is_terminal and not console.is_dumb_terminal
+        self._drawn = live
         self._live: Live | None = None
         if live:
             # No lock is taken where it is drawn: whoever prints a note holds both.
@@ -67,9 +69,12 @@ class Together:
         here = reached - self._before
         parts = [f"{len(self.done)}/{len(self.steps)} {self.unit}", percent(reached / whole if whole else 1.0)]
         if here:
-            parts += [f"{compact(here / seconds)} steps/s", f"ETA {duration(seconds * (whole - reached) / here)}"]
+            parts.append(f"ETA {duration(seconds * (whole - reached) / here)}")
         if self.best is not None:
             parts.append(f"best {significant(self.best[0])} ({self.unit[:-1]} {self.best[1]})")
+        speed = f"{compact(here / seconds)} steps/s" if here else ""
+        if here and (not self._drawn or len("  ".join([*parts, speed])) <= self.console.width):
+            parts.insert(2, speed)  # what may be missing where there is no room for all
         return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
 
     def advanced(self, point: int, steps: int) -> None:
@@ -134,4 +139,4 @@ class PointDisplay(Display):
 
     def leave(self) -> None: ...
 
-    def finished(self, summary: dict[str, Any], run_dir: Path) -> None: ...
+    def finished(self, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None: ...

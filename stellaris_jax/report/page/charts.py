@@ -1,0 +1,149 @@
+"""The pictures of one run, in the look of the page's others (`panels`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
+
+from stellaris_jax.report.curves import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    TEXT,
+    begin_at_zero,
+    column,
+    draw_distribution,
+    draw_gate,
+    draw_run,
+    thinned,
+    tidy,
+)  # fmt: skip
+from stellaris_jax.report.page.panels import AXES, LOOK, panel, svg, ticks
+from stellaris_jax.report.runs import Run
+from stellaris_jax.report.telemetry.format import compact, dollars
+from stellaris_jax.report.telemetry.names import METRICS
+
+SMALL = (3.3, 1.9)
+"""Inches of a picture of one value."""
+COLUMNS, MOST_ROWS, SHADES = 120, 40, 8
+"""Of the picture of staleness over rounds: columns, of some rounds each; rows, the last with all above it; shades."""
+
+
+def return_panel(run: Run, clock: str) -> str:
+    """Return over a clock; nothing of a run without."""
+    figure, axes = panel()
+    draw_run(axes, run, clock)
+    if not axes.lines:
+        return ""
+    axes.set_xlabel(AXES[clock], fontsize=TEXT)
+    axes.set_ylabel("return", fontsize=TEXT)
+    ticks(axes, dollars if clock == "cost_usd" else compact)
+    begin_at_zero(axes)
+    tidy(axes)
+    return svg(figure, f"return over {AXES[clock]}")
+
+
+def return_legend(run: Run) -> dict[str, dict[str, Any]]:
+    """What the lines of return are, with their looks."""
+    key = {}
+    if np.isfinite(column(run.rounds, "train_return")).any():
+        key["training episodes"] = {"color": ORANGE, "linestyle": "-"}
+    if run.evaluations:
+        seeds = len(run.evaluations[-1]["per_seed"]["eval_return_mean"])
+        spread = "95 % over seeds" if seeds > 1 else "95 % over episodes"
+        each = "; thin: each seed" if seeds > 1 else ""
+        key[f"evaluation, mean and {spread}{each}"] = {"color": BLUE, "linestyle": "-"}
+    return key
+
+
+def staleness_over_rounds(run: Run) -> str:
+    """How the staleness of gradients is distributed in every round: the stronger the colour, the larger a share."""
+    counts = [_counts(record.get("staleness_counts")) for record in run.rounds]
+    if not any(sum(row) for row in counts):
+        return ""
+    blocks = np.array_split(np.arange(len(counts)), min(len(counts), COLUMNS))
+    rows = min(MOST_ROWS, max(map(len, counts)))
+    shares = np.zeros((len(blocks), rows))
+    for place, block in enumerate(blocks):
+        for index in block:
+            for staleness, count in enumerate(counts[index]):
+                shares[place, min(staleness, rows - 1)] += count
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1)
+    # A shade is one shape of many rectangles: thousands of them by themselves would be most of the page.
+    shade = np.ceil(SHADES * np.sqrt(shares / shares.max())).astype(int)
+    numbers = column(run.rounds, "round")
+    edges = [*(numbers[block[0]] - 0.5 for block in blocks), numbers[-1] + 0.5]
+    figure, axes = panel()
+    for level in range(1, SHADES + 1):
+        corners: list[tuple[float, float]] = []
+        for place, staleness in zip(*np.nonzero(shade == level), strict=True):
+            left, right, low = edges[place], edges[place + 1], staleness - 0.5
+            corners += [(left, low), (right, low), (right, low + 1), (left, low + 1), (left, low)]
+        if corners:
+            codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * (len(corners) // 5)
+            axes.add_patch(PathPatch(Path(corners, codes), color=BLUE, alpha=level / SHADES, linewidth=0))
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(-0.5, rows - 0.5)
+    axes.set_xlabel("round", fontsize=TEXT)
+    above = f", {rows - 1} and more in the last row" if max(map(len, counts)) > rows else ""
+    axes.set_ylabel(f"staleness (versions){above}", fontsize=TEXT)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(6, integer=True))
+    tidy(axes)
+    return svg(figure, "distribution of staleness over rounds")
+
+
+def _counts(row: Any) -> list[int]:
+    """A histogram of a record; an empty one where it is damaged."""
+    numbers = isinstance(row, list) and all(isinstance(value, int) and value >= 0 for value in row)
+    return row if numbers else []
+
+
+def gate_panel(run: Run) -> str:
+    """Staleness and the gate over rounds, and the share of groups that escaped it."""
+    with matplotlib.rc_context(LOOK):
+        figure, axes = panel()
+        draw_gate(axes, run)
+        return svg(figure, "staleness and the gate over rounds")
+
+
+def distribution_panel(run: Run) -> str:
+    """How stale the gradients of all rounds were."""
+    if any(record.get("staleness_counts") != _counts(record.get("staleness_counts")) for record in run.rounds):
+        return ""
+    with matplotlib.rc_context(LOOK):
+        figure, axes = panel()
+        draw_distribution(axes, run)
+        return svg(figure, "distribution of staleness over all rounds")
+
+
+def groups_panel(run: Run) -> str:
+    """How many gradients were aggregated together."""
+    figure, axes = panel()
+    axes.set_ylabel("gradients in a group", fontsize=TEXT)
+    return _over_rounds(figure, axes, run, "group_size", GREEN)
+
+
+def metric_panel(run: Run, key: str) -> str:
+    """A value of the records over rounds, in a small picture; nothing where there is none."""
+    return _over_rounds(*panel(*SMALL), run, key, BLUE)
+
+
+def _over_rounds(figure: Figure, axes: Axes, run: Run, key: str, colour: str) -> str:
+    values, rounds = thinned(column(run.rounds, key)), thinned(column(run.rounds, "round"))
+    known = np.isfinite(values)
+    if not known.any():
+        return ""
+    axes.plot(rounds[known], values[known], color=colour, linewidth=1.3, marker="." if known.sum() < 3 else None)
+    axes.set_xlabel("round", fontsize=TEXT)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    tidy(axes)
+    return svg(figure, f"{METRICS[key].name} over rounds")

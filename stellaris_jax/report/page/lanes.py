@@ -1,0 +1,85 @@
+"""Which rounds of a run have a timeline on its page, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.report.page.markup import paragraph
+from stellaris_jax.report.page.timeline import MOST_BARS, legend, timeline
+from stellaris_jax.report.perfetto import Lived, rounds_of
+from stellaris_jax.report.runs import Run
+
+MOST_GRADIENTS = 500_000
+"""Gradients that are simulated again for a page: seconds. Of longer runs the first rounds are shown."""
+TOGETHER = 3
+"""Rounds that are shown together, at most, unless one asks for more."""
+
+
+def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
+    """The timelines of a run's rounds, and what else is to be said.
+
+    Args:
+      run: the run.
+      chosen: numbers of rounds, from 1 on; by default some of the beginning, the middle and the end.
+
+    Raises:
+      ConfigError: a round is asked for that it does not have.
+    """
+    total = max((record["round"] for record in run.rounds), default=0)
+    beyond = [rounds for rounds in chosen if rounds.stop - 1 > total]
+    if beyond:
+        raise ConfigError(f"--rounds={beyond[0].stop - 1} is not a round of {run.path}, which has {total}.")
+    if not run.config or not total:
+        return "", ""
+    if run.config.get("plugins"):
+        return (
+            "",
+            "There is no timeline of a run with plug-ins, whose code a report does not run; plot --trace makes one.",
+        )
+    if run.config.get("executor") == "replay":
+        return "", "The timeline of a replay is that of the live run that it repeats."
+    try:
+        lived, told = _lived(run, total, chosen)
+    except (ConfigError, RunError, KeyError, IndexError, TypeError, ValueError) as error:
+        told = str(error) if isinstance(error, ConfigError | RunError) else "its records are damaged."
+        return "", f"There is no timeline: {told}"
+    learners = int(run.config["system.learners"])
+    windows = chosen or _windows(lived)
+    shown = [part for rounds in windows if (part := lived[rounds.start - 1 : rounds.stop - 1])]
+    most = max(
+        (g.staleness for part in shown for one in part for group in one.record.groups for g in group.gradients),
+        default=0,
+    )
+    drawn = "".join(timeline(part, learners, most) for part in shown)
+    how = (
+        "Of the first seed. Point at a bar to read what it is; drag it, or use the arrows, to move along; +, − and the "
+        "wheel with Ctrl or Shift come closer and go back."
+    )
+    return legend(most) + drawn + paragraph(how), told
+
+
+def _lived(run: Run, total: int, chosen: Sequence[range]) -> tuple[list[Lived], str]:
+    """A run's rounds, as many as are needed and can be had in time."""
+    from stellaris_jax.engine.static import Static  # JAX, which most pages do without
+
+    config = from_yaml(run.path / "config.yaml")
+    each = max(1, config.algorithm.epochs * config.algorithm.minibatches)
+    last = max((rounds.stop - 1 for rounds in chosen), default=total)
+    within = max(1, MOST_GRADIENTS // each)
+    told = (
+        f"Of {total} rounds the first {within} were looked at; --rounds chooses others."
+        if within < last and not chosen
+        else ""
+    )
+    return rounds_of(run.path, config, Static.of(config).cut, last if chosen else min(last, within)), told
+
+
+def _windows(lived: Sequence[Lived]) -> list[range]:
+    """Rounds of the beginning, the middle and the end, so many together as can be seen."""
+    bars = sum(len(group.gradients) + 1 for one in lived for group in one.record.groups) / len(lived)
+    size, count = max(1, min(TOGETHER, int(MOST_BARS / 2 / max(1.0, bars)))), len(lived)
+    if count <= 3 * size:
+        return [range(first, min(first + size, count + 1)) for first in range(1, count + 1, size)]
+    return [range(first, first + size) for first in (1, (count - size) // 2 + 1, count - size + 1)]

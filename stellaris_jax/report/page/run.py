@@ -1,0 +1,266 @@
+"""The page of one run: what it came to, how stale gradients were, what it cost, how it learned, how to repeat it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.report.curves import MOST_POINTS, column
+from stellaris_jax.report.page import charts
+from stellaris_jax.report.page.lanes import lanes
+from stellaris_jax.report.page.markup import (
+    Cell,
+    bullets,
+    details,
+    figure,
+    interval_bar,
+    link,
+    paragraph,
+    section,
+    table,
+    text,
+    words,
+)  # fmt: skip
+from stellaris_jax.report.page.panels import AXES, swatch
+from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, composed, machines, run_command, versions
+from stellaris_jax.report.page.tables import relative
+from stellaris_jax.report.runs import Run
+from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
+from stellaris_jax.report.telemetry.format import MISSING, count, dollars, duration, percent
+from stellaris_jax.report.telemetry.names import METRICS
+from stellaris_jax.report.telemetry.summary import summary_rows
+
+DIAGNOSTICS = ("losses/", "drift/", "charts/", "simulated/")
+"""Groups of metrics that have a picture each, in that order."""
+DRAWN_ELSEWHERE = ("train_return", "wall_seconds", "simulated_seconds", "cost_usd", "cost_common_usd", "group_size")
+
+
+def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ()) -> str:
+    """The page between its beginning and its end.
+
+    Args:
+      run: what it is on.
+      sources: where it is from, and what was to be complained of.
+      out: the file.
+      chosen: rounds whose timelines are drawn; some of the beginning, the middle and the end by default.
+    """
+    lean = replace(run, evaluations=_spaced(run.evaluations))
+    timelines, untold = lanes(run, chosen)
+    notes = [f"{note}." for note in sources.notes] + _missing(run)
+    return "".join(
+        [
+            f"<h1>{text(_title(run))}</h1>",
+            paragraph(_outcome(run)),
+            f'<div class="notes">{bullets(notes)}</div>' if notes else "",
+            section("Figures", _figures(run, out)),
+            section("Return", _return(lean)),
+            section("Staleness", _staleness(lean)),
+            section("Timeline", timelines, paragraph(untold)),
+            section("The bill", _bill(run)),
+            section("Losses and diagnostics", _diagnostics(run)),
+            section("Configuration", _configuration(run)),
+            section("To repeat it", _repeat(run)),
+        ]
+    )
+
+
+def _title(run: Run) -> str:
+    named = [run.config.get(key) for key in ("system.name", "algorithm.name", "env.name")]
+    return " · ".join(str(name) for name in named if name) or run.path.resolve().name
+
+
+def _rows(run: Run) -> dict[str, str]:
+    """The figures of the final table; nothing of a run without a result, or with one of another kind."""
+    try:
+        return dict(summary_rows(run.summary)) if run.summary else {}
+    except (TypeError, ValueError, AttributeError):
+        return {}
+
+
+def _outcome(run: Run) -> str:
+    """The run in a sentence."""
+    last = run.summary or max([*run.rounds[-1:], *run.evaluations[-1:]], key=lambda one: one["round"], default=None)
+    if last is None:
+        return "There is nothing to tell of it yet."
+    known = {key: value for key, value in last.items() if isinstance(value, int | float)}
+    evaluated = _rows(run).get("eval return", MISSING)
+    told = [
+        f"{count(known.get('env_steps'))} env steps",
+        f"{duration(known.get('simulated_seconds'))} of simulated time",
+        dollars(known.get("cost_usd")),
+        f"{duration(known.get('wall_seconds'))} of real time",
+    ]
+    began = "After " if evaluated == MISSING else f"Return {evaluated}; after "
+    return f"{began}{', '.join(told)}."
+
+
+def _missing(run: Run) -> list[str]:
+    """What is not there, in sentences."""
+    notes = []
+    if not run.config:
+        notes.append("Its configuration cannot be read, so that nothing is told of its settings.")
+    if run.summary is None:
+        failure = _failure(run.path / "summary.json")
+        notes.append(f"It has no result: {failure}" if failure else "It has no result: it failed, or is not over.")
+    if not run.rounds and not run.evaluations:
+        notes.append("It has no metrics, so that there are no curves.")
+    elif not run.evaluations:
+        notes.append("Nothing was evaluated; its curves are of training episodes.")
+    return notes
+
+
+def _failure(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8")).get("failure") or "")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
+
+
+def _spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """So many records that a curve needs, evenly spaced, the last one with them."""
+    if len(records) <= MOST_POINTS:
+        return records
+    return [records[i] for i in np.linspace(0, len(records) - 1, MOST_POINTS).round().astype(int)]
+
+
+def _figures(run: Run, out: Path) -> str:
+    where = paragraph("Its directory:").replace(
+        "</p>", f" {link(relative(run.path, out), run.path.resolve().name)}</p>"
+    )
+    lines = [[words(name), words(value)] for name, value in _rows(run).items()]
+    if not lines:
+        return where
+    return table(["", ""], lines, "figures of the run", sortable=False) + where
+
+
+def _return(run: Run) -> str:
+    drawn = [charts.return_panel(run, clock) for clock in AXES]
+    if not any(drawn):
+        return ""
+    key = charts.return_legend(run)
+    items = "".join(f"<li>{swatch(look)}{text(name)}</li>" for name, look in key.items())
+    return f'<ul class="legend">{items}</ul>{_panels(drawn)}'
+
+
+def _staleness(run: Run) -> str:
+    if not np.isfinite(column(run.rounds, "staleness_mean")).any():
+        return ""
+    heat = charts.staleness_over_rounds(run)
+    drawn = [heat, charts.gate_panel(run), charts.distribution_panel(run), charts.groups_panel(run)]
+    told = (
+        "Staleness of a gradient is the number of versions published between the fetch of the policy that it was "
+        "computed on and its aggregation. The stronger the colour of a field, the more gradients of these rounds have "
+        "that staleness. The gate lets through groups whose mean staleness is at most β; what escapes it was "
+        "aggregated because every learner's gradient was waiting."
+    )
+    return _panels(drawn) + paragraph(told)
+
+
+def _panels(drawn: Sequence[str]) -> str:
+    return f'<div class="panels">{"".join(f"<figure>{one}</figure>" for one in drawn if one)}</div>'
+
+
+ITEMS = {
+    "learner_busy": "learners, computing",
+    "learner_startup": "learners, starting up",
+    "learner_failed": "learners, invocations that died",
+    "learner_idle": "learners, idle",
+    "actor_busy": "actors, collecting",
+    "actor_startup": "actors, starting up",
+    "actor_idle": "actors, idle",
+    "actor_reserved": "actors, reserved concurrency",
+    "parameter_busy": "parameter function",
+    "scaling_busy": "choosing the number of actors",
+}
+"""Items of the bill, in words; see `stellaris_jax.timeline.billing`."""
+
+
+def _bill(run: Run) -> str:
+    items = run.summary.get("cost_items_usd") if run.summary else None
+    if not isinstance(items, dict) or not all(isinstance(value, int | float) for value in items.values()):
+        return ""
+    whole = sum(items.values())
+    paid = {name: value for name, value in items.items() if value}
+    if not paid:
+        return paragraph("Nothing has been paid for.")
+    lines = [
+        [
+            words(ITEMS.get(name, name)),
+            figure(dollars(value), value),
+            figure(percent(value / whole), value),
+            Cell(interval_bar(value, 0.0, value, (0.0, max(paid.values()))), value),
+        ]
+        for name, value in sorted(paid.items(), key=lambda item: -item[1])
+    ]
+    lines.append([words("all of it"), figure(dollars(whole), whole), figure(percent(1.0), whole), Cell("")])
+    common = run.summary.get("cost_common_usd") if run.summary else None
+    told = f"At the price that all systems have in common, whole clusters by wall-clock, it is {dollars(common)}."
+    return table(["item", "dollars", "share", ""], lines, "the bill", sortable=False) + paragraph(
+        "Means over seeds, by the system's own rule.", told if isinstance(common, int | float) else ""
+    )
+
+
+def _diagnostics(run: Run) -> str:
+    drawn = []
+    for group in DIAGNOSTICS:
+        for key, metric in METRICS.items():
+            values = column(run.rounds, key)
+            known = values[np.isfinite(values)]
+            if metric.name.startswith(group) and key not in DRAWN_ELSEWHERE and len(known) and np.ptp(known) > 0:
+                caption = f"<figcaption><code>{text(metric.name)}</code>: {text(metric.about)}</figcaption>"
+                drawn.append(charts.metric_panel(run, key) + caption)
+    constant = paragraph("Over rounds, means over seeds; what never changes is left out.")
+    return _panels(drawn).replace('class="panels"', 'class="panels small"') + constant if drawn else ""
+
+
+def _configuration(run: Run) -> str:
+    """What differs from the defaults, and everything."""
+    if not run.config:
+        return ""
+    stored = {key: value for key, value in run.config.items() if key not in OF_THE_PLACE}
+    defaults = composed([])
+    changed = {key: value for key, value in stored.items() if key not in defaults or defaults[key] != value}
+    lines = [
+        [words(key), words(_value(value)), words(_value(defaults[key]) if key in defaults else "–")]
+        for key, value in changed.items()
+    ]
+    differs = table(["setting", "value", "by default"], lines, "settings that differ from the defaults")
+    nothing = paragraph("All settings are as by default.")
+    every = [[words(key), words(_value(value))] for key, value in stored.items()]
+    whole = table(["setting", "value"], every, "all settings", sortable=False)
+    return (differs if changed else nothing) + details(f"All {len(stored)} settings", whole)
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _repeat(run: Run) -> str:
+    """Commands, hardware, versions."""
+    commands = {}
+    with suppress(ConfigError, TypeError, ValueError):
+        commands["The same run again:"] = run_command(run)
+    commands["Its policy, evaluated:"] = evaluate_command(run.path)
+    if run.summary is None:
+        commands["To go on with it:"] = resume_command(run.path)
+    commands["Its whole timeline, for ui.perfetto.dev:"] = (
+        f"{command('plot')} --trace trace.json {path_argument(run.path)}"
+    )
+    commands["This page again, with the timeline of other rounds:"] = shlex.join(
+        [*shlex.split(command("report")), "--rounds", "1-2", str(run.path)]
+    )
+    parts = [paragraph(about) + f"<pre>{text(line)}</pre>" for about, line in commands.items() if line]
+    if devices := machines([run]):
+        parts.append("<h3>Hardware</h3>" + bullets(one.removesuffix(": 1 run") for one in devices))
+    if known := versions([run]):
+        parts.append("<h3>Versions</h3>" + bullets(one.removesuffix(": 1 run") for one in known))
+    return "".join(parts)

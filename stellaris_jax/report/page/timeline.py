@@ -1,0 +1,173 @@
+"""Timelines on the page: who computed when, and how stale it was; a row for each, that can be zoomed and dragged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stellaris_jax.report.page.markup import text
+from stellaris_jax.report.perfetto import Lived
+from stellaris_jax.report.telemetry.format import number, significant
+from stellaris_jax.timeline import Gradient, Group
+
+WIDTH = 10_000
+"""Units that the whole of a timeline is wide."""
+MOST_BARS = 1200
+"""Bars of one timeline; of rounds with more, the first ones are drawn."""
+SHADES = 6
+"""Colours of staleness, from none to the most."""
+ROW, LEAST, TALLEST = 18, 4, 420
+"""Pixels of a row, at most and at least, and of all of them."""
+
+
+class Bar(NamedTuple):
+    """A bar: its row, from when to when, its class, and what it is."""
+
+    row: int
+    start: float
+    end: float
+    kind: str
+    about: str
+
+
+def timeline(lived: Sequence[Lived], learners: int, most: int) -> str:
+    """Some consecutive rounds as a picture.
+
+    Args:
+      lived: the rounds.
+      learners: how many there are.
+      most: the staleness that has the last colour.
+    """
+    every = sorted(_bars(lived, learners, most), key=lambda bar: bar.start)
+    bars = every[:MOST_BARS]
+    first, last = lived[0].record.index + 1, lived[-1].record.index + 1
+    named = f"round {first}" if first == last else f"rounds {first} to {last}"
+    if not bars:
+        return f"<p>{text(f'Nothing was computed in {named}.')}</p>"
+    start, end = bars[0].start, max(bar.end for bar in bars)
+    span = (end - start) or 1.0
+    row = max(LEAST, min(ROW, TALLEST // (learners + 2)))
+    height = row * (learners + 2)
+
+    def drawn(bar: Bar) -> str:
+        left = round(WIDTH * (bar.start - start) / span)
+        width = max(1, round(WIDTH * (bar.end - start) / span) - left)
+        shape = f"M{left} {row * bar.row + 1}h{width}v{row - 2}h-{width}z"
+        return f'<path class="{bar.kind}" d="{shape}"><title>{text(bar.about)}</title></path>'
+
+    names = ["actors", *(f"learner {n}" for n in range(learners)), "aggregation"]
+    if row < 12:
+        names = ["actors", f"{learners} learners", *[""] * (learners - 1), "aggregation"]
+    labels = "".join(f'<li style="height:{row}px">{text(name)}</li>' for name in names)
+    told = f"{named[0].upper()}{named[1:]}: {significant(start)} s to {significant(end)} s"
+    told += f"; the first {MOST_BARS} of {len(every)} bars" if len(every) > MOST_BARS else ""
+    tools = "".join(
+        f'<button type="button" data-zoom="{zoom}" aria-label="{name}">{sign}</button>'
+        for zoom, name, sign in ((0.5, "closer", "+"), (2, "wider", "−"), (0, "all of it", "⟲"))
+    )
+    return (
+        f'<figure class="timeline" data-from="{start:.9g}" data-to="{end:.9g}">'
+        f'<div class="tools"><span>{text(told)}</span>{tools}</div><div class="rows"><ol>{labels}</ol>'
+        f'<svg role="img" tabindex="0" aria-label="{text(f"timeline of {named}")}" viewBox="0 0 {WIDTH} {height}" '
+        f'preserveAspectRatio="none" style="height:{height}px">{"".join(map(drawn, bars))}</svg></div>'
+        '<div class="ticks"></div><figcaption class="about" aria-live="polite">&nbsp;</figcaption></figure>'
+    )
+
+
+def _bars(lived: Sequence[Lived], learners: int, most: int) -> Iterator[Bar]:
+    for one in lived:
+        record = one.record
+        version = (
+            f"fragment {record.index}, collected by {record.actors} actors with version {record.behaviour_version}"
+        )
+        if one.rolls:
+            start, end = min(roll.start for roll in one.rolls), max(roll.end for roll in one.rolls)
+            yield Bar(0, start, end, "roll", f"{version}, {_seconds(start, end)}")
+        for failure in one.failures:
+            row = 0 if failure.kind == "actor" else failure.number + 1
+            told = f"{failure.kind} {failure.number} died: {failure.reason}, {_seconds(failure.start, failure.end)}"
+            yield Bar(row, failure.start, failure.end, "lost", told)
+        for gradient in record.dropped:
+            yield _computed(gradient, "lost", "thrown away")
+        for group in record.groups:
+            for gradient in group.gradients:
+                shade = round((SHADES - 1) * min(1.0, gradient.staleness / max(1, most)))
+                yield _computed(gradient, f"s{shade}", f"staleness {gradient.staleness}")
+            end = max(group.published, group.second)
+            yield Bar(learners + 1, group.second, end, "escaped" if group.escaped else "group", _aggregated(group))
+
+
+def _computed(gradient: Gradient, kind: str, became: str) -> Bar:
+    of = f"fragment {gradient.fragment}, minibatch {gradient.minibatch}, on version {gradient.version}"
+    told = f"{of}, by learner {gradient.learner}: {became}, {_seconds(gradient.start, gradient.end)}"
+    return Bar(gradient.learner + 1, gradient.start, gradient.end, kind, told)
+
+
+def _aggregated(group: Group) -> str:
+    stale = ", ".join(str(gradient.staleness) for gradient in group.gradients)
+    gate = "" if group.threshold is None else f", gate {number(group.threshold, 2)}"
+    return (
+        f"version {group.clock + 1} of {len(group.gradients)} gradients with staleness {stale}{gate}"
+        f"{', which it escaped' if group.escaped else ''}, at {significant(group.second)} s"
+    )
+
+
+def _seconds(start: float, end: float) -> str:
+    return f"{significant(start)} s to {significant(end)} s"
+
+
+def legend(most: int) -> str:
+    """What the colours are."""
+    ends = [(f"s{shade}", most * shade / (SHADES - 1)) for shade in range(SHADES)]
+    values = dict.fromkeys(round(value) for _, value in ends)
+    shades = [(f"s{round((SHADES - 1) * value / max(1, most))}", f"staleness {value}") for value in values]
+    others = [("roll", "collecting"), ("group", "aggregation"), ("escaped", "escape of the gate"), ("lost", "lost")]
+    items = "".join(f'<li><i class="{kind}"></i>{text(name)}</li>' for kind, name in [*shades, *others])
+    return f'<ul class="legend shades">{items}</ul>'
+
+
+STYLE = """
+.timeline{max-width:none;margin:1rem 0}
+.tools{display:flex;gap:.3rem;align-items:center;font-size:13px}.tools span{flex:1}
+.rows{display:flex}.rows ol{list-style:none;margin:0;padding:0 .5rem 0 0;font-size:11px;color:var(--soft);
+flex:none;text-align:right}.rows li{display:flex;align-items:center;justify-content:flex-end;white-space:nowrap}
+.timeline svg{flex:1;min-width:0;width:auto;background:var(--tint);touch-action:pan-y;cursor:grab}
+.timeline path{stroke:var(--back);stroke-width:.5;vector-effect:non-scaling-stroke}
+.ticks{position:relative;height:1.2rem;font-size:11px;color:var(--soft);overflow:hidden;margin-left:4.6rem}
+.ticks span{position:absolute;transform:translateX(-50%);white-space:nowrap}
+.about{min-height:1.4em}
+.shades i{display:inline-block;width:14px;height:10px;margin-right:.35rem}
+.s0{fill:#4393c3;background:#4393c3}.s1{fill:#5aae61;background:#5aae61}.s2{fill:#b8b131;background:#b8b131}
+.s3{fill:#e69f00;background:#e69f00}.s4{fill:#e0662b;background:#e0662b}.s5{fill:#c51b7d;background:#c51b7d}
+.roll{fill:var(--soft);background:var(--soft);opacity:.45}.lost{fill:var(--line);background:var(--line)}
+.timeline .group,.timeline .escaped{stroke-width:1.5}
+.group{fill:var(--fore);background:var(--fore);stroke:var(--fore)!important}
+.escaped{fill:var(--vermilion);background:var(--vermilion);stroke:var(--vermilion)!important}
+"""
+SCRIPT = """
+document.querySelectorAll('.timeline').forEach(box=>{
+const svg=box.querySelector('svg'),ticks=box.querySelector('.ticks'),about=box.querySelector('.about');
+const from=+box.dataset.from,to=+box.dataset.to,[,,full,high]=svg.getAttribute('viewBox').split(' ').map(Number);
+let x=0,w=full,held=null;
+const draw=()=>{w=Math.min(full,Math.max(full/1000,w));x=Math.min(full-w,Math.max(0,x));
+svg.setAttribute('viewBox',`${x} 0 ${w} ${high}`);ticks.style.marginLeft=svg.getBoundingClientRect().left-
+box.getBoundingClientRect().left+'px';
+const a=from+(to-from)*x/full,b=from+(to-from)*(x+w)/full,raw=(b-a)/Math.max(2,svg.clientWidth/90);
+const p=10**Math.floor(Math.log10(raw)),step=[1,2,5,10].map(m=>m*p).find(s=>s>=raw*.999);
+const digits=Math.max(0,-Math.floor(Math.log10(step)+1e-9));ticks.replaceChildren();
+for(let t=Math.ceil(a/step);t*step<=b;t++){const s=document.createElement('span');
+s.textContent=(t*step).toFixed(digits)+' s';const at=100*(t*step-a)/(b-a);
+s.style.left=at+'%';if(at<2)s.style.transform='none';ticks.append(s)}};
+const zoom=(by,at)=>{const c=x+w*at;w=by?Math.min(full,Math.max(full/1000,w*by)):full;x=c-w*at;draw()};
+box.querySelectorAll('button').forEach(b=>b.onclick=()=>zoom(+b.dataset.zoom,.5));
+svg.addEventListener('wheel',e=>{if(!e.ctrlKey&&!e.shiftKey)return;e.preventDefault();
+zoom((e.deltaY||e.deltaX)>0?1.25:.8,e.offsetX/svg.clientWidth)},{passive:false});
+svg.onkeydown=e=>{const move={ArrowLeft:-.2,ArrowRight:.2}[e.key],by={'+':.5,'-':2,'0':0}[e.key];
+if(move!==undefined){x+=move*w;draw()}else if(by!==undefined)zoom(by,.5);else return;e.preventDefault()};
+svg.onpointerdown=e=>{held=e.clientX};
+svg.onpointermove=e=>{if(held===null)return;if(!svg.hasPointerCapture(e.pointerId))svg.setPointerCapture(e.pointerId);
+x-=(e.clientX-held)*w/svg.clientWidth;held=e.clientX;draw()};
+svg.onpointerup=svg.onpointercancel=()=>{held=null};
+svg.onpointerover=e=>{const t=e.target.querySelector('title');if(t&&e.target!==svg)about.textContent=t.textContent};
+addEventListener('resize',draw);draw()});
+"""

@@ -1,0 +1,78 @@
+"""Metrics as CSV: `rounds.csv` and `evaluations.csv`, with the names that all loggers use."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from stellaris_jax.registry import register
+from stellaris_jax.report.telemetry.logger import Logger, RunInfo
+from stellaris_jax.report.telemetry.names import STEP, named
+
+
+class Sheet:
+    """A CSV file that grows by lines, and seldom by columns, for which it is written anew."""
+
+    def __init__(self, path: Path):
+        self.path, self.columns = path, ["round", STEP]
+        self._file: TextIO | None = None
+        path.unlink(missing_ok=True)
+
+    def add(self, records: Sequence[dict[str, Any]]) -> None:
+        """Append records, and hand them to the operating system."""
+        rows = [{"round": record["round"], STEP: record[STEP], **dict(named(record))} for record in records]
+        fresh = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in self.columns]
+        if fresh or self._file is None:
+            self._widen(fresh)
+        assert self._file is not None
+        csv.DictWriter(self._file, self.columns).writerows(rows)
+        self._file.flush()
+
+    def _widen(self, fresh: list[str]) -> None:
+        """Give the file further columns."""
+        self.close()
+        written: list[dict[str, Any]] = []
+        if self.path.exists():
+            with open(self.path, newline="", encoding="utf-8") as file:
+                written = list(csv.DictReader(file))
+        self.columns += fresh
+        wider = self.path.with_name(f".{self.path.name}.tmp")
+        with open(wider, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(written)
+        os.replace(wider, self.path)
+        self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+
+    def close(self) -> None:
+        """Close the file; what cannot be written was told of by the call that wrote it."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+@register.logger("csv")
+class Csv(Logger):
+    """Writes a line for every round, and for every evaluation."""
+
+    def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
+        super().__init__(run, options)
+        self.sheets = {kind: Sheet(run.directory / f"{kind}s.csv") for kind in ("round", "evaluation")}
+        for kind, sheet in self.sheets.items():
+            if known := [record for record in run.history if record["kind"] == kind]:
+                sheet.add(known)
+
+    def rounds(self, records: list[dict[str, Any]]) -> None:
+        self.sheets["round"].add(records)
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        self.sheets["evaluation"].add([record])
+
+    def close(self) -> None:
+        for sheet in self.sheets.values():
+            sheet.close()

@@ -1,0 +1,257 @@
+"""Loggers for experiment trackers: Weights & Biases, MLflow, Trackio. Each has an extra of its name.
+
+Where they write, and whether to a server, is what their own environment variables say (docs/reports.md). A file
+`.NAME.json` in the run directory remembers which of their runs it is, and up to where it has been told: a run that is
+resumed goes on in the same one, and none of its points is lost.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from stellaris_jax.config.schema import knob
+from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import register
+from stellaris_jax.report.telemetry.logger import Logger, RunInfo
+from stellaris_jax.report.telemetry.names import STEP, named
+
+FILES = ("config.yaml", "summary.json", "curve.png", "*.mp4", "*.gif")
+"""Of the run directory, kept as artefacts when the run is over."""
+_OPENING = threading.Lock()
+"""Held while a tracker is opened: the points of a sweep may begin at once, and a database is made only once."""
+
+
+class Tracker(Logger):
+    """What trackers have in common. Subclasses have `open`, `log`, `keep` and `end`."""
+
+    package: ClassVar[str]
+    name: ClassVar[str]
+    queues: ClassVar[bool] = False
+    """Whether what it was told may be lost with the process: after a kill it is told again of all since it was opened,
+    the same values at the same steps."""
+    project: str = knob("stellaris_jax", "project (of MLflow: experiment) that a tracked run belongs to")
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield (
+            find_spec(cls.package) is not None,
+            f"{section}.loggers=[{cls.name}] needs {cls.package}: pip install 'stellaris-jax[{cls.name}]'.",
+        )
+
+    def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
+        super().__init__(run, options)
+        self._memory = run.directory / f".{self.name}.json"
+        known = _read(self._memory) if run.resume_round is not None else {}
+        self.told = {"round": known.get("round", -1), "evaluation": known.get("evaluation", -1)}
+        self._over = False
+        with _OPENING:
+            self.id = self.open(known.get("id"))
+        self._remember(self.told)
+        self._tell([record for record in run.history if record["kind"] == "round"])
+        self._tell([record for record in run.history if record["kind"] == "evaluation"])
+
+    def rounds(self, records: list[dict[str, Any]]) -> None:
+        self._tell(records)
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        self._tell([record])
+
+    def summary(self, summary: dict[str, Any]) -> None:
+        numbers = {key: value for key, value in summary.items() if _is_number(value)}
+        self.keep(numbers, [path for form in FILES for path in sorted(self.run.directory.glob(form))])
+        self._end(finished=True)
+
+    def close(self) -> None:
+        self._end(finished=False)
+
+    def open(self, known: str | None) -> str:
+        """Begin a run of the tracker, or go on with one; returns what it is known by."""
+        raise NotImplementedError
+
+    def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
+        """Values by their names, each with its env steps."""
+        raise NotImplementedError
+
+    def keep(self, numbers: dict[str, float], files: list[Path]) -> None:
+        """The figures and files of a run that is over."""
+        raise NotImplementedError
+
+    def end(self, finished: bool) -> None:
+        """Nothing more comes from this process."""
+        raise NotImplementedError
+
+    def _tell(self, records: list[dict[str, Any]]) -> None:
+        fresh = [record for record in records if record["round"] > self.told[record["kind"]]]
+        if fresh:
+            self.log([(int(record[STEP]), dict(named(record))) for record in fresh])
+            self.told[fresh[-1]["kind"]] = fresh[-1]["round"]
+            if not self.queues:
+                self._remember(self.told)
+
+    def _remember(self, told: dict[str, int]) -> None:
+        fresh = self._memory.with_suffix(".tmp")
+        fresh.write_text(json.dumps({"id": self.id, **told}) + "\n", encoding="utf-8")
+        os.replace(fresh, self._memory)
+
+    def _end(self, finished: bool) -> None:
+        if not self._over:
+            self._over = True
+            self.end(finished)
+            self._remember(self.told)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What was remembered; nothing where it is damaged, so that a new run begins."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        whole = isinstance(known["id"], str) and all(isinstance(known[kind], int) for kind in ("round", "evaluation"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return known if whole else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@register.logger("wandb")
+class Wandb(Tracker):
+    """Weights & Biases; WANDB_MODE=offline writes into the run directory, for `wandb sync`."""
+
+    package, name, queues = "wandb", "wandb", True
+
+    def open(self, known: str | None) -> str:
+        import wandb
+
+        self.wandb = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", self.project),
+            dir=os.environ.get("WANDB_DIR", str(self.run.directory)),
+            id=known,
+            name=self.run.name,
+            group=self.run.group or None,
+            config=self.run.config,
+            resume="allow" if known else None,
+            allow_val_change=True,  # of what may differ when a run is resumed
+            reinit="create_new",  # the points of a sweep are runs of one process
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        self.wandb.define_metric(STEP)
+        self.wandb.define_metric("*", step_metric=STEP)
+        return str(self.wandb.id)
+
+    def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
+        for step, values in points:
+            self.wandb.log({STEP: step, **values})
+
+    def keep(self, numbers: dict[str, float], files: list[Path]) -> None:
+        import wandb
+
+        self.wandb.summary.update({f"summary/{name}": value for name, value in numbers.items()})
+        artefact = wandb.Artifact(f"run-{self.id}", type="run")
+        for path in files:
+            artefact.add_file(str(path))
+        self.wandb.log_artifact(artefact)
+
+    def end(self, finished: bool) -> None:
+        self.wandb.finish(exit_code=0 if finished else 1)
+
+
+@register.logger("mlflow")
+class Mlflow(Tracker):
+    """MLflow: the store of MLFLOW_TRACKING_URI, by default `mlflow.db` and `mlflow/` in the run directory."""
+
+    package, name = "mlflow", "mlflow"
+    MOST_METRICS, MOST_PARAMS, LONGEST = 1000, 100, 500
+    """Of a request, and of a parameter's value."""
+
+    def open(self, known: str | None) -> str:
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        own = f"sqlite:///{self.run.directory / 'mlflow.db'}"
+        for quiet in ("mlflow", "alembic"):  # they tell of every table that they make
+            logging.getLogger(quiet).setLevel(logging.WARNING)
+        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", own))
+        if known:
+            self.client.update_run(known, status="RUNNING")
+            return known
+        experiment = self.client.get_experiment_by_name(self.project)
+        if experiment is None:
+            place = None if "MLFLOW_TRACKING_URI" in os.environ else (self.run.directory / "mlflow").as_uri()
+            number = self.client.create_experiment(self.project, artifact_location=place)
+        else:
+            number = experiment.experiment_id
+        tags = {"group": self.run.group} if self.run.group else {}
+        began = self.client.create_run(number, run_name=self.run.name, tags=tags).info.run_id
+        params = [Param(key, str(value)[: self.LONGEST]) for key, value in self.run.config.items()]
+        for first in range(0, len(params), self.MOST_PARAMS):
+            self.client.log_batch(began, params=params[first : first + self.MOST_PARAMS])
+        return str(began)
+
+    def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        every = [Metric(name, value, now, step) for step, values in points for name, value in values.items()]
+        for first in range(0, len(every), self.MOST_METRICS):
+            self.client.log_batch(self.id, metrics=every[first : first + self.MOST_METRICS])
+
+    def keep(self, numbers: dict[str, float], files: list[Path]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        last = [Metric(f"summary/{name}", value, now, 0) for name, value in numbers.items()]
+        self.client.log_batch(self.id, metrics=last)
+        for path in files:
+            self.client.log_artifact(self.id, str(path))
+
+    def end(self, finished: bool) -> None:
+        self.client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
+
+
+@register.logger("trackio")
+class Trackio(Tracker):
+    """Trackio, which keeps its databases below TRACKIO_DIR; `trackio show` shows them."""
+
+    package, name, queues = "trackio", "trackio", True
+
+    def open(self, known: str | None) -> str:
+        import trackio
+
+        called = known or f"{self.run.name}-{int(time.time() * 1000):x}"
+        with redirect_stdout(io.StringIO()):  # it greets, across the display
+            self.trackio = trackio.init(
+                project=self.project,
+                name=called,
+                group=self.run.group or None,
+                config=self.run.config,
+                resume="allow",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+        return called
+
+    def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
+        for step, values in points:
+            self.trackio.log(dict(values), step=step)
+
+    def keep(self, numbers: dict[str, float], files: list[Path]) -> None:
+        self.trackio.log({f"summary/{name}": value for name, value in numbers.items()})
+        for path in files:
+            self.trackio.log_artifact(path, name=path.name, type="run")
+
+    def end(self, finished: bool) -> None:
+        with redirect_stdout(io.StringIO()):
+            self.trackio.finish()

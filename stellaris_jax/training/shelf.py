@@ -1,0 +1,177 @@
+"""Runs on disk: which there are, how they stand, and what of them may be cleared away."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.report.runs import Run, read_run
+from stellaris_jax.training.rundir import LOCK, reason
+
+DONE, FAILED, STOPPED, EMPTY, TRAINING = "done", "failed", "stopped", "empty", "training"
+"""How a run stands: with a result; over without one; not over; nothing trained yet; being written now."""
+DEEPEST = 4
+"""Levels of directories below the one that is named in which runs are looked for."""
+OURS = (
+    LOCK, "config.yaml", "metrics.jsonl*", "summary.json", "curve.png", "checkpoints", "events.out.tfevents.*",
+    "rounds.csv", "evaluations.csv", "report.html", "trace.jsonl.gz", "replay.json", "damaged-*", "wandb", "mlflow",
+    "mlflow.db", ".wandb.json", ".mlflow.json", ".trackio.json", ".*.tmp", "actions*", "*.mp4", "*.gif",
+)  # fmt: skip
+"""Names of what a run leaves in its directory. One with anything else in it is not deleted."""
+SECTIONS = ("env", "algorithm", "system", "run")
+"""Sections by which a configuration is known for one of ours."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run, and how it stands."""
+
+    run: Run
+    state: str
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+
+def find(places: Sequence[Path]) -> list[Kept]:
+    """The runs in directories, or that directories are, by their paths. Raises ConfigError for what is no directory."""
+    for place in places:
+        if not place.is_dir():
+            raise ConfigError(f"{place} is not a directory; name one that holds runs, or runs themselves.")
+    found = {path.resolve(): path for place in places for path in _below(place, DEEPEST)}
+    runs = (read_run(path, _quiet) for path in found.values())
+    return [Kept(run, state_of(run)) for run in runs if is_run(run)]
+
+
+def _quiet(message: str) -> None:
+    """What is damaged is left out of lists without a word."""
+
+
+def _below(place: Path, levels: int) -> Iterator[Path]:
+    if (place / "config.yaml").is_file():
+        yield place
+    elif levels:
+        with suppress(OSError):
+            for path in sorted(place.iterdir(), key=lambda path: (len(path.name), path.name)):
+                if path.is_dir() and not path.is_symlink():
+                    yield from _below(path, levels - 1)
+
+
+def is_run(run: Run) -> bool:
+    """Whether a directory is a run's: its configuration has the sections of ours."""
+    return all(any(key.startswith(f"{section}.") for key in run.config) for section in SECTIONS)
+
+
+def state_of(run: Run, ours: bool = False) -> str:
+    """How a run stands; `ours`: its lock is held by this process."""
+    if not ours and is_held(run.path):
+        return TRAINING
+    if run.summary is not None:
+        return DONE
+    if (run.path / "summary.json").exists():
+        return FAILED
+    return STOPPED if run.rounds or run.evaluations or _checkpoints(run.path) else EMPTY
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process writes to a run."""
+    with held(path) as ours:
+        return not ours
+
+
+@contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Hold the lock of a run within the context, if it is free; whether it was. Without locks it is taken for held."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR)
+    except FileNotFoundError:  # of no process that writes: they make it first
+        yield True
+        return
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError:
+            free = False
+        yield free
+    finally:
+        os.close(lock)
+
+
+def _checkpoints(path: Path) -> list[Path]:
+    """A run's checkpoints, oldest first."""
+    folder = path / "checkpoints"
+    found = [one for one in folder.iterdir() if one.name.isdigit()] if folder.is_dir() else []
+    return sorted(found, key=lambda one: int(one.name))
+
+
+@dataclass(frozen=True)
+class Waste:
+    """What may be deleted of a run: itself, or some of its checkpoints."""
+
+    kept: Kept
+    paths: tuple[Path, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return sum(_size(path) for path in self.paths)
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+    return sum(file.lstat().st_size for file in files if not file.is_dir())
+
+
+def wasted(runs: Sequence[Kept]) -> tuple[list[Waste], list[str]]:
+    """Runs that have failed or are empty; and, in sentences, which of them are left alone."""
+    found, left = [], []
+    for kept in runs:
+        if kept.state not in (FAILED, EMPTY):
+            continue
+        if (kept.path.parent / "sweep.yaml").is_file():
+            left.append(f"{kept.path} is left alone: a sweep goes on only with all of its points.")
+        elif other := _foreign(kept.path):
+            left.append(f"{kept.path} is left alone: {other} is nothing that a run leaves.")
+        else:
+            found.append(Waste(kept, (kept.path,)))
+    return found, left
+
+
+def _foreign(path: Path) -> str:
+    """Something in a run's directory that is not the run's; "" where there is nothing."""
+    names = sorted(os.listdir(path))
+    return next((name for name in names if not any(fnmatchcase(name, ours) for ours in OURS)), "")
+
+
+def old_checkpoints(runs: Sequence[Kept]) -> list[Waste]:
+    """All checkpoints but the last one of runs that are over."""
+    over = [(kept, _checkpoints(kept.path)[:-1]) for kept in runs if kept.state in (DONE, FAILED)]
+    return [Waste(kept, tuple(paths)) for kept, paths in over if paths]
+
+
+def delete(waste: Waste) -> str | None:
+    """Delete it, unless the run has been taken up again; a sentence where that is so, or where it cannot be."""
+    path = waste.kept.path
+    with held(path) as ours:
+        if not ours or state_of(read_run(path, _quiet), ours=True) != waste.kept.state:
+            return f"{path} is left alone: it is being trained."
+        try:
+            for one in waste.paths:
+                shutil.rmtree(one)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                return f"{path} could not be deleted: {reason(error)}."
+    return None

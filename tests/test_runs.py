@@ -1,0 +1,202 @@
+"""`stellaris-jax runs`: which there are, in what they differ, and that nothing is deleted that should not be."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import call
+from run_dirs import make_run
+
+from stellaris_jax.config.compose import compose_config
+from stellaris_jax.config.options import complete
+from stellaris_jax.config.stored import to_yaml
+from stellaris_jax.training.rundir import LOCK
+from stellaris_jax.training.shelf import DONE, EMPTY, FAILED, STOPPED, TRAINING, find
+
+
+def made(path: Path, *overrides: str, mean: float | None = 400.0, failure: str | None = None, rounds: int = 8) -> Path:
+    """A run as training leaves it; without a mean one that is not over."""
+    make_run(path, rounds=rounds, finished=False)
+    (path / "config.yaml").write_text(to_yaml(complete(compose_config(overrides))))
+    (path / LOCK).write_text("process 1 on nowhere\n")
+    for number in (2, 4, 8):
+        (path / "checkpoints" / str(number)).mkdir(parents=True)
+        (path / "checkpoints" / str(number) / "arrays").write_bytes(bytes(1000))
+    if mean is not None:
+        summary = {
+            "eval_return_mean": mean, "eval_return_ci95": 12.0, "eval_return_per_seed": [mean] * 5, "env_steps": 16384,
+            "simulated_seconds": 61.0, "cost_usd": 0.8, "failure": failure,
+        }  # fmt: skip
+        (path / "summary.json").write_text(json.dumps(summary))
+    return path
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs of every state below runs/, and other things beside them."""
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    made(runs / "good", "system=async", "seed=3")
+    made(runs / "better", "algorithm.learning_rate=0.01", mean=480.0)
+    made(runs / "failed", mean=0.0, failure="no gradient of seed 0 was finite.")
+    made(runs / "stopped", mean=None)
+    empty = runs / "empty"
+    empty.mkdir()
+    (empty / "config.yaml").write_text(to_yaml(complete(compose_config([]))))
+    swept = runs / "sweeps" / "one"
+    made(swept / "0", mean=0.0, failure="nothing")
+    (swept / "sweep.yaml").write_text("points: 1\n")
+    thesis = runs / "thesis"
+    thesis.mkdir()
+    (thesis / "config.yaml").write_text("title: my thesis\n")
+    (thesis / "chapter.tex").write_text("words")
+    (runs / "notes.txt").write_text("notes")
+    return runs
+
+
+@pytest.fixture
+def training(shelf: Path) -> Iterator[Path]:
+    """An empty run whose lock is held, as by a process that has just begun."""
+    path = shelf / "training"
+    path.mkdir()
+    (path / "config.yaml").write_text(to_yaml(complete(compose_config([]))))
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield path
+    os.close(lock)
+
+
+def files(place: Path) -> set[str]:
+    return {path.relative_to(place).as_posix() for path in place.rglob("*")}
+
+
+def lines(*arguments: object) -> list[str]:
+    done = call("runs.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [line.rstrip() for line in done.stdout.splitlines()]
+
+
+def named(shown: list[str]) -> list[str]:
+    return [line.split()[0] for line in shown if line.startswith("runs/")]
+
+
+def test_states(shelf: Path, training: Path) -> None:
+    assert {kept.path.name: kept.state for kept in find([shelf])} == {
+        "good": DONE, "better": DONE, "failed": FAILED, "stopped": STOPPED, "empty": EMPTY, "training": TRAINING,
+        "0": FAILED,
+    }  # fmt: skip
+
+
+def test_list(shelf: Path) -> None:
+    before = files(shelf)
+    shown = lines()
+    assert set(named(shown)) == {
+        f"runs/{name}" for name in ("good", "better", "failed", "stopped", "empty", "sweeps/one/0")
+    }
+    (good,) = [line for line in shown if line.startswith("runs/good")]
+    assert "done" in good and "400 ± 12" in good and "0:01:01" in good and "$0.80" in good and "async" in good
+    (better,) = [line for line in shown if line.startswith("runs/better")]
+    assert "learning_rate=0.01" in better
+    assert files(shelf) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--where", "state=done", "--sort", "return"], ["better", "good"]),
+        (["--where", "system=async"], ["good"]),
+        (["--where", "name=*t*er"], ["better"]),
+        (["--where", "algorithm.learning_rate=1e-2"], ["better"]),
+        (["--where", "env=*CartPole*", "--where", "state=stopped"], ["stopped"]),
+        (["--where", "state=done", "--sort", "algorithm.learning_rate"], ["good", "better"]),
+        (["--where", "state=never"], []),
+    ],
+)
+def test_filters_and_order(arguments: list[str], expected: list[str], shelf: Path) -> None:
+    assert named(lines(*arguments)) == [f"runs/{name}" for name in expected]
+
+
+def test_what_differs(shelf: Path) -> None:
+    shown = lines("runs/good", "runs/better")
+    settings = {
+        line.split()[0]: line.split()[1:]
+        for line in shown[shown.index(next(li for li in shown if li.startswith("setting"))) :]
+    }
+    assert settings["algorithm.learning_rate"] == ["0.001", "0.01"]
+    assert settings["system.rule"] == ["async", "stellaris"] and settings["seed"] == ["3", "0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["nowhere"], "nowhere is not a directory"),
+        (["runs/thesis"], "runs/thesis holds no runs"),
+        (["--where", "x"], "KEY=VALUE"),
+        (["--where", "sytem=async"], "did you mean"),
+        (["--sort", "retrun"], "did you mean return"),
+        (["prune"], "--yes"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], word: str, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115 - nobody to ask
+    before = files(shelf)
+    done = call("runs.py", *arguments)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, done.stderr
+    assert files(shelf) == before
+
+
+def test_prune(shelf: Path, training: Path) -> None:
+    """What failed or is empty goes; points of sweeps, runs with other files, what is trained, and strangers stay."""
+    (shelf / "failed-2").mkdir()
+    os.rename(made(shelf / "x", mean=0.0, failure="nothing"), shelf / "failed-2")
+    (shelf / "failed-2" / "my-analysis.ipynb").write_text("work of days")
+    (shelf / "elsewhere").mkdir()
+    (shelf / "link").symlink_to(shelf / "failed")
+    before = files(shelf)
+    shown = lines("prune", "--yes")
+    gone = before - files(shelf)
+    assert {name.partition("/")[0] for name in gone} == {"failed", "empty"}
+    assert shown[-1] == "deleted 2 of 2"
+    assert any("failed-2 is left alone: my-analysis.ipynb" in line for line in shown)
+    assert any("sweeps/one/0 is left alone" in line for line in shown)
+    assert lines("prune")[-1] == "there is nothing to delete"
+
+
+def test_prune_checkpoints(shelf: Path) -> None:
+    """All but the last, of runs that are over; one that was stopped needs what it has."""
+    shown = lines("prune", "--checkpoints", "--yes")
+    left = {
+        kept.path.name: sorted(os.listdir(kept.path / "checkpoints")) for kept in find([shelf]) if kept.state != EMPTY
+    }
+    every = ["2", "4", "8"]
+    assert left == {"good": ["8"], "better": ["8"], "failed": ["8"], "0": ["8"], "stopped": every}
+    assert shown[-1] == "deleted 4 of 4" and any("2 checkpoints  2 kB" in line for line in shown)
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [("y", True), ("n", False), ("", False)])
+def test_prune_asks(answer: str, deleted: bool, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or answer)
+    shown = lines("prune")
+    assert len(asked) == 1 and asked[0].startswith("delete 2 runs (")
+    assert (shelf / "failed").exists() is not deleted
+    assert shown[-1] == ("deleted 2 of 2" if deleted else "nothing was deleted")
+
+
+def test_a_run_that_is_taken_up_while_one_is_asked_stays(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def resumed(question: str) -> str:
+        (shelf / "empty" / "metrics.jsonl").write_text((shelf / "good" / "metrics.jsonl").read_text())
+        return "y"
+
+    monkeypatch.setattr("builtins.input", resumed)
+    done = call("runs.py", "prune")
+    assert done.returncode == 1 and "empty is left alone: it is being trained." in done.stderr
+    assert (shelf / "empty").exists() and not (shelf / "failed").exists()
