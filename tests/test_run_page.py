@@ -129,6 +129,7 @@ def test_rounds_are_of_one_run(run: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "--rounds is of the page of one run" in done.stderr
 
 
+@pytest.mark.slow
 def test_many_rounds_are_below_two_megabytes(tmp_path: Path) -> None:
     place = whole_run(tmp_path / "run", rounds=3000)
     write_page([place], tmp_path / "page.html")
