@@ -21,7 +21,7 @@ import stellaris_jax
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 # The CUDA extras are not pinned: they are the user's.
-PUBLISHED_EXTRAS = ("gymnasium", "mujoco", "brax", "playground", "envpool", "video", "all", "dev")
+PUBLISHED_EXTRAS = ("gymnasium", "mujoco", "brax", "playground", "envpool", "video", "stablehlo", "onnx", "all", "dev")
 
 
 @pytest.fixture(scope="module")

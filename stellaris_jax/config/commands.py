@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train an agent, or sweep over settings",
     "tune": "search for better settings",
     "evaluate": "evaluate the policy of a run, or film it",
+    "export": "write the policy of a run to a file, to be carried away",
     "plot": "draw the curves of runs, or a timeline",
     "report": "write one page on a sweep, or on runs that belong together",
     "reproduce": "redo a paper's evaluation",
