@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from commands import REPOSITORY
 
-gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("gymnasium")
 pytest.importorskip("onnxruntime")
+
+import gymnasium
 
 from stellaris_jax import load_config, load_policy
 from stellaris_jax.report.statistics import mean_ci95

@@ -23,6 +23,7 @@ from stellaris_jax.envs.base import Box, Discrete, MultiDiscrete
 from stellaris_jax.training.policy import Policy
 
 Tree = dict[str, Any]
+Input = str | np.ndarray | np.floating
 ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
 
 
@@ -33,7 +34,9 @@ class Graph:
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
 
-    def __call__(self, operator: str, *inputs: str | np.ndarray, name: str = "", **attributes: Any) -> str:
+    def __call__(
+        self, operator: str, *inputs: str | np.ndarray | np.floating, name: str = "", **attributes: Any
+    ) -> str:
         """Add a node; what it is called, and so its output."""
         name = name or f"{operator.lower()}_{len(self.nodes)}"
         given = [one if isinstance(one, str) else self._constant(one) for one in inputs]
@@ -46,9 +49,9 @@ class Graph:
         self.nodes.append(helper.make_node("Split", [x, self._constant(np.array(sizes))], names, axis=-1))
         return names
 
-    def _constant(self, array: np.ndarray) -> str:
+    def _constant(self, array: np.ndarray | np.floating) -> str:
         name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
 
@@ -105,7 +108,8 @@ def _mlp(graph: Graph, network: ActorCritic, tree: Tree, x: str, linear: bool = 
 
 def _torso(graph: Graph, network: ActorCritic, tree: Tree, x: str) -> str:
     """Convolutions (`agent.networks.torsos`) on images `[B, C, H, W]`."""
-    name, sides = network.config.torso, network.observation_space.shape[:2]
+    name = network.config.torso
+    sides: Sequence[int] = network.observation_space.shape[:2]
     module = torso(name, nn.initializers.zeros)
     convolutions = (tree[f"Conv_{i}"] for i in range(len(tree)))
     if isinstance(module, Stack):
@@ -127,7 +131,7 @@ def _torso(graph: Graph, network: ActorCritic, tree: Tree, x: str) -> str:
     return graph("Relu", x)
 
 
-def _conv(graph: Graph, layer: Layer, weights: Tree, x: str, sides: Sequence[int]) -> tuple[str, list[int]]:
+def _conv(graph: Graph, layer: Layer, weights: Tree, x: str, sides: Sequence[int]) -> tuple[str, Sequence[int]]:
     """A convolution of images of such sides, and the sides of what comes out."""
     pads, count = _windows(sides, layer.kernel, layer.stride, layer.padding)
     kernel = weights["kernel"].transpose(3, 2, 0, 1)

@@ -72,7 +72,7 @@ def read(data: bytes) -> ExportedPolicy:
     return ExportedPolicy(metadata, forward)
 
 
-def _opened(data: bytes) -> tuple[str, Callable[[list[str], dict[str, np.ndarray]], list[np.ndarray]]]:
+def _opened(data: bytes) -> tuple[str, Callable[..., Any]]:
     """A model's metadata, and what runs it."""
     try:
         import onnxruntime
@@ -82,7 +82,7 @@ def _opened(data: bytes) -> tuple[str, Callable[[list[str], dict[str, np.ndarray
     return session.get_modelmeta().custom_metadata_map[PROPERTY], session.run
 
 
-def _reference(data: bytes) -> tuple[str, Callable[[list[str], dict[str, np.ndarray]], list[np.ndarray]]]:
+def _reference(data: bytes) -> tuple[str, Callable[..., Any]]:
     try:
         import onnx
         from onnx.reference import ReferenceEvaluator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
-KINDS: dict[str, type[Space]] = {kind.__name__: kind for kind in (Box, Discrete, MultiBinary, MultiDiscrete)}
+KINDS: dict[str, Callable[..., Space]] = {kind.__name__: kind for kind in (Box, Discrete, MultiBinary, MultiDiscrete)}
 
 
 def described(space: Space) -> dict[str, Any]:
