@@ -107,18 +107,8 @@ print(sorted({{name.partition(".")[0] for name in sys.modules}} & set({others}))
 
 def test_a_plain_run_imports_nothing_it_does_not_need(tmp_path: Path) -> None:
     """No extra's package, and of those that others bring along none that is large."""
-    others = [
-        "brax",
-        "envpool",
-        "flatbuffers",
-        "imageio",
-        "matfree",
-        "mujoco",
-        "mujoco_playground",
-        "onnx",
-        "onnxruntime",
-    ]
-    others += ["optuna", "pandas", "ray", "seaborn", "warp"]
+    others = ["brax", "envpool", "imageio", "matfree", "mujoco", "mujoco_playground", "onnx", "onnxruntime", "optuna"]
+    others += ["pandas", "ray", "seaborn", "warp"]
     small = [*TINY, steps(2), f"run.dir={tmp_path / 'run'}"]
     code = PLAIN.format(arguments=small, others=others)
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
