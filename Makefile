@@ -31,7 +31,7 @@ lint: .venv/.installed
 # Newest versions within the ranges of pyproject.toml, for every supported Python.
 constraints: .venv/.installed
 	@$(BIN)/python -m pip install --quiet uv
-	@for version in 3.11 3.12 3.13; do \
+	@for version in 3.11 3.12 3.13 3.14; do \
 	  file=constraints/py$${version/./}.txt; \
 	  echo "# Pinned versions for Python $$version: the package with extras all and dev, on Linux and CPU. Made by \`make constraints\`." > $$file; \
 	  $(BIN)/python -m uv pip compile --quiet --no-header --no-annotate --python-version $$version --extra all --extra dev pyproject.toml >> $$file; \

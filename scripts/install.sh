@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv, or repairs one whose installation was interrupted, with the pinned packages of constraints/.
-# PYTHON chooses the Python; else the first that runs of 3.12, 3.13, 3.11 and python3, from PATH or pyenv.
+# PYTHON chooses the Python; else the first that runs of 3.12, 3.13, 3.11, 3.14 and python3, from PATH or pyenv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,12 +25,12 @@ show_progress() {
 
 find_python() {
   local name path
-  for name in ${PYTHON:-python3.12 python3.13 python3.11 python3}; do
+  for name in ${PYTHON:-python3.12 python3.13 python3.11 python3.14 python3}; do
     for path in $(type -ap "$name") "$HOME"/.pyenv/versions/"${name#python}".*/bin/python; do
       if suitable "$path"; then echo "$path"; return; fi
     done
   done
-  echo "No suitable Python found: install Python 3.11, 3.12 or 3.13 with venv, or name one with 'make PYTHON=/path/to/python'." >&2
+  echo "No suitable Python found: install Python 3.11 to 3.14 with venv, or name one with 'make PYTHON=/path/to/python'." >&2
   return 1
 }
 

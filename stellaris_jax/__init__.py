@@ -6,7 +6,7 @@ gradient on which policy version, and one compiled program carries the plan out.
 
 from __future__ import annotations
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Admission",
@@ -18,6 +18,7 @@ __all__ = [
     "Correction",
     "Delay",
     "Discrete",
+    "ExportedPolicy",
     "HostStep",
     "Logger",
     "Mask",
@@ -33,6 +34,7 @@ __all__ = [
     "Wrapper",
     "__version__",
     "check_env",
+    "export_policy",
     "knob",
     "load_config",
     "load_policy",
@@ -50,6 +52,7 @@ _HOMES = {
     "Correction": "engine.corrections",
     "Delay": "timeline.delays",
     "Discrete": "envs.base",
+    "ExportedPolicy": "training.export.artefact",
     "HostStep": "envs.base",
     "Logger": "report.telemetry.logger",
     "Mask": "agent.losses",
@@ -64,9 +67,10 @@ _HOMES = {
     "Weight": "timeline.weights",
     "Wrapper": "envs.wrappers",
     "check_env": "envs.check",
+    "export_policy": "training.export.writing",
     "knob": "config.schema",
     "load_config": "training.loading",
-    "load_policy": "training.policy",
+    "load_policy": "training.export.reading",
     "register": "registry",
     "train": "training.run",
 }

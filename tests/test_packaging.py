@@ -16,12 +16,13 @@ import pytest
 from commands import REPOSITORY
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from training import TINY, steps
 
 import stellaris_jax
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 # The CUDA extras are not pinned: they are the user's.
-PUBLISHED_EXTRAS = ("gymnasium", "mujoco", "brax", "playground", "envpool", "video", "all", "dev")
+PUBLISHED_EXTRAS = ("gymnasium", "mujoco", "brax", "playground", "envpool", "video", "stablehlo", "onnx", "all", "dev")
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,34 @@ def test_import_sets_no_environment_and_leaves_jax_alone() -> None:
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=REPOSITORY)
     same_environment, jax_imported = json.loads(result.stdout)
     assert same_environment and not jax_imported
+
+
+@pytest.mark.slow
+def test_what_is_published_is_accepted_by_an_index(built: Path) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("PASSED") == 2
+
+
+PLAIN = """
+import sys
+from stellaris_jax.cli.train import main
+main({arguments})
+print(sorted({{name.partition(".")[0] for name in sys.modules}} & set({others})))
+"""
+
+
+def test_a_plain_run_imports_nothing_it_does_not_need(tmp_path: Path) -> None:
+    """No extra's package, and of those that others bring along none that is large."""
+    others = ["brax", "envpool", "imageio", "matfree", "mujoco", "mujoco_playground", "onnx", "onnxruntime", "optuna"]
+    others += ["pandas", "ray", "seaborn", "warp"]
+    small = [*TINY, steps(2), f"run.dir={tmp_path / 'run'}"]
+    code = PLAIN.format(arguments=small, others=others)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train an agent, or sweep over settings",
     "tune": "search for better settings",
     "evaluate": "evaluate the policy of a run, or film it",
+    "export": "write the policy of a run to a file, to be carried away",
     "plot": "draw the curves of runs, or a timeline",
     "report": "write one page on a run, a sweep, or runs that belong together",
     "runs": "list and compare runs, and clear up",

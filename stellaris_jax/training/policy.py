@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,11 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Normalizers, view
+from stellaris_jax.envs.base import Box
+from stellaris_jax.training.export.artefact import Outputs, is_single
+
+if TYPE_CHECKING:
+    from stellaris_jax.training.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +26,7 @@ class Policy:
     """Call it with one observation or a batch `[B, ...]`; with a key it samples, without one it acts by the mode.
 
     It is compiled at its first call, and again for every other size of a batch. It can be pickled. Actions of a
-    continuous space are not clipped to its bounds; the environments do that.
+    continuous space are clipped to its bounds, as environments do in training.
 
     Args:
       network: what the parameters belong to.
@@ -43,24 +47,37 @@ class Policy:
         """
         space = self.network.observation_space
         obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of 255
-        single = obs.ndim == len(space.shape)
-        if obs.shape[0 if single else 1 :] != space.shape:
-            batch = ", ".join(["(B", *map(str, space.shape)]) + ")"
-            raise ValueError(f"Observations of shape {obs.shape} do not fit; accepted: {space.shape} or {batch}.")
+        is_single(obs.shape, space.shape)
         return self._act(self.params, self.normalizers, obs, key)
+
+    def outputs(self, obs: jax.Array) -> Outputs:
+        """All that the policy says of observations `[B, ...]` of their space's dtype."""
+        return self._said(self.params, self.normalizers, obs)
+
+    @cached_property
+    def _said(self) -> Callable[..., Outputs]:
+        return jax.jit(self._outputs)
+
+    def _outputs(self, params: jax.Array, normalizers: Normalizers, obs: jax.Array) -> Outputs:
+        network = self.network
+        distribution, value = network.policy_and_value(network.unravel(params), view(normalizers, obs, self.config.env))
+        return Outputs(self._bounded(network.distribution.mode(distribution)), distribution, value)
+
+    def _bounded(self, action: jax.Array) -> jax.Array:
+        space = self.network.action_space
+        return jnp.clip(action, *jnp.array([space.low, space.high])) if isinstance(space, Box) else action
 
     @cached_property
     def _act(self) -> Callable[..., jax.Array]:
-        network, env = self.network, self.config.env
+        network = self.network
 
         def act(params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array | None) -> jax.Array:
             batch = obs.reshape(-1, *network.observation_space.shape)
-            parameters = network.policy(network.unravel(params), view(normalizers, batch, env))
-            if key is None:
-                action = network.distribution.mode(parameters)
-            else:
+            outputs = self._outputs(params, normalizers, batch)
+            action = outputs.action
+            if key is not None:
                 noise = network.distribution.noise(key, batch.shape[:1])
-                action = network.distribution.perturb(parameters, noise)
+                action = self._bounded(network.distribution.perturb(outputs.distribution, noise))
             return action if obs.ndim == batch.ndim else action[0]
 
         return jax.jit(act)
@@ -69,14 +86,11 @@ class Policy:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # without what was compiled
 
 
-def load_policy(run_dir: str | Path, seed: int | None = None) -> Policy:
-    """The newest policy saved in a run directory, of one of its seeds (the first, if none is named)."""
-    from stellaris_jax.training.run import open_run
-
-    trainer = open_run(run_dir)
+def policy_of(trainer: Trainer, seed: int | None = None) -> Policy:
+    """The newest policy of a trainer, of one of its seeds (the first, if none is named). Raises ConfigError."""
     seed = trainer.seeds[0] if seed is None else seed
     if seed not in trainer.seeds:
-        raise ConfigError(f"seed={seed} is not in {run_dir}; accepted: {', '.join(map(str, trainer.seeds))}.")
+        raise ConfigError(f"seed={seed} is not in the run; accepted: {', '.join(map(str, trainer.seeds))}.")
     index = trainer.seeds.index(seed)
     params, normalizers = jax.tree.map(lambda x: x[index], trainer.members.learned)
     return Policy(trainer.network, params, normalizers, trainer.config)

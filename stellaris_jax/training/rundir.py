@@ -72,10 +72,10 @@ def store(config: Config, run_dir: Path) -> None:
     write_atomically(run_dir / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file's contents in one step."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(temporary, path)
 
 

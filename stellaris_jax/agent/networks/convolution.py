@@ -61,7 +61,7 @@ def convolve_blocks(x: jax.Array, kernel: jax.Array, stride: int, padding: str) 
     A kernel that no whole number of blocks covers is filled up with zeros.
     """
     size, _, channels, features = kernel.shape
-    (rows, top), (columns, left) = (_extent(x.shape[axis], size, stride, padding) for axis in (1, 2))
+    (rows, top), (columns, left) = (extent(x.shape[axis], size, stride, padding) for axis in (1, 2))
     if rows == columns == 1:
         stride = size  # a single patch is a single block
     blocks = -(-size // stride)
@@ -136,7 +136,7 @@ def max_pool_slices(x: jax.Array, size: int, stride: int) -> jax.Array:
     Of equal values the first in reading order gets the gradient, as in `max_pool_library`.
     """
     for axis in (2, 1):
-        count, before = _extent(x.shape[axis], size, stride, "SAME")
+        count, before = extent(x.shape[axis], size, stride, "SAME")
         span = (count - 1) * stride + 1
         after = span + size - 1 - x.shape[axis] - before
         edges = [(0, 0, 0)] * 4
@@ -149,7 +149,7 @@ def max_pool_slices(x: jax.Array, size: int, stride: int) -> jax.Array:
     return x
 
 
-def _extent(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:
+def extent(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:
     """Windows along an axis of `length`, and the padding before the first."""
     if padding == "VALID":
         return (length - size) // stride + 1, 0

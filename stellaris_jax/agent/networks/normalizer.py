@@ -7,6 +7,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+CLIP, EPSILON = 10.0, 1e-8
+"""Bounds of what is normalised, and what is added to a variance."""
+
 
 class RunningStatistics(NamedTuple):
     """samples: finite values seen; mean, variance: of these; all per element, of the shape of one sample."""
@@ -38,11 +41,11 @@ def update(statistics: RunningStatistics, batch: jax.Array) -> RunningStatistics
     )
 
 
-def normalize(statistics: RunningStatistics, x: jax.Array, clip: float = 10.0) -> jax.Array:
+def normalize(statistics: RunningStatistics, x: jax.Array, clip: float = CLIP) -> jax.Array:
     """(x - mean) / deviation, clipped to +-`clip`."""
-    return jnp.clip((x - statistics.mean) * jax.lax.rsqrt(statistics.variance + 1e-8), -clip, clip)
+    return jnp.clip((x - statistics.mean) * jax.lax.rsqrt(statistics.variance + EPSILON), -clip, clip)
 
 
-def rescale(statistics: RunningStatistics, x: jax.Array, clip: float = 10.0) -> jax.Array:
+def rescale(statistics: RunningStatistics, x: jax.Array, clip: float = CLIP) -> jax.Array:
     """x / deviation, clipped to +-`clip`: for rewards, whose sign must stay."""
-    return jnp.clip(x * jax.lax.rsqrt(statistics.variance + 1e-8), -clip, clip)
+    return jnp.clip(x * jax.lax.rsqrt(statistics.variance + EPSILON), -clip, clip)

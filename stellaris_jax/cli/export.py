@@ -1,0 +1,39 @@
+"""Writes the newest policy of a run to one file, with its normaliser and its spaces, and a model card beside it.
+
+stellaris-jax export RUN_DIR --to stablehlo [--out FILE] [--seed N]     for JAX, any size of batch, CPUs, GPUs and TPUs
+stellaris-jax export RUN_DIR --to onnx [--out FILE] [--seed N]          for onnxruntime, and what else reads ONNX
+stellaris-jax export RUN_DIR --to flax [--out FILE] [--seed N]          parameters by name, to go on from
+
+load_policy of stellaris_jax takes each of them, as it takes the directory of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stellaris_jax.cli import program
+from stellaris_jax.training.export.artefact import ENDINGS
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command on these arguments; those of the process by default."""
+    program.run(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+    parser = program.Parser("export", __doc__)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="directory of the run")
+    parser.add_argument("--to", required=True, choices=list(ENDINGS), help="format of the file")
+    endings = ", ".join(ENDINGS.values())
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"by default RUN_DIR/policy with the format's ending ({endings})"
+    )
+    parser.add_argument("--seed", type=program.seed, metavar="N", help="trained seed (by default the first)")
+    arguments = parser.parse_args(argv)
+    # Imported late, so that --help answers at once.
+    from stellaris_jax.training.export.writing import export_policy
+
+    out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed)
+    print(f"{out} ({out.stat().st_size:,} bytes)")
+    print(f"{out}.md")

@@ -1,0 +1,115 @@
+"""The model card: what a policy does, how well, and how to come by it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.report.page.sources import run_command
+from stellaris_jax.report.runs import read_run
+from stellaris_jax.report.telemetry.format import basis, count, over_seeds, significant
+from stellaris_jax.training.export.artefact import Metadata
+from stellaris_jax.training.run import versions
+from stellaris_jax.training.trainer import Trainer
+
+NEEDS = {
+    "stablehlo": "JAX, flatbuffers and NumPy; `jax.export.deserialize` reads what follows the file's first line",
+    "onnx": "onnxruntime and NumPy; input `observation`, outputs `action`, `distribution`, `value`",
+    "flax": "stellaris_jax; `flax.serialization.msgpack_restore` reads the parameters",
+}
+
+
+def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path) -> str:
+    """The card of a policy exported to a file, in Markdown."""
+    config = trainer.config
+    rows = {
+        "task": f"{metadata.env}, episodes of at most {count(trainer.env.max_episode_steps)} steps",
+        "observations": _space(metadata.observation_space) + _seen(metadata),
+        "actions": _space(metadata.action_space),
+        "trained by": f"{config.algorithm.name}, {config.system.name}, on {count(metadata.env_steps)} env steps",
+        "seed": f"{metadata.seed} of {', '.join(map(str, trainer.seeds))}",
+        **_returns(run_dir, trainer, metadata.seed),
+        "distribution": _distribution(metadata),
+    }
+    found = run_command(read_run(run_dir))  # as it is called here, and the card goes elsewhere
+    again = found.replace(command("train"), "stellaris-jax train") if found else f"# {run_dir / 'config.yaml'} says how"
+    seed = f" --seed {metadata.seed}" if len(trainer.seeds) > 1 else ""
+    run, file = path_argument(run_dir), path_argument(out)
+    commands = [
+        again,
+        f"stellaris-jax evaluate {run}",
+        f"stellaris-jax export {run} --to {to} --out {file}{seed}",
+    ]
+    return "\n".join(
+        [
+            f"# A policy for {metadata.env}",
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {name} | {told} |" for name, told in rows.items()),
+            "",
+            "## Use",
+            "",
+            "```python",
+            "from stellaris_jax import load_policy",
+            "",
+            f"policy = load_policy({json.dumps(out.name)})",
+            "action = policy(observation)  # one, or a batch",
+            "```",
+            "",
+            f"Needs {NEEDS[to]}.",
+            "",
+            "## Repeat",
+            "",
+            "```",
+            *commands,
+            "```",
+            "",
+            "Made with " + ", ".join(f"{name} {number}" for name, number in versions().items()) + ".",
+            "",
+        ]
+    )
+
+
+def _space(space: dict[str, Any]) -> str:
+    if space["kind"] == "Discrete":
+        return f"one of {space['n']}"
+    if space["kind"] == "MultiDiscrete":
+        return f"{len(space['nvec'])} choices, one of {', '.join(map(str, space['nvec']))}"
+    if space["kind"] == "MultiBinary":
+        return f"{space['n']} switches"
+    low, high = space["low"], space["high"]
+    bounds = f" from {low} to {high}" if isinstance(low, str) and isinstance(high, str) else ""
+    return f"{space['dtype']} {space['shape']}{bounds}"
+
+
+def _seen(metadata: Metadata) -> str:
+    return ", normalised within the policy" if metadata.normalize_observation else ""
+
+
+def _distribution(metadata: Metadata) -> str:
+    kinds = {
+        "Box": "means and log-deviations of normals; the action is the mean, clipped to the bounds",
+        "MultiBinary": "log-odds of being on; the action is what is likelier",
+    }
+    return kinds.get(metadata.action_space["kind"], "logits; the action is the most likely")
+
+
+def _returns(run_dir: Path, trainer: Trainer, seed: int) -> dict[str, str]:
+    """What the last evaluation of the run's policies came to, up to the round that is exported."""
+    config, seeds = trainer.config, trainer.seeds
+    made = [record for record in read_run(run_dir).evaluations if record["round"] <= trainer.round]
+    if not made:
+        return {"return": "not evaluated"}
+    last = made[-1]
+    per_seed = last["per_seed"]["eval_return_mean"]
+    how = "the most likely actions" if config.evaluation.greedy else "sampled actions"
+    of = f"{basis(len(seeds), config.evaluation.episodes * len(seeds))}, {how}"
+    if last["round"] < trainer.round:
+        of += f", after {count(last['env_steps'])} env steps"
+    told = {"return": f"{over_seeds(last['eval_return_mean'], last['eval_return_ci95'], per_seed)}; {of}"}
+    if len(seeds) > 1:
+        told["return of this seed"] = significant(per_seed[seeds.index(seed)])
+    return told

@@ -1,0 +1,55 @@
+"""Policies as users get them: of a run directory, or of a file that was exported from one."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.training.export.artefact import ENDINGS, ExportedPolicy, unsealed
+
+if TYPE_CHECKING:
+    from stellaris_jax.training.policy import Policy
+
+
+def load_policy(path: str | Path, seed: int | None = None) -> Policy | ExportedPolicy:
+    """The newest policy saved in a run directory, or the one in a file that `stellaris-jax export` wrote.
+
+    A file needs little: `.stablehlo` JAX (with flatbuffers), `.onnx` onnxruntime, and both NumPy; `.msgpack` (flax)
+    needs this package, and makes a `Policy`, as a run directory does. Nothing in a file is executed but the policy's
+    own arithmetic.
+
+    Args:
+      path: the directory, or the file.
+      seed: which of the run's; the first, if none is named.
+
+    Raises:
+      ConfigError: there is no policy, it is damaged or of another version, or a package is missing.
+    """
+    path = Path(path)
+    if path.suffix not in ENDINGS.values() or path.is_dir():
+        if path.is_file():
+            raise ConfigError(f"{path} is no policy; accepted: a run directory, {', '.join(ENDINGS.values())}.")
+        return _of_run(path, seed)
+    if seed is not None:
+        raise ConfigError(f"seed={seed} chooses among those of a run; {path} holds one policy.")
+    data = unsealed(path)
+    kind = next(name for name, ending in ENDINGS.items() if ending == path.suffix)
+    try:
+        policy: Policy | ExportedPolicy = import_module(f"stellaris_jax.training.export.{kind}").read(data)
+    except ConfigError:
+        raise
+    except ImportError as error:
+        raise ConfigError(f"{path} needs the package {error.name}: pip install {error.name}.") from error
+    except Exception as error:  # whatever JAX, onnxruntime and flax raise for what they do not know
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"{path} cannot be read: {reason}.") from error
+    return policy
+
+
+def _of_run(run_dir: Path, seed: int | None) -> Policy:
+    from stellaris_jax.training.policy import policy_of
+    from stellaris_jax.training.run import open_run
+
+    return policy_of(open_run(run_dir), seed)

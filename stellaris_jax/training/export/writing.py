@@ -1,0 +1,69 @@
+"""Exports the policy of a run: one file, and a model card beside it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from stellaris_jax.config.outputs import check_output
+from stellaris_jax.config.schema import ConfigError, plain
+from stellaris_jax.training.export.artefact import ENDINGS, Metadata, sealed
+from stellaris_jax.training.export.card import card
+from stellaris_jax.training.export.spaces import described
+from stellaris_jax.training.policy import policy_of
+from stellaris_jax.training.run import open_run
+from stellaris_jax.training.rundir import write_atomically, writing
+
+
+def export_policy(run_dir: str | Path, to: str, out: str | Path | None = None, seed: int | None = None) -> Path:
+    """Write the newest policy saved in a run directory to a file, with its normaliser and its spaces.
+
+    A model card, in Markdown, is written beside it under the file's name with `.md` behind it.
+
+    Args:
+      run_dir: the directory, which may still be trained in.
+      to: the format, stablehlo, onnx or flax.
+      out: the file; by default `policy` with the format's ending, in the run directory. None that exists is replaced.
+      seed: which of the run's; the first, if none is named.
+
+    Returns:
+      The file.
+
+    Raises:
+      ConfigError: before anything is written.
+      RunError: if it cannot be written.
+    """
+    if to not in ENDINGS:
+        raise ConfigError(f"--to {to} is no format; accepted: {', '.join(ENDINGS)}.")
+    run_dir = Path(run_dir)
+    out = run_dir / f"policy{ENDINGS[to]}" if out is None else Path(out)
+    if out.suffix != ENDINGS[to]:
+        raise ConfigError(f"--out={out} must end in {ENDINGS[to]} for --to {to}.")
+    beside = out.with_name(f"{out.name}.md")
+    trainer = open_run(run_dir)
+    policy = policy_of(trainer, seed)
+    check_output("--out", out)
+    _refuse_existing(out, beside)
+    config, network = trainer.config, trainer.network
+    metadata = Metadata(
+        env=trainer.env.name,
+        observation_space=described(network.observation_space),
+        action_space=described(network.action_space),
+        network=plain(config.network),
+        normalize_observation=config.env.normalize_observation,
+        seed=trainer.seeds[0] if seed is None else seed,
+        env_steps=trainer.accounts.env_steps(trainer.usages),
+    )
+    data = sealed(import_module(f"stellaris_jax.training.export.{to}").write(policy, metadata))
+    text = card(run_dir, trainer, metadata, to, out)
+    with writing(out.parent):
+        _refuse_existing(out, beside)  # of a process that was quicker
+        write_atomically(beside, text)
+        write_atomically(out, data)
+    return out
+
+
+def _refuse_existing(*paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"{path} exists; name another file by --out, or remove it.")

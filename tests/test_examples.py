@@ -1,0 +1,76 @@
+"""The scripts in examples/: each is short, runs, and says what it promises; here with small settings."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from commands import REPOSITORY
+from training import TINY, steps
+
+from stellaris_jax.registry import register
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+TINY_OF_ANY = [setting for setting in TINY if not setting.startswith(("env=", "run."))]
+TRAINING = [*TINY_OF_ANY, steps(3)]
+
+
+def run(name: str, *arguments: object) -> None:
+    """As `python examples/NAME ARGUMENTS`; what it registers is forgotten again."""
+    with pytest.MonkeyPatch.context() as patch:
+        for attribute in ("_entries", "_places"):
+            patch.setattr(register.rule, attribute, dict(getattr(register.rule, attribute)))
+        patch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(REPOSITORY / "examples" / name), run_name="__main__")
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    run("train.py", *TRAINING, "run.progress=false", f"run.dir={path}")
+    return path
+
+
+def test_there_are_six_below_sixty_lines() -> None:
+    assert len(EXAMPLES) == 6
+    assert all(len(path.read_text().splitlines()) < 60 for path in EXAMPLES)
+
+
+def test_train(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (run_dir / "summary.json").is_file()
+
+
+def test_population(capsys: pytest.CaptureFixture[str]) -> None:
+    run("population.py", *TRAINING, "num_seeds=1")
+    out = capsys.readouterr().out
+    assert "6 runs in" in out and len(re.findall(r"^(?:allreduce|async) +rate", out, re.M)) == 6
+
+
+def test_own_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    run("own_rule.py", *TRAINING)
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert set(rows) == {"rule", "async", "allreduce", "patient"} and len(rows["patient"]) == 3
+    assert "patient" not in register.rule, "tests after this one would meet it"
+
+
+def test_own_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gymnasium")
+    run("own_environment.py", "total_steps=2048")
+    assert re.search(r"return -?\d\.\d\d ± ", capsys.readouterr().out)
+
+
+def test_exported_policy(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for package in ("gymnasium", "onnx", "onnxruntime"):
+        pytest.importorskip(package)
+    run("exported_policy.py", run_dir, "CartPole-v1", 2)
+    out = capsys.readouterr().out
+    assert "# A policy for gymnax/CartPole-v1" in out and "in 2 episodes of CartPole-v1" in out
+
+
+def test_read_metrics(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("read_metrics.py", tmp_path / "figure.png", run_dir)
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.startswith("run: return ")
