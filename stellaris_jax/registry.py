@@ -129,6 +129,7 @@ class Register:
         self.logger = Kind("logger", [f"{home}.report.telemetry.tensorboard"])
         self.callback = Kind("callback")
         self.torso = Kind("torso", [f"{home}.agent.networks.torsos"])
+        self.memory = Kind("memory", [f"{home}.agent.networks.recurrent"])
 
     def __getitem__(self, kind: str) -> Kind:
         """A kind by its attribute's name."""
