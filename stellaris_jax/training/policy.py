@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Normalizers, view
@@ -23,6 +24,8 @@ class Policy:
 
     It is compiled at its first call, and again for every other size of a batch. It can be pickled. Actions of a
     continuous space are not clipped to its bounds; the environments do that.
+
+    A policy with memory keeps nothing itself: `step` is handed what is carried, and returns what is carried on.
 
     Args:
       network: what the parameters belong to.
@@ -39,7 +42,25 @@ class Policy:
     def __call__(self, obs: Any, key: jax.Array | None = None) -> jax.Array:
         """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes.
 
-        Raises ValueError for arrays of any other shape.
+        Raises ValueError for arrays of any other shape, and for a policy with memory, which takes `step`.
+        """
+        if self.network.recurrent:
+            memory = self.config.network.memory
+            raise ValueError(f"A policy with memory ({memory}) acts by action, carry = policy.step(obs, carry).")
+        return self.step(obs, key=key)[0]
+
+    def step(self, obs: Any, carry: Carry = None, key: jax.Array | None = None) -> tuple[jax.Array, Carry]:
+        """Actions as of a call, and what is carried on to the next observations of the same environments.
+
+        Without memory that is `None`.
+
+        Args:
+          obs: observations `[*obs]` or `[B, *obs]`.
+          carry: what the step before returned; `None` before the first step of episodes.
+          key: to sample by.
+
+        Raises:
+          ValueError: for arrays of any other shape.
         """
         space = self.network.observation_space
         obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of 255
@@ -47,21 +68,26 @@ class Policy:
         if obs.shape[0 if single else 1 :] != space.shape:
             batch = ", ".join(["(B", *map(str, space.shape)]) + ")"
             raise ValueError(f"Observations of shape {obs.shape} do not fit; accepted: {space.shape} or {batch}.")
-        return self._act(self.params, self.normalizers, obs, key)
+        if carry is None:
+            carry = self.network.blank(1 if single else len(obs))
+        action, carry = self._act(self.params, self.normalizers, obs, carry, key)
+        return action, carry
 
     @cached_property
-    def _act(self) -> Callable[..., jax.Array]:
+    def _act(self) -> Callable[..., tuple[jax.Array, Carry]]:
         network, env = self.network, self.config.env
 
-        def act(params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array | None) -> jax.Array:
+        def act(
+            params: jax.Array, normalizers: Normalizers, obs: jax.Array, carry: Carry, key: jax.Array | None
+        ) -> tuple[jax.Array, Carry]:
             batch = obs.reshape(-1, *network.observation_space.shape)
-            parameters = network.policy(network.unravel(params), view(normalizers, batch, env))
+            parameters, carry = network.act(network.unravel(params), view(normalizers, batch, env), carry)
             if key is None:
                 action = network.distribution.mode(parameters)
             else:
                 noise = network.distribution.noise(key, batch.shape[:1])
                 action = network.distribution.perturb(parameters, noise)
-            return action if obs.ndim == batch.ndim else action[0]
+            return action if obs.ndim == batch.ndim else action[0], carry
 
         return jax.jit(act)
 
