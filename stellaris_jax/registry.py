@@ -123,7 +123,7 @@ class Register:
         self.mask = Kind("mask", [f"{home}.agent.losses.masks"])
         self.environment = Kind("environment", form="suite/name")
         self.suite = Kind("suite", [f"{home}.envs.registry"])
-        self.wrapper = Kind("wrapper")
+        self.wrapper = Kind("wrapper", [f"{home}.envs.wrappers"])
         self.correction = Kind("correction", [f"{home}.engine.corrections"])
         self.probe = Kind("probe", [f"{home}.engine.probes"])
         self.logger = Kind("logger", [f"{home}.report.telemetry.tensorboard"])
