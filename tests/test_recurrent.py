@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from reference_memory import Network, gradient, ppo, walk
 from settings import algorithm_of, complaint, hyper_of
-from training import assert_resumes, clockwork, leaves, scalable, tiny
+from training import assert_resumes, clockwork, leaves, scalable, steps, tiny
 
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.agent.losses.common import Samples, Versions
@@ -164,10 +164,14 @@ def test_sequences_are_steps_after_one_another() -> None:
 
 
 def test_nothing_is_carried_without_memory() -> None:
-    network = Trainer(tiny()).network
-    assert network.blank(3) is None and not network.recurrent
-    assert jax.tree.leaves(Trainer(tiny()).state.actor.carry) == []
-    assert jax.tree.leaves(Trainer(tiny("network.memory=gru")).state.actor.carry)[0].shape == (1, 8, 64)
+    env = make("gymnax/CartPole-v1", {})
+    shapes = {}
+    for memory in ("none", "gru", "lstm"):
+        network = ActorCritic(env.observation_space, env.action_space, NetworkConfig(memory=memory, memory_size=5))
+        keys = jax.random.split(jax.random.key(0), 3)
+        carry = jax.eval_shape(lambda network=network, keys=keys: init_actor(env, network, keys)).carry
+        shapes[memory] = [leaf.shape for leaf in jax.tree.leaves(carry)]
+    assert shapes == {"none": [], "gru": [(3, 5)] * 2, "lstm": [(3, 5)] * 4}
 
 
 # Training ------------------------------------------------------------------------------------------------------------
@@ -183,11 +187,12 @@ RECALL = ("env.name=diagnostic/recall", "env.num_envs=32", "network.hidden=[16]"
     ("overrides", "least", "most"),
     [
         (("network.memory=gru",), 0.97, 1.0),
-        (("network.memory=none",), 0.3, 0.65),
-        (("network.memory=lstm", "algorithm=impala", "algorithm.epochs=2"), 0.97, 1.0),
+        pytest.param(("network.memory=none",), 0.3, 0.65, marks=pytest.mark.slow),
+        pytest.param(
+            ("network.memory=lstm", "algorithm=impala", "algorithm.epochs=2"), 0.97, 1.0, marks=pytest.mark.slow
+        ),
         pytest.param(("network.memory=lstm", "network.shared=true"), 0.97, 1.0, marks=pytest.mark.slow),
         pytest.param(("network.memory=gru", "algorithm=impact"), 0.97, 1.0, marks=pytest.mark.slow),
-        # Every fragment is shorter than what is to be remembered: the cue is carried, though no gradient reaches it.
         pytest.param(
             ("network.memory=gru", "system.actors=pipelined", "delays=pareto"), 0.97, 1.0, marks=pytest.mark.slow
         ),
@@ -204,12 +209,12 @@ def test_a_cue_is_recalled(overrides: tuple[str, ...], least: float, most: float
 
 
 def test_resumes_to_the_bit(tmp_path: Path) -> None:
-    whole = Trainer(tiny("network.memory=lstm", "network.memory_size=4", f"total_steps={6 * 8 * 16}"))
+    whole = Trainer(tiny("network.memory=lstm", "network.memory_size=4", "engine.chunk_rounds=3", steps(6)))
     whole.run()
     assert_resumes(whole, tmp_path)
 
 
-@pytest.mark.parametrize("overlap", ["true", "false"])
+@pytest.mark.parametrize("overlap", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_host_environments_resume_to_the_bit(overlap: str, tmp_path: Path) -> None:
     """Their episodes end inside fragments, between them, and where they are saved."""
     settings = ("network.memory=lstm", "network.memory_size=4", f"env.overlap={overlap}", "algorithm.minibatches=3")
@@ -245,6 +250,7 @@ def test_actors_on_the_host_carry_what_the_learner_computes() -> None:
             np.testing.assert_allclose(parameters, trajectory.distribution[t], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_rounds_of_different_widths() -> None:
     """Environments that take no part in a round keep what is carried to them."""
     settings = ("network.memory=gru", "scaling=adapt", "scaling.target=40", "scaling.ends=false", "scaling.minimum=1")
@@ -266,16 +272,17 @@ def test_rounds_of_different_widths() -> None:
 
 
 def test_a_policy_is_handed_what_it_carries() -> None:
-    trainer = Trainer(load_config([*RECALL, "network.memory=lstm", "total_steps=512"]))
-    params, normalizers = jax.tree.map(lambda x: x[0], trainer.members.learned)
-    policy = Policy(trainer.network, params, normalizers, trainer.config)
+    env, config = make("diagnostic/recall", {}), Config().replace({"network.memory": "lstm", "network.memory_size": 5})
+    network = ActorCritic(env.observation_space, env.action_space, config.network)
+    params = network.init(jax.random.key(0))
+    policy = Policy(network, params, init_normalizers(env.observation_space), config)
     obs = np.random.default_rng(0).normal(size=(6, 3, 1)).astype(np.float32)
-    carry, one, tree = None, None, trainer.network.unravel(params)
-    expected = trainer.network.blank(3)
+    carry, one, tree = None, None, network.unravel(params)
+    expected = network.blank(3)
     for step in obs:
-        parameters, expected = trainer.network.act(tree, step, expected)
+        parameters, expected = network.act(tree, step, expected)
         action, carry = policy.step(step, carry)
-        np.testing.assert_array_equal(action, trainer.network.distribution.mode(parameters))
+        np.testing.assert_array_equal(action, network.distribution.mode(parameters))
         alone, one = policy.step(step[1], one)
         assert alone.shape == () and alone == action[1]
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), carry, expected)
