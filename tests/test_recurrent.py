@@ -15,7 +15,7 @@ from reference_memory import Network, gradient, ppo, walk
 from settings import algorithm_of, complaint, hyper_of
 from training import assert_resumes, clockwork, leaves, scalable, steps, tiny
 
-from stellaris_jax import Trainer, load_config
+from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.agent.losses.common import Samples, Versions
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config, EnvConfig, NetworkConfig
@@ -23,6 +23,7 @@ from stellaris_jax.engine.learner import Fetched, gradient_of
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, Trajectory, init_actor, init_normalizers, rollout
 from stellaris_jax.engine.static import Static
+from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
 from stellaris_jax.training.policy import Policy
 
@@ -292,6 +293,27 @@ def test_a_policy_is_handed_what_it_carries() -> None:
     )
     with pytest.raises(ValueError, match=r"acts by action, carry = policy\.step\(obs, carry\)"):
         policy(obs[0])
+
+
+# Positions alone -----------------------------------------------------------------------------------------------------
+
+
+def test_velocities_are_hidden() -> None:
+    """Of CartPole's (x, v, angle, rate), also in each of three frames; start, step and bounds agree."""
+    stacked = make("gymnax/CartPole-v1", {}, Preprocessing(frame_stack=3))
+    hidden = make("gymnax/CartPole-v1", {}, Preprocessing(frame_stack=3), ("positions",))
+    seen = [0, 2, 4, 6, 8, 10]
+    assert hidden.observation_space.shape == (6,)
+    assert hidden.observation_space.high == tuple(stacked.observation_space.high[i] for i in seen)
+    key = jax.random.key(0)
+    (state, whole), (_, part) = stacked.reset_one(key), hidden.reset_one(key)
+    np.testing.assert_array_equal(part, whole[np.array(seen)])
+    after, found = stacked.step_one(key, state, jnp.int32(1)), hidden.step_one(key, state, jnp.int32(1))
+    np.testing.assert_array_equal(found[1], after[1][np.array(seen)])
+    with pytest.raises(
+        ConfigError, match=r"env\.wrappers has positions, behind which diagnostic/recall has no velocities"
+    ):
+        make("diagnostic/recall", {}, wrappers=("positions",))
 
 
 # What cannot be ------------------------------------------------------------------------------------------------------

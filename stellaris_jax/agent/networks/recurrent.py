@@ -132,7 +132,7 @@ def blanked(carry: Carry, *ends: jax.Array) -> Carry:
         over = ends[0]
         for end in ends[1:]:
             over = over | end
-        return jnp.where(over.reshape(-1, *(1,) * (x.ndim - 1)), 0.0, x)
+        return jnp.where(over.reshape(-1, *(1,) * (x.ndim - 1)), jnp.zeros_like(x), x)
 
     return jax.tree.map(kept, carry)
 
