@@ -157,7 +157,7 @@ def works_of(trainer: Trainer) -> dict[str, Work]:
         fragment = example._replace(trajectory=example.trajectory._replace(totals=totals))
     else:
         env = trainer.env
-        actor = init_actor(env, jax.random.split(key, static.envs))
+        actor = init_actor(env, network, jax.random.split(key, static.envs))
         environment = work_of(partial(given_actions, trainer, env), actor.env, key, random_actions(trainer, env))
         roll = partial(rollout, env, network, length=static.steps, gamma=hyper.gamma, config=options)
         keys = jax.random.split(key, static.envs)

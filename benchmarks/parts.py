@@ -148,7 +148,7 @@ def acting(trainer: Trainer, env: VecEnv) -> Run:
         keys = jax.random.split(key, envs)
         return rollout(env, trainer.network, params, normalizers, actor, keys, key, steps, gamma, options)
 
-    actor = init_actor(env, jax.random.split(jax.random.key(0), envs))
+    actor = init_actor(env, trainer.network, jax.random.split(jax.random.key(0), envs))
     return _fragments(trainer, fragment, actor, state.params, state.normalizers, hyper.gamma)
 
 

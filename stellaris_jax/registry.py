@@ -123,13 +123,14 @@ class Register:
         self.mask = Kind("mask", [f"{home}.agent.losses.masks"])
         self.environment = Kind("environment", form="suite/name")
         self.suite = Kind("suite", [f"{home}.envs.registry"])
-        self.wrapper = Kind("wrapper")
+        self.wrapper = Kind("wrapper", [f"{home}.envs.wrappers"])
         self.correction = Kind("correction", [f"{home}.engine.corrections"])
         self.probe = Kind("probe", [f"{home}.engine.probes"])
         telemetry = f"{home}.report.telemetry"
         self.logger = Kind("logger", [f"{telemetry}.{name}" for name in ("tensorboard", "csvfiles", "trackers")])
         self.callback = Kind("callback")
         self.torso = Kind("torso", [f"{home}.agent.networks.torsos"])
+        self.memory = Kind("memory", [f"{home}.agent.networks.recurrent"])
 
     def __getitem__(self, kind: str) -> Kind:
         """A kind by its attribute's name."""

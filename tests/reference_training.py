@@ -50,13 +50,33 @@ class Functions:
         flat = self.network.ravel(params)
         start_key, actor_key = jax.random.split(key)
         keys = jax.random.split(actor_key, env.num_envs)
+        carry = actor.carry
         actor, trajectory = rollout(
             self.env, self.network, flat, normalizers, actor, keys, start_key,
             algorithm.rollout_length, algorithm.gamma, env,
         )  # fmt: skip
-        fragment, sequences = Fragment(trajectory, flat, normalizers), register.algorithm[algorithm.name].sequences
+        fragment, sequences = (
+            Fragment(trajectory, flat, normalizers, 0, carry),
+            register.algorithm[algorithm.name].sequences,
+        )
         samples, normalizers, _ = prepare(self.network, Hyper.of(self.config), env, fragment, normalizers, sequences)
         return actor, samples, normalizers
+
+    def _evaluated(self, params: Tree, batch: Tree) -> tuple[jax.Array, jax.Array]:
+        """Parameters of the policy `[B, D]` and values `[B]`; with memory one step of the sequences after the other."""
+        if batch.first is None:
+            return self.network.policy(params, batch.obs), self.network.value(params, batch.obs)
+        carry, steps, found = batch.carry, self.config.algorithm.rollout_length, []
+        for obs, first in zip(*(x.reshape(steps, -1, *x.shape[1:]) for x in (batch.obs, batch.first)), strict=True):
+            carry = jax.tree.map(lambda x, first=first: jnp.where(first[:, None], 0.0, x), carry)
+            value, _ = self.network.judge(params, obs, carry)
+            policy, carry = self.network.act(params, obs, carry)
+            found.append((policy, value))
+        policies, values = zip(*found, strict=True)
+        return jnp.concatenate(policies), jnp.concatenate(values)
+
+    def _policy(self, params: Tree, batch: Tree) -> jax.Array:
+        return self._evaluated(params, batch)[0]
 
     def _log_prob(self, distribution: jax.Array, action: jax.Array) -> jax.Array:
         if jnp.issubdtype(action.dtype, jnp.integer):
@@ -77,18 +97,18 @@ class Functions:
 
     def _ratio(self, params: Tree, batch: Tree) -> jax.Array:
         """pi / mu, `[B]`."""
-        return jnp.exp(self._log_prob(self.network.policy(params, batch.obs), batch.action) - batch.log_prob)
+        return jnp.exp(self._log_prob(self._policy(params, batch), batch.action) - batch.log_prob)
 
     def _loss(
         self, params: Tree, batch: Tree, smallest: jax.Array, kl_coefficient: float, target: Tree
     ) -> tuple[jax.Array, Any]:
         """The loss to be minimised, and the mean KL; `smallest` is min_i pi_i / mu over the peers, +inf without any."""
         c = self.config.algorithm
-        value = self.network.value(params, batch.obs)
+        value = self._evaluated(params, batch)[1]
         parts = {"ppo": self._ppo, "impala": self._impala, "impact": self._impact}[c.name]
         gain, error, anchor = parts(params, value, batch, smallest, target)
         discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
-        entropy, kl = self._entropy_and_kl(self.network.policy(params, batch.obs), anchor, discrete)
+        entropy, kl = self._entropy_and_kl(self._policy(params, batch), anchor, discrete)
         loss = -gain + c.value_coefficient * 0.5 * error - c.entropy_coefficient * entropy
         loss += kl_coefficient * kl
         return jnp.mean(loss), jnp.mean(kl)
@@ -108,7 +128,7 @@ class Functions:
         own = jax.lax.stop_gradient(self._ratio(params, batch))
         goal, advantage = self._vtrace(own, value, batch)
         ratio, weight = self._truncated(own, smallest)
-        log_pi = self._log_prob(self.network.policy(params, batch.obs), batch.action)
+        log_pi = self._log_prob(self._policy(params, batch), batch.action)
         factor = jnp.minimum(weight * ratio, self.options["rho_bar"])
         return factor * advantage * log_pi, (value - goal) ** 2, batch.distribution
 
@@ -120,7 +140,7 @@ class Functions:
         advantage = jnp.minimum(of_target, o["rho_bar"]) * advantage
         ratio, weight = self._truncated(self._ratio(params, batch), smallest)
         gain = weight * self._clipped(jnp.minimum(1 / of_target, o["impact_ratio"]) * ratio, advantage)
-        return gain, (value - goal) ** 2, self.network.policy(target, batch.obs)
+        return gain, (value - goal) ** 2, self._policy(target, batch)
 
     def _truncated(self, ratio: jax.Array, smallest: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Eq. 2: the ratio, and a factor on what is made of it."""
@@ -207,7 +227,11 @@ class Training:
 
     def gradient(self, delivery: Delivery) -> Tree:
         rows = self.orders[delivery.fragment][delivery.minibatch]
-        batch = jax.tree.map(lambda x: x[rows], self.fragments[delivery.fragment])
+        fragment = self.fragments[delivery.fragment]
+        batch = jax.tree.map(lambda x: x[rows], fragment._replace(carry=None))
+        if fragment.carry is not None:  # rows of first steps are numbers of environments
+            begun = rows[: len(rows) // self.functions.config.algorithm.rollout_length]
+            batch = batch._replace(carry=jax.tree.map(lambda x: x[begun], fragment.carry))
         smallest = np.full(len(rows), np.inf, np.float32)
         for version in delivery.peers:
             smallest = np.minimum(smallest, self.functions.ratio(self.cache[version], batch))

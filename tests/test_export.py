@@ -258,6 +258,13 @@ def test_command_exports_a_run_with_a_card(run_dir: Path, tmp_path: Path) -> Non
     assert {path.name.partition(".")[0] for path in (tmp_path / "new").iterdir()} == {"carried"}, "left something"
 
 
+def test_policies_with_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(tiny(steps(1), "network.memory=gru", "run.dir=gru"))
+    with pytest.raises(ConfigError, match=r"gru has network.memory=gru, and no format has memory"):
+        export_policy("gru", "flax")
+
+
 def test_mistakes_of_a_command_are_one_line(run_dir: Path, tmp_path: Path) -> None:
     def refused(*arguments: object) -> str:
         done = call("export.py", *arguments)

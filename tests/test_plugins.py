@@ -31,6 +31,7 @@ CASES = {
     "host_environment": ["env=mine/pole"],
     "wrapper": ["env=gymnax/acrobot", "env.wrappers=[action_repeat,clip_observation]"],
     "torso": ["network.torso=fourier"],
+    "memory": ["network.memory=means", "network.memory_size=8"],
     "loss": ["algorithm.name=a2c", "system.truncation=none"],
     "objective": ["algorithm.name=spo", "algorithm.options.radius=0.3"],
     "mask": ["algorithm.masks=[unlikely]", "algorithm.options.least=0.05"],

@@ -183,6 +183,8 @@ BENCHES: dict[str, dict[str, Any]] = {
     "impala": {"algorithm": "impala", "versions": 5},
     "impact": {"algorithm": "impact", "devices": 4},
     "impact, three seeds": {"algorithm": "impact", "seeds": 3},
+    "gru": {"memory": "gru", "devices": 4},
+    "impact, lstm": {"algorithm": "impact", "memory": "lstm"},
 }
 
 
@@ -207,11 +209,12 @@ class Bench:
         truncation: str = "weight",
         versions: int = 16,
         algorithm: str = "ppo",
+        memory: str = "none",
     ):
         self.config = Config(
             num_seeds=seeds,
             env=replace(env or EnvConfig(), num_envs=8),
-            network=NetworkConfig(hidden=(8,)),
+            network=NetworkConfig(hidden=(8,), memory=memory, memory_size=4),
             algorithm=algorithm_of(
                 algorithm, rollout_length=16, epochs=3, minibatches=4, learning_rate=0.01, kl_coefficient=0.2,
                 **OPTIONS[algorithm],
@@ -220,7 +223,7 @@ class Bench:
             system=system_of(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02),
             engine=EngineConfig(lanes, devices),
         )  # fmt: skip
-        self.orders = sequence_orders if register.algorithm[algorithm].sequences else minibatch_orders
+        self.orders = sequence_orders if Static.of(self.config).sequences else minibatch_orders
         # One program for all systems of a bench: they have 8 learners at most, and some are pipelined.
         static = replace(
             Static.of(self.config),
@@ -335,6 +338,13 @@ def test_engine_equals_literal_system_with_sequences(
     name: str, rule: str, learners: int, data: st.DataObject, platform: PlatformConfig, delays: DelaysConfig
 ) -> None:
     check_policies(bench(name), data.draw(systems(rule, learners)), platform, delays)
+
+
+@pytest.mark.parametrize("name", ["gru", pytest.param("impact, lstm", marks=pytest.mark.slow)])
+def test_engine_equals_literal_system_with_memory(name: str) -> None:
+    """Every policy in flight goes through a minibatch's sequences by itself, from what was carried to them."""
+    system = system_of(rule="stellaris", learners=8, actors="pipelined")
+    check_policies(bench(name), system, PlatformConfig(), STRAGGLERS)
 
 
 @pytest.mark.parametrize(("rule", "learners"), CASES)

@@ -67,6 +67,10 @@ class NetworkConfig(Section):
         "log-deviations of continuous actions: free parameters, or a function of the state, kept within [-5, 2]",
         choices=("free", "state"),
     )
+    memory: str = knob(
+        "none", "cell behind the hidden layers that carries something from step to step of an episode", kind="memory"
+    )
+    memory_size: int = knob(64, "units of that cell", within="[1, inf)")
 
 
 @dataclass(frozen=True)

@@ -59,20 +59,40 @@ class Fetched(NamedTuple):
 
 def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array, version: jax.Array) -> DataLoader:
     """Put a fragment, at most `[M, ...]`, of a version, and its minibatch order `[G, B]` into a buffer."""
-    size = loader.fragments.advantage.shape[0] // loader.order.shape[0]
-    put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=buffer * size, axis=0)
-    fragments = jax.tree.map(put, loader.fragments, samples)
+
+    def put(whole: Any, part: Any) -> Any:
+        start = buffer * _rows(loader, whole)
+        return jax.tree.map(partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0), whole, part)
+
+    carry = loader.fragments.carry
+    fragments = put(loader.fragments._replace(carry=None), samples._replace(carry=None))
+    if carry is not None:
+        fragments = fragments._replace(carry=put(carry, samples.carry))
     order = jax.lax.dynamic_update_index_in_dim(loader.order, order, buffer, 0)
     return DataLoader(fragments, order, loader.version.at[buffer].set(version))
 
 
 def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
     """The samples `[B, ...]` a pointer (buffer, index) stands for."""
-    size = loader.fragments.advantage.shape[0] // loader.order.shape[0]
-    order = loader.order[buffer, index]
-    rows = jnp.maximum(order, 0) + buffer * size
-    batch = jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), loader.fragments)
+
+    def take(whole: Any, chosen: jax.Array) -> Any:
+        rows = chosen + buffer * _rows(loader, whole)
+        return jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), whole)
+
+    order, carry = loader.order[buffer, index], loader.fragments.carry
+    chosen = jnp.maximum(order, 0)
+    batch: Samples = take(loader.fragments._replace(carry=None), chosen)
+    if carry is not None:
+        # Of sequences the first steps come first, and their rows count environments.
+        sequences = len(order) * _rows(loader, carry) // _rows(loader, loader.fragments)
+        batch = batch._replace(carry=take(carry, chosen[:sequences]))
     return batch if batch.valid is None else batch._replace(valid=batch.valid & (order >= 0))
+
+
+def _rows(loader: DataLoader, whole: Any) -> int:
+    """How many rows of all of them a buffer has."""
+    rows: int = jax.tree.leaves(whole)[0].shape[0] // loader.order.shape[0]
+    return rows
 
 
 def peer_log_ratio(network: ActorCritic, others: jax.Array, peers: Peers, batch: Samples) -> jax.Array:
@@ -84,7 +104,7 @@ def peer_log_ratio(network: ActorCritic, others: jax.Array, peers: Peers, batch:
 
     def body(i: jax.Array, smallest: jax.Array) -> jax.Array:
         tree = network.unravel(versions.fetch(others, peers.slots[i]))
-        log_prob = network.distribution.log_prob(network.policy(tree, batch.obs), batch.action)
+        log_prob = network.distribution.log_prob(network.policy(tree, batch.obs, batch.past), batch.action)
         return jnp.minimum(smallest, log_prob - batch.log_prob)
 
     return jax.lax.fori_loop(0, peers.number, body, jnp.full_like(batch.log_prob, jnp.inf))
@@ -144,18 +164,18 @@ def drift(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Inv
     """Mean KL(pi_fetched || pi) over a gradient's minibatch, a scalar, to the policy of these parameters `[P]`."""
     batch = minibatch(cache.loader, invocation.buffer, invocation.minibatch)
     fetched = versions.fetch(cache.ring, invocation.slot)
-    before, after = (network.policy(network.unravel(own), batch.obs) for own in (fetched, params))
+    before, after = (network.policy(network.unravel(own), batch.obs, batch.past) for own in (fetched, params))
     return mean(network.distribution.kl(before, after), batch.valid)
 
 
 def with_target(network: ActorCritic, target: jax.Array, batch: Samples) -> Samples:
     """The minibatch with the policy of the target network `[P]`."""
-    return batch._replace(target_policy=network.policy(network.unravel(target), batch.obs))
+    return batch._replace(target_policy=network.policy(network.unravel(target), batch.obs, batch.past))
 
 
 def loss(
     network: ActorCritic, kind: Algorithm, inputs: LossInputs, tree: dict[str, Any]
 ) -> tuple[jax.Array, LossMetrics]:
     """The algorithm's loss at the parameters `tree`: of `inputs`, with what the network makes of their minibatch."""
-    parameters, value = network.policy_and_value(tree, inputs.batch.obs)
+    parameters, value = network.policy_and_value(tree, inputs.batch.obs, inputs.batch.past)
     return kind.bound(inputs.hyper.options).loss(inputs._replace(parameters=parameters, value=value))

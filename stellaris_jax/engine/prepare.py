@@ -14,6 +14,7 @@ from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.losses.gae import gae
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
+from stellaris_jax.agent.networks.recurrent import Carry, Past, blanked
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine.rollout import EpisodeTotals, Fragment, Normalizers, Trajectory, view
 
@@ -58,7 +59,7 @@ def prepare(
     trajectory = only_present(fragment.trajectory, present)
     seen = partial(view, fragment.normalizers, config=config)
     obs = seen(trajectory.obs)
-    value, next_value = bootstrapped_values(network, network.unravel(fragment.params), trajectory, obs, seen)
+    value, next_value = bootstrapped_values(network, fragment, trajectory, obs, seen)
     reward, reward_statistics = learned_reward(trajectory, normalizers.reward, config)
     obs_statistics = observed(trajectory, normalizers.obs, config, present)
 
@@ -74,8 +75,10 @@ def prepare(
         target=target,
         valid=trajectory.valid,
         steps=Steps(reward, next_value, *ends) if sequences else None,
+        first=trajectory.first[:-1] if network.recurrent else None,
     )
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
+    flat = flat._replace(carry=fragment.carry)
     return flat, Normalizers(obs_statistics, reward_statistics), ended_episodes(trajectory, present)
 
 
@@ -87,27 +90,53 @@ def only_present(trajectory: Trajectory, present: jax.Array | None) -> Trajector
     return trajectory._replace(valid=everywhere if trajectory.valid is None else everywhere & trajectory.valid)
 
 
-def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
-    """State values `[T, N]` of observations `[T, N, ...]`, some steps at a time to keep what is in between small."""
+def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array, carries: Carry = None) -> jax.Array:
+    """State values `[T, N]` of observations `[T, N, ...]`, some steps at a time to keep what is in between small;
+    `carries`: what is carried to each of them."""
+
+    def judged(x: tuple[jax.Array, Carry]) -> jax.Array:
+        obs, carry = x
+        return network.value(tree, obs) if carry is None else network.judge(tree, obs, carry)[0]
+
     rows = min(CRITIC_ROWS, CRITIC_INPUTS // math.prod(obs.shape[2:]))
-    return jax.lax.map(partial(network.value, tree), obs, batch_size=max(1, rows // obs.shape[1]))
+    return jax.lax.map(judged, (obs, carries), batch_size=max(1, rows // obs.shape[1]))
+
+
+def remembered_values(
+    network: ActorCritic, tree: dict[str, Any], obs: jax.Array, past: Past
+) -> tuple[jax.Array, Carry]:
+    """State values `[T, N]` of observations `[T, N, ...]` in turn, and what is carried on from each, `[T, N, ...]`."""
+
+    def step(carry: Carry, x: tuple[jax.Array, jax.Array]) -> tuple[Carry, tuple[jax.Array, Carry]]:
+        obs, first = x
+        value, carry = network.judge(tree, obs, blanked(carry, first))
+        return carry, (value, carry)
+
+    found: tuple[jax.Array, Carry] = jax.lax.scan(step, past.carry, (obs, past.first))[1]
+    return found
 
 
 def bootstrapped_values(
-    network: ActorCritic, tree: dict[str, Any], trajectory: Trajectory, obs: jax.Array, seen: Any
+    network: ActorCritic, fragment: Fragment, trajectory: Trajectory, obs: jax.Array, seen: Any
 ) -> tuple[jax.Array, jax.Array]:
     """Values of the observations `obs` acted on and of those each step led to, before any reset, both `[T, N]`.
 
     `seen` makes of observations what the network sees. Final observations of truncated episodes are evaluated only
     where there are any.
     """
-    value = values(network, tree, jnp.concatenate([obs, seen(trajectory.last_obs)[None]]))
+    tree, every = network.unravel(fragment.params), jnp.concatenate([obs, seen(trajectory.last_obs)[None]])
+    onwards = None
+    if network.recurrent:
+        value, carries = remembered_values(network, tree, every, Past(fragment.carry, trajectory.first))
+        onwards = jax.tree.map(lambda x: x[:-1], carries)
+    else:
+        value = values(network, tree, every)
     next_value = value[1:]
     if trajectory.final_obs is not None:
         truncated = trajectory.truncated & ~trajectory.terminated
 
         def with_final(next_value: jax.Array) -> jax.Array:
-            return jnp.where(truncated, values(network, tree, seen(trajectory.final_obs)), next_value)
+            return jnp.where(truncated, values(network, tree, seen(trajectory.final_obs), onwards), next_value)
 
         next_value = jax.lax.cond(jnp.any(truncated), with_final, lambda next_value: next_value, next_value)
     return value[:-1], next_value

@@ -90,7 +90,7 @@ def noise(
     Small are halves of the minibatches of the round's first epoch, on average, big is all of it. (A minibatch of a
     single sequence has no halves; then the second ones count for nothing.)
     """
-    columns = static.envs // static.minibatches if static.algorithm.sequences else 2
+    columns = static.envs // static.minibatches if static.sequences else 2
 
     def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         batch = _minibatch(network, static, state, buffer, i // 2)

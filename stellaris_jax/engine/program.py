@@ -127,6 +127,7 @@ class Engine:
                 present = jax.lax.dynamic_slice_in_dim(present, mine * local, local)
         whole = state.actor
         before = jax.tree.map(lambda x: x[:local], whole)
+        carry = before.carry
         actor, trajectory = rollout(
             self.env,
             self.network,
@@ -143,11 +144,12 @@ class Engine:
             gathered = trajectory._replace(last_obs=trajectory.last_obs[None])
             gathered = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), gathered)
             trajectory = gathered._replace(last_obs=gathered.last_obs[0])
+            carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, tiled=True), carry)
         if present is not None:
             actor = jax.tree.map(lambda new, old: jnp.where(rows(present, new), new, old), actor, before)
         if local < whole.totals.shape[0]:
             actor = jax.tree.map(lambda all_, new: jnp.concatenate([new, all_[local:]]), whole, actor)
-        return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers, version)
+        return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers, version, carry)
 
     def _receive(
         self, hyper: Hyper, state: EngineState, fragment: Fragment, present: jax.Array | None

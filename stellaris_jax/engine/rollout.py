@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from stellaris_jax.agent.losses.gae import linear_recurrence
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
+from stellaris_jax.agent.networks.recurrent import Carry, blanked
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.base import Box, VecEnv
 
@@ -34,13 +35,14 @@ class EpisodeTotals(NamedTuple):
 class ActorState(NamedTuple):
     """What persists between fragments; every leaf has a leading axis `[N]`.
 
-    totals: `EpisodeTotals` of the episode under way, `[N, 3]`. env, obs: `None` for host environments, whose actors
-    keep them.
+    totals: `EpisodeTotals` of the episode under way, `[N, 3]`. env, obs, carry: `None` for host environments, whose
+    actors keep them. carry: what the network carries to `obs`; `None` without memory.
     """
 
     env: Any
     obs: Any
     totals: jax.Array
+    carry: Carry = None
 
 
 class Trajectory(NamedTuple):
@@ -48,7 +50,8 @@ class Trajectory(NamedTuple):
 
     final_obs: `None` where the next observation is the final one, as in host environments. totals: `EpisodeTotals`
     `[T, N, 3]` after each step and before any reset; `None` until they are added up. valid: false for the dead
-    transitions of host environments; `None` where there are none.
+    transitions of host environments; `None` where there are none. first: bool `[T + 1, N]`, observations, the last one
+    among them, to which nothing is carried, because an episode has ended; `None` without memory.
     """
 
     obs: jax.Array
@@ -61,6 +64,7 @@ class Trajectory(NamedTuple):
     totals: Any
     last_obs: jax.Array
     valid: Any = None
+    first: Any = None
 
 
 class Normalizers(NamedTuple):
@@ -71,13 +75,14 @@ class Normalizers(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """What actors hand over: a trajectory, and what they acted on: parameters `[P]`, the normalisers, and the number of
-    the version, an int32."""
+    """What actors hand over: a trajectory, and what they acted on: parameters `[P]`, the normalisers, the number of the
+    version, an int32, and what was carried to the first observations, `[N, ...]`; `None` without memory."""
 
     trajectory: Trajectory
     params: jax.Array
     normalizers: Normalizers
     version: Any = 0
+    carry: Carry = None
 
 
 def init_normalizers(observation_space: Box) -> Normalizers:
@@ -85,10 +90,12 @@ def init_normalizers(observation_space: Box) -> Normalizers:
     return Normalizers(normalizer.init(observation_space.shape), normalizer.init(()))
 
 
-def init_actor(env: VecEnv | None, keys: jax.Array) -> ActorState:
+def init_actor(env: VecEnv | None, network: ActorCritic, keys: jax.Array) -> ActorState:
     """Freshly reset environments, one per key `[N]`; without `env`, of what actors on the host keep themselves."""
-    state, obs = (None, None) if env is None else env.reset(keys)
-    return ActorState(state, obs, jnp.zeros((keys.shape[0], len(EpisodeTotals._fields))))
+    totals = jnp.zeros((keys.shape[0], len(EpisodeTotals._fields)))
+    if env is None:
+        return ActorState(None, None, totals)
+    return ActorState(*env.reset(keys), totals, network.blank(keys.shape[0]))
 
 
 def view(normalizers: Normalizers, obs: jax.Array, config: EnvConfig) -> jax.Array:
@@ -118,16 +125,17 @@ def rollout(
     noise = jax.vmap(lambda key: network.distribution.noise(key, (length,)))(streams[:, 0])
     step_keys = jnp.swapaxes(streams[:, 1:], 0, 1)
 
-    def step(carry: tuple[Any, jax.Array], x: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, jax.Array], Any]:
-        state, obs = carry
+    def step(before: tuple[Any, jax.Array, Carry], x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
+        state, obs, carry = before
         keys, noise = x
-        distribution = network.policy(tree, view(normalizers, obs, config))
+        distribution, carry = network.act(tree, view(normalizers, obs, config), carry)
         action = network.distribution.perturb(distribution, noise)
         state, time_step = env.step(keys, state, action, starts)
-        return (state, time_step.obs), (obs, action, distribution, time_step)
+        carry = blanked(carry, time_step.terminated, time_step.truncated)
+        return (state, time_step.obs, carry), (obs, action, distribution, time_step)
 
-    (state, last_obs), (obs, action, distribution, steps) = jax.lax.scan(
-        step, (actor.env, actor.obs), (step_keys, jnp.swapaxes(noise, 0, 1))
+    (state, last_obs, carry), (obs, action, distribution, steps) = jax.lax.scan(
+        step, (actor.env, actor.obs, actor.carry), (step_keys, jnp.swapaxes(noise, 0, 1))
     )
     done = steps.terminated | steps.truncated
     totals, carried = episode_totals(steps.reward, jnp.ones_like(steps.reward), done, actor.totals, gamma)
@@ -141,8 +149,10 @@ def rollout(
         final_obs=steps.final_obs,
         totals=totals,
         last_obs=last_obs,
+        # Where an episode ended just before the fragment, nothing is carried to it anyway.
+        first=jnp.concatenate([jnp.zeros_like(done[:1]), done]) if network.recurrent else None,
     )
-    return ActorState(state, last_obs, carried), trajectory
+    return ActorState(state, last_obs, carried, carry), trajectory
 
 
 def episode_totals(

@@ -95,7 +95,7 @@ class StateLayout:
         params_key, env_key, run_key = jax.random.split(key, 3)
         static, observation = self.static, self.network.observation_space
         params = self.network.init(params_key)
-        actor = init_actor(self.env, jax.random.split(env_key, static.envs))
+        actor = init_actor(self.env, self.network, jax.random.split(env_key, static.envs))
         rows = static.envs * static.steps * static.buffers
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
         zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
@@ -109,6 +109,8 @@ class StateLayout:
             target=zeros,
             valid=never if static.has_invalid else None,
             steps=Steps(zeros, zeros, never, never) if static.algorithm.sequences else None,
+            carry=self.network.blank(static.envs * static.buffers),
+            first=never if self.network.recurrent else None,
         )
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
         return EngineState(

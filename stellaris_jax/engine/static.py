@@ -24,8 +24,8 @@ class Static:
     once on each of the devices. peers: K, the most other versions that learners in flight hold. versions: H that
     gradients may be of. buffers: fragments kept. target_interval: versions from one target network to the next; 1
     without any. truncation, aggregation: modes. corrections: of gradients. masked: some environments may take no
-    part in a round. hosted: fragments come from actors on the host. recorded: gradients have weights of the KL penalty
-    of their own.
+    part in a round. hosted: fragments come from actors on the host. recurrent: the network has memory. recorded:
+    gradients have weights of the KL penalty of their own.
     """
 
     algorithm: Algorithm
@@ -47,6 +47,7 @@ class Static:
     corrections: tuple[Correction, ...]
     masked: bool
     hosted: bool
+    recurrent: bool
     recorded: bool
 
     @classmethod
@@ -74,13 +75,19 @@ class Static:
             corrections=tuple(register.correction[name](system.options) for name in system.corrections),
             masked=is_masked(config),
             hosted=hosted,
+            recurrent=config.network.memory != "none",
             recorded=config.executor == "replay" and settings.kl_coefficient > 0.0,
         )
 
     @property
+    def sequences(self) -> bool:
+        """Whether minibatches are whole environments' fragments instead of single samples."""
+        return self.algorithm.sequences or self.recurrent
+
+    @property
     def cut(self) -> Cut:
         """How the data loader cuts a fragment."""
-        length = self.steps if self.algorithm.sequences else 1
+        length = self.steps if self.sequences else 1
         return Cut(self.epochs, self.minibatches, self.steps, self.envs, length)
 
     @property

@@ -1,12 +1,13 @@
 """Preprocessing of JAX environments: frame stacks and sticky actions. Host suites have their own.
 
-A user's wrapper is registered, and put around these by `env.wrappers`: a function of the environment, which is a
-`Wrapper` where actors step it on the device, and for host environments whatever opens pools.
+A registered wrapper, such as a user's, is put around these by `env.wrappers`: a function of the environment, which is
+a `Wrapper` where actors step it on the device, and for host environments whatever opens pools.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, EnvState, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.drawing import Renderer
+from stellaris_jax.registry import register
 
 
 def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEnv:
@@ -121,3 +123,38 @@ class FrameStack(Remembering):
         inner, obs, reward, terminated, truncated = self.env.step_one(key, inner, action)
         frames = jnp.concatenate([frames[..., obs.shape[-1] :], obs], axis=-1)
         return (inner, frames), frames, reward, terminated, truncated
+
+
+@register.wrapper("positions")
+class Positions(Wrapper):
+    """Hides the velocities of a task of classic control, which have to be told from how positions change; of stacked
+    frames, in each. With CartPole this is popgym's position-only one (Morad et al. 2023).
+
+    Raises ConfigError for another task.
+    """
+
+    VELOCITIES: ClassVar[dict[str, str]] = {
+        "gymnax/CartPole-v1": "pvpv",
+        "gymnax/Acrobot-v1": "ppppvv",
+        "gymnax/Pendulum-v1": "ppv",
+        "gymnax/MountainCar-v0": "pv",
+        "gymnax/MountainCarContinuous-v0": "pv",
+    }
+    """What a frame is made of, positions and velocities."""
+
+    def __init__(self, env: AutoResetEnv):
+        super().__init__(env)
+        if env.name not in self.VELOCITIES:
+            raise ConfigError(f"{env.name} has no velocities that are known; accepted: {', '.join(self.VELOCITIES)}.")
+        frame, space = self.VELOCITIES[env.name], env.observation_space
+        self.seen = np.flatnonzero(np.array([*frame * (space.size // len(frame))]) == "p")
+        low, high = (tuple(float(bound[i]) for i in self.seen) for bound in (space.low, space.high))
+        self.observation_space = replace(space, shape=(len(self.seen),), low=low, high=high)
+
+    def reset_one(self, key: Array) -> tuple[EnvState, Array]:
+        state, obs = self.env.reset_one(key)
+        return state, obs[self.seen]
+
+    def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
+        state, obs, *outcome = self.env.step_one(key, state, action)
+        return state, obs[self.seen], *outcome

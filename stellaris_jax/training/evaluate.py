@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.mesh import COMPILING
 from stellaris_jax.engine.rollout import Normalizers, view
@@ -40,13 +41,20 @@ class Evaluation:
 
 
 def act(
-    network: ActorCritic, config: Config, tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array
-) -> jax.Array:
-    """Actions of an evaluation `[E, ...]` on observations `[E, ...]`; `key` is used unless they are greedy."""
-    distribution = network.policy(tree, view(normalizers, obs, config.env))
+    network: ActorCritic,
+    config: Config,
+    tree: dict[str, Any],
+    normalizers: Normalizers,
+    obs: jax.Array,
+    carry: Carry,
+    key: jax.Array,
+) -> tuple[jax.Array, Carry]:
+    """Actions of an evaluation `[E, ...]` on observations `[E, ...]`, and what is carried on; `key` is used unless they
+    are greedy."""
+    distribution, carry = network.act(tree, view(normalizers, obs, config.env), carry)
     if config.evaluation.greedy:
-        return network.distribution.mode(distribution)
-    return network.distribution.perturb(distribution, network.distribution.noise(key, obs.shape[:1]))
+        return network.distribution.mode(distribution), carry
+    return network.distribution.perturb(distribution, network.distribution.noise(key, obs.shape[:1])), carry
 
 
 def play(
@@ -64,22 +72,30 @@ def play(
     state, obs = env.reset(jax.random.split(reset_key, episodes))
     starts = env.starts(start_key)
 
-    def going(carry: tuple[Any, ...]) -> jax.Array:
-        t, _, _, playing, _, _ = carry
+    def going(so_far: tuple[Any, ...]) -> jax.Array:
+        t, _, _, _, playing, _, _ = so_far
         return (t < env.max_episode_steps) & jnp.any(playing)
 
-    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        t, state, obs, playing, returns, lengths = carry
+    def step(so_far: tuple[Any, ...]) -> tuple[Any, ...]:
+        t, state, obs, carry, playing, returns, lengths = so_far
         action_key, env_key = jax.random.split(jax.random.fold_in(step_key, t))
-        action = act(network, config, tree, normalizers, obs, action_key)
+        action, carry = act(network, config, tree, normalizers, obs, carry, action_key)
         state, result = env.step(jax.random.split(env_key, episodes), state, action, starts)
         returns += jnp.where(playing, result.reward, 0.0)
         lengths += playing
         playing &= ~(result.terminated | result.truncated)
-        return t + 1, state, result.obs, playing, returns, lengths
+        return t + 1, state, result.obs, carry, playing, returns, lengths
 
     zeros = jnp.zeros(episodes)
-    start = (jnp.int32(0), state, obs, jnp.ones(episodes, bool), zeros, zeros.astype(jnp.int32))
+    start = (
+        jnp.int32(0),
+        state,
+        obs,
+        network.blank(episodes),
+        jnp.ones(episodes, bool),
+        zeros,
+        zeros.astype(jnp.int32),
+    )
     *_, returns, lengths = jax.lax.while_loop(going, step, start)
     return returns, lengths
 
@@ -106,11 +122,11 @@ class HostEvaluator:
         self._watch = None if stopping is None else Watch("evaluation", env.name, config.env.timeout, stopping)
 
         def step(
-            tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key: jax.Array, t: jax.Array
-        ) -> jax.Array:
-            return act(network, config, tree, normalizers, obs, jax.random.fold_in(key, t))
+            tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, carry: Carry, key: jax.Array, t: jax.Array
+        ) -> tuple[jax.Array, Carry]:
+            return act(network, config, tree, normalizers, obs, carry, jax.random.fold_in(key, t))
 
-        self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
+        self._act, self._unravel, self._blank = jax.jit(step), jax.jit(network.unravel), network.blank(episodes)
 
     def over(self, members: Members, stream: int) -> Evaluation:
         """The newest policies of all seeds."""
@@ -133,15 +149,15 @@ class HostEvaluator:
 
     def _play(self, params: jax.Array, normalizers: Normalizers, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
         pool = self.env.open(self.episodes, int(jax.random.bits(key) >> 1), evaluation=True)
-        obs, tree = pool.recv().obs, self._unravel(params)
+        obs, tree, carry = pool.recv().obs, self._unravel(params), self._blank
         playing = np.ones(self.episodes, bool)
         returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
         t = 0
         while playing.any():
             if self._watch is not None:
                 self._watch.beat()
-            action = np.asarray(self._act(tree, normalizers, obs, key, np.uint32(t)))
-            pool.send(bounded(action, self.env.action_space))
+            action, carry = self._act(tree, normalizers, obs, carry, key, np.uint32(t))
+            pool.send(bounded(np.asarray(action), self.env.action_space))
             step = pool.recv()
             returns += np.where(playing, step.reward, 0.0)
             lengths += playing

@@ -34,7 +34,8 @@ class Sizes(NamedTuple):
     """What a configuration alone does not say; by default the least that can be.
 
     observation, state: bytes of one environment's. starts: start states drawn for a fragment. action, distribution,
-    parameters: numbers in an action, in what it is drawn from, and in a policy. host: fragments come from the host.
+    parameters, carry: numbers in an action, in what it is drawn from, in a policy, and in what it carries. host:
+    fragments come from the host.
     """
 
     observation: int = WORD
@@ -43,6 +44,7 @@ class Sizes(NamedTuple):
     action: int = 1
     distribution: int = 1
     parameters: int = 0
+    carry: int = 0
     host: bool = True
 
 
@@ -95,6 +97,7 @@ def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
         action=sum(env.action_space.shape) or 1,
         distribution=network.distribution.size,
         parameters=network.size,
+        carry=sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: network.blank(1)))),
         host=inside is None,
     )
 
@@ -126,6 +129,9 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     where = ("env.num_envs", "algorithm.rollout_length")
     yield Part("training samples", copies * samples, 0, of(*where, "env.frame_stack"))
     yield Part("minibatches", copies * static.buffers * order, 0, of("algorithm.epochs", *where))
+
+    carried = copies * (1 + static.buffers) * envs * WORD * sizes.carry
+    yield Part("what networks carry", carried, 0, of("env.num_envs", "network.memory_size"))
 
     policy = WORD * sizes.parameters
     limits = ("system.versions", *(["algorithm.options.target_interval"] if isinstance(kind, TargetNetwork) else []))

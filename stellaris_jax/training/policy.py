@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Normalizers, view
@@ -28,6 +29,8 @@ class Policy:
     It is compiled at its first call, and again for every other size of a batch. It can be pickled. Actions of a
     continuous space are clipped to its bounds, as environments do in training.
 
+    A policy with memory keeps nothing itself: `step` is handed what is carried, and returns what is carried on.
+
     Args:
       network: what the parameters belong to.
       params: `[P]`.
@@ -43,15 +46,36 @@ class Policy:
     def __call__(self, obs: Any, key: jax.Array | None = None) -> jax.Array:
         """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes.
 
-        Raises ValueError for arrays of any other shape.
+        Raises ValueError for arrays of any other shape, and for a policy with memory, which takes `step`.
+        """
+        if self.network.recurrent:
+            memory = self.config.network.memory
+            raise ValueError(f"A policy with memory ({memory}) acts by action, carry = policy.step(obs, carry).")
+        return self.step(obs, key=key)[0]
+
+    def step(self, obs: Any, carry: Carry = None, key: jax.Array | None = None) -> tuple[jax.Array, Carry]:
+        """Actions as of a call, and what is carried on to the next observations of the same environments.
+
+        Without memory that is `None`.
+
+        Args:
+          obs: observations `[*obs]` or `[B, *obs]`.
+          carry: what the step before returned; `None` before the first step of episodes.
+          key: to sample by.
+
+        Raises:
+          ValueError: for arrays of any other shape.
         """
         space = self.network.observation_space
         obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of 255
-        is_single(obs.shape, space.shape)
-        return self._act(self.params, self.normalizers, obs, key)
+        single = is_single(obs.shape, space.shape)
+        if carry is None:
+            carry = self.network.blank(1 if single else len(obs))
+        action, carry = self._act(self.params, self.normalizers, obs, carry, key)
+        return action, carry
 
     def outputs(self, obs: jax.Array) -> Outputs:
-        """All that the policy says of observations `[B, ...]` of their space's dtype."""
+        """All that a policy without memory says of observations `[B, ...]` of their space's dtype."""
         return self._said(self.params, self.normalizers, obs)
 
     @cached_property
@@ -68,17 +92,21 @@ class Policy:
         return jnp.clip(action, *jnp.array([space.low, space.high])) if isinstance(space, Box) else action
 
     @cached_property
-    def _act(self) -> Callable[..., jax.Array]:
-        network = self.network
+    def _act(self) -> Callable[..., tuple[jax.Array, Carry]]:
+        network, env = self.network, self.config.env
 
-        def act(params: jax.Array, normalizers: Normalizers, obs: jax.Array, key: jax.Array | None) -> jax.Array:
+        def act(
+            params: jax.Array, normalizers: Normalizers, obs: jax.Array, carry: Carry, key: jax.Array | None
+        ) -> tuple[jax.Array, Carry]:
             batch = obs.reshape(-1, *network.observation_space.shape)
-            outputs = self._outputs(params, normalizers, batch)
-            action = outputs.action
-            if key is not None:
+            parameters, carry = network.act(network.unravel(params), view(normalizers, batch, env), carry)
+            if key is None:
+                action = network.distribution.mode(parameters)
+            else:
                 noise = network.distribution.noise(key, batch.shape[:1])
-                action = self._bounded(network.distribution.perturb(outputs.distribution, noise))
-            return action if obs.ndim == batch.ndim else action[0]
+                action = network.distribution.perturb(parameters, noise)
+            action = self._bounded(action)
+            return action if obs.ndim == batch.ndim else action[0], carry
 
         return jax.jit(act)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.masks import Mask, Seen
 from stellaris_jax.agent.networks.distributions import Distribution
+from stellaris_jax.agent.networks.recurrent import Carry, Past
 
 
 class Steps(NamedTuple):
@@ -33,7 +34,8 @@ class Samples(NamedTuple):
     log_prob: log mu(a|s). value, advantage, target: from the critic at collection time. valid: bool, false for what
     nothing is to be learned from; `None` where there is no such thing. steps: `None` unless the algorithm learns from
     sequences, whose minibatches are `[T, n]`, flattened. target_policy: parameters of pi_t(.|s), the target network's
-    policy, which the learner adds to the minibatch of an algorithm that has one.
+    policy, which the learner adds to the minibatch of an algorithm that has one. first, carry: of `Past`, for networks
+    with memory, whose minibatches are sequences under every algorithm; of carry there is one row per sequence.
     """
 
     obs: jax.Array
@@ -46,6 +48,13 @@ class Samples(NamedTuple):
     valid: jax.Array | None = None
     steps: Steps | None = None
     target_policy: jax.Array | None = None
+    first: jax.Array | None = None
+    carry: Carry = None
+
+    @property
+    def past(self) -> Past | None:
+        """What came before each step; `None` without memory."""
+        return None if self.first is None else Past(self.carry, self.first)
 
 
 class Versions(NamedTuple):

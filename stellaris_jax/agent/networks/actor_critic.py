@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -20,9 +20,11 @@ from jax.flatten_util import ravel_pytree
 
 from stellaris_jax.agent.networks.convolution import Initializer
 from stellaris_jax.agent.networks.distributions import DiagonalGaussian, Distribution, for_space
+from stellaris_jax.agent.networks.recurrent import Carry, Past, Trunk, unroll
 from stellaris_jax.agent.networks.torsos import check_observation, torso
 from stellaris_jax.config.tree import NetworkConfig
 from stellaris_jax.envs.base import Box, Space
+from stellaris_jax.registry import register
 
 ALIGNMENT = 64
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": nn.tanh, "relu": nn.relu}
@@ -86,6 +88,9 @@ class ActorCritic:
     policy are free parameters, one per action dimension and initially 0, or with `network.log_std=state` outputs of
     the policy, kept within `LOG_STD_RANGE`. `size` counts the parameters.
 
+    With `network.memory` a cell stands before their outputs. Observations are the steps of sequences then, which `past`
+    goes with, or the present ones of environments, which carry something; without memory both are `None`.
+
     Raises ConfigError for observations the torso cannot read.
     """
 
@@ -98,8 +103,12 @@ class ActorCritic:
         outputs = self.distribution.size // 2 if self.free_log_std else self.distribution.size
         start = INITIALIZATIONS[config.init]
         inner = (config.torso, tuple(config.hidden), config.activation, start.kernel(start.inner))
-        self._body = MLP(*inner) if config.shared else None
-        above = ("mlp", (), *inner[2:]) if config.shared else inner
+        cell = register.memory[config.memory](config.memory_size, start.kernel(1.0))
+        self.recurrent = cell is not None
+        self._trunks: dict[str, MLP | Trunk] = {}
+        for name in ("body",) if config.shared else ("actor_body", "critic_body") if self.recurrent else ():
+            self._trunks[name] = Trunk(MLP(*inner), cell) if self.recurrent else MLP(*inner)
+        above = ("mlp", (), *inner[2:]) if self._trunks else inner
         self._actor = MLP(*above, outputs, start.kernel(start.actor))
         self._critic = MLP(*above, 1, start.kernel(start.critic))
         self.observation_space, self.action_space, self.config = observation_space, action_space, config
@@ -119,12 +128,14 @@ class ActorCritic:
     def _init_tree(self, key: jax.Array) -> dict[str, Any]:
         tree: dict[str, Any] = {}
         features = jnp.zeros((1, *self.observation_space.shape))
-        if self._body is None:
-            actor_key, critic_key = jax.random.split(key)
-        else:
-            actor_key, critic_key, body_key = jax.random.split(key, 3)
-            features, variables = self._body.init_with_output(body_key, features)
-            tree["body"] = variables["params"]
+        actor_key, critic_key, *keys = jax.random.split(key, 2 + len(self._trunks))
+        for own, (name, trunk) in zip(keys, self._trunks.items(), strict=True):
+            seen = jnp.zeros((1, *self.observation_space.shape))
+            if isinstance(trunk, Trunk):
+                (_, features), variables = trunk.init_with_output(own, trunk.cell.blank(1), seen, method="both")
+            else:
+                features, variables = trunk.init_with_output(own, seen)
+            tree[name] = variables["params"]
         tree["actor"] = self._actor.init(actor_key, features)["params"]
         tree["critic"] = self._critic.init(critic_key, features)["params"]
         if self.free_log_std:
@@ -144,27 +155,72 @@ class ActorCritic:
         tree: dict[str, Any] = self._unravel(flat)[0]
         return tree
 
-    def policy(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+    def policy(self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None) -> jax.Array:
         """Parameters `[B, D]` of the action distribution; `tree` is `unravel(flat)`."""
-        return self._policy(tree, self._features(tree, obs))
+        return self._policy(tree, self._features(tree, "actor", obs, past))
 
-    def value(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
+    def value(self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None) -> jax.Array:
         """State values `[B]`; `tree` is `unravel(flat)`."""
-        return self._value(tree, self._features(tree, obs))
+        return self._value(tree, self._features(tree, "critic", obs, past))
 
-    def policy_and_value(self, tree: dict[str, Any], obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def policy_and_value(
+        self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         """`policy` and `value` of the same observations.
 
         A shared body is differentiated once here, and twice by two calls: the compiler merges equal forward passes,
         but not backward passes of different errors.
         """
-        features = self._features(tree, obs)
-        return self._policy(tree, features), self._value(tree, features)
+        of_policy = of_value = self._features(tree, "actor", obs, past)
+        if self._trunk("actor") != self._trunk("critic"):
+            of_value = self._features(tree, "critic", obs, past)
+        return self._policy(tree, of_policy), self._value(tree, of_value)
 
-    def _features(self, tree: dict[str, Any], obs: jax.Array) -> jax.Array:
-        """What actor and critic read: the outputs of a shared body, or else observations, bytes as fractions of 255."""
-        x = obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs
-        return x if self._body is None else self._body.apply({"params": tree["body"]}, x)  # type: ignore[return-value]
+    # Step by step ------------------------------------------------------------------------------------------------
+
+    def blank(self, number: int) -> Carry:
+        """What so many environments carry at the beginning of an episode; `None` without memory."""
+        if not self.recurrent:
+            return None
+        return {name: trunk.cell.blank(number) for name, trunk in self._trunks.items() if isinstance(trunk, Trunk)}
+
+    def act(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
+        """The policy's step: (observations, what is carried to them) -> (parameters `[n, D]`, what is carried on)."""
+        if carry is None:
+            return self.policy(tree, obs), None
+        features, carry = self._step(tree, obs, carry)
+        return self._policy(tree, features[self._trunk("actor")]), carry
+
+    def judge(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
+        """The critic's step: as `act`, but values `[n]`."""
+        features, carry = self._step(tree, obs, carry)
+        return self._value(tree, features[self._trunk("critic")]), carry
+
+    def _step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[dict[str, jax.Array], Carry]:
+        features, onwards, x = {}, {}, _fractions(obs)
+        for name, trunk in self._trunks.items():
+            own = {"params": tree[name]}
+            encoded: Any = trunk.apply(own, x, method="encode")
+            onwards[name], features[name] = trunk.apply(own, carry[name], encoded)
+        return features, onwards
+
+    # Parts -------------------------------------------------------------------------------------------------------
+
+    def _trunk(self, head: str) -> str:
+        """What stands before the outputs of `actor` or `critic`; nothing if it has no name."""
+        return "body" if "body" in self._trunks else f"{head}_body" if self._trunks else ""
+
+    def _features(self, tree: dict[str, Any], head: str, obs: jax.Array, past: Past | None) -> jax.Array:
+        """What the outputs of `actor` or `critic` read: those of what stands before them, or else observations."""
+        x, name = _fractions(obs), self._trunk(head)
+        if not name:
+            return x
+        trunk, own = self._trunks[name], {"params": tree[name]}
+        if past is None:
+            return trunk.apply(own, x)  # type: ignore[return-value]
+        encoded: Any = trunk.apply(own, x, method="encode")
+        step: Any = partial(trunk.apply, own)
+        return unroll(step, past.carry[name], past.first, encoded)
 
     def _policy(self, tree: dict[str, Any], features: jax.Array) -> jax.Array:
         outputs: jax.Array = self._actor.apply({"params": tree["actor"]}, features)  # type: ignore[assignment]
@@ -178,3 +234,8 @@ class ActorCritic:
     def _value(self, tree: dict[str, Any], features: jax.Array) -> jax.Array:
         values: jax.Array = self._critic.apply({"params": tree["critic"]}, features)  # type: ignore[assignment]
         return values[:, 0]
+
+
+def _fractions(obs: jax.Array) -> jax.Array:
+    """Observations, bytes as fractions of 255."""
+    return obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs

@@ -2,7 +2,7 @@
 
 The first five follow Andy Jones, "Debugging RL, Without the Agonizing Pain" (2021): each adds one
 capability to the one before it, so the first that fails names the fault. The rest probe how time limits and
-non-finite numbers are treated. `V` is the value of an observation, `γ` the discount per step.
+non-finite numbers are treated, and memory. `V` is the value of an observation, `γ` the discount per step.
 """
 
 from __future__ import annotations
@@ -201,6 +201,29 @@ class NonFinite(ActionReward):
         return jnp.where(broken, jnp.nan, super().reward(key, steps, obs, action))
 
 
+class Recall(Diagnostic):
+    """Five steps: a cue, -1 or 1 at random, is observed at the first, 0 at the others; the last pays 1 if its action
+    names the cue (1 for 1, 0 for -1), else 0.
+
+    Answer: remember it, for a return of 1; whoever only sees the present gets 0.5. Fails if memory is not carried from
+    step to step or to the next fragment, is kept beyond an episode, or has no gradient through time.
+    """
+
+    name = "diagnostic/recall"
+    max_episode_steps = 5
+
+    def reset_one(self, key: Array) -> tuple[EnvState, Array]:
+        cue = jax.random.rademacher(key, (), jnp.float32)
+        return (jnp.int32(0), cue), cue[None]
+
+    def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
+        steps, cue = state
+        steps = steps + 1
+        over = steps >= self.max_episode_steps
+        reward = jnp.where(over & (2.0 * action - 1.0 == cue), 1.0, 0.0)
+        return (steps, cue), jnp.zeros(1), reward, over, jnp.zeros_like(over)
+
+
 _ALL = (
     ConstantReward,
     ObservationReward,
@@ -212,5 +235,6 @@ _ALL = (
     Truncation,
     Termination,
     NonFinite,
+    Recall,
 )
 DIAGNOSTICS: dict[str, type[Diagnostic]] = {kind.name.removeprefix("diagnostic/"): kind for kind in _ALL}

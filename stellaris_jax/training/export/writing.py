@@ -41,6 +41,11 @@ def export_policy(run_dir: str | Path, to: str, out: str | Path | None = None, s
         raise ConfigError(f"--out={out} must end in {ENDINGS[to]} for --to {to}.")
     beside = out.with_name(f"{out.name}.md")
     trainer = open_run(run_dir)
+    if trainer.network.recurrent:
+        memory = trainer.config.network.memory
+        raise ConfigError(
+            f"{run_dir} has network.memory={memory}, and no format has memory; load_policy({str(run_dir)!r}) does."
+        )
     policy = policy_of(trainer, seed)
     check_output("--out", out)
     _refuse_existing(out, beside)

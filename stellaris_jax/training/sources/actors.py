@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, init_normalizers, view
@@ -34,17 +35,20 @@ class Behaviour(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A fragment, leaves with a leading axis `[S]`, and the versions `[S]` of the policies it was rolled with."""
+    """A fragment, leaves with a leading axis `[S]`, the versions `[S]` of the policies it was rolled with, and what is
+    carried on to the next one, `[S, N, ...]`."""
 
     fragment: Fragment
     versions: list[int]
+    carry: Carry
 
 
 class _Group:
-    """Environments stepped together, and where they stand; `envs` of them, the first ones, take part in a fragment."""
+    """Environments stepped together, where they stand and what is carried there; `envs` of them, the first ones, take
+    part in a fragment."""
 
-    def __init__(self, pool: HostPool, env: HostEnv, envs: int):
-        self.pool, self.env, self.envs = pool, env, envs
+    def __init__(self, pool: HostPool, env: HostEnv, envs: int, carry: Carry):
+        self.pool, self.env, self.envs, self.carry = pool, env, envs, carry
         self.obs: np.ndarray = self._arrived().obs
         self.dead = np.zeros(envs, bool)
 
@@ -57,6 +61,16 @@ class _Group:
             self.obs[:n] = step.obs
         self.dead[:n] = step.terminated | step.truncated
         return step
+
+    def carry_on(self, carry: Carry) -> None:
+        """Take what the network carries on from `obs`: nothing from an episode's last one."""
+        n = self.envs
+
+        def taken(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+            over = self.dead[:n].reshape(-1, *(1,) * (new.ndim - 1))
+            return np.concatenate([np.where(over, np.zeros_like(new[:n]), new[:n]), old[n:]])
+
+        self.carry = jax.tree.map(taken, self.carry, carry)
 
     def _arrived(self) -> HostStep:
         """What the pool returns, of the shapes it has to have: NumPy would stretch others without a word."""
@@ -85,7 +99,7 @@ class Actors:
 
     def __init__(self, env: HostEnv, network: ActorCritic, config: Config, seeds: list[int], stopping: threading.Event):
         self.env, self.config, self.seeds = env, config, seeds
-        self.distribution = network.distribution
+        self.network, self.distribution = network, network.distribution
         normalizers = init_normalizers(env.observation_space)
         self.shapes = jax.eval_shape(lambda: (network.init(jax.random.key(0)), normalizers))
         self._act, self._unravel = jax.jit(self._policy(network)), jax.jit(network.unravel)
@@ -100,14 +114,20 @@ class Actors:
         config, distribution = self.config.env, self.distribution
 
         def act(
-            tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, key_data: jax.Array, where: jax.Array
-        ) -> tuple[jax.Array, jax.Array]:
-            """Actions and distributions; `where` is (round, step, group): all the randomness there is."""
+            tree: dict[str, Any],
+            normalizers: Normalizers,
+            obs: jax.Array,
+            carry: Carry,
+            key_data: jax.Array,
+            where: jax.Array,
+        ) -> tuple[jax.Array, jax.Array, Carry]:
+            """Actions, distributions and what is carried on; `where` is (round, step, group): all the randomness there
+            is."""
             key = jax.random.wrap_key_data(key_data)
             for index in where:
                 key = jax.random.fold_in(key, index)
-            parameters = network.policy(tree, view(normalizers, obs, config))
-            return distribution.perturb(parameters, distribution.noise(key, (obs.shape[0],))), parameters
+            parameters, carry = network.act(tree, view(normalizers, obs, config), carry)
+            return distribution.perturb(parameters, distribution.noise(key, (obs.shape[0],))), parameters, carry
 
         return act
 
@@ -117,8 +137,11 @@ class Actors:
         part = _Recorder(config.algorithm.rollout_length, env, self.distribution.size, config.env.num_envs)
         columns = [np.zeros((seeds, *column.shape), column.dtype) for column in part.columns]
         trajectory = _trajectory(columns, np.zeros((seeds, *part.obs.shape[1:]), part.obs.dtype))
-        params, normalizers = jax.tree.map(lambda x: np.zeros((seeds, *x.shape), x.dtype), self.shapes)
-        return Fragment(trajectory, params, normalizers, np.zeros(seeds, np.int32))
+        first = np.zeros((seeds, len(part.obs) + 1, config.env.num_envs), bool) if self.network.recurrent else None
+        carry = self.network.blank(config.env.num_envs)
+        params, normalizers, carry = jax.tree.map(lambda x: np.zeros((seeds, *x.shape), x.dtype), (*self.shapes, carry))
+        trajectory = trajectory._replace(first=first)
+        return Fragment(trajectory, params, normalizers, np.zeros(seeds, np.int32), carry)
 
     @property
     def opened(self) -> bool:
@@ -137,7 +160,8 @@ class Actors:
         groups = []
         for seed in self.seeds:
             pools = (self.env.open(size, pool_seed(seed, round_, group)) for group, size in enumerate(sizes))
-            groups.append([_Group(pool, self.env, size) for pool, size in zip(pools, sizes, strict=True)])
+            carried = (jax.device_get(self.network.blank(size)) for size in sizes)
+            groups.append([_Group(pool, self.env, *of) for pool, *of in zip(pools, sizes, carried, strict=True)])
             self._watch.beat()
         return groups
 
@@ -202,12 +226,28 @@ class Actors:
         """The observations `[S, N, ...]` that the environments are at; to be asked for between fragments."""
         return np.stack([np.concatenate([group.obs for group in groups]) for groups in self._groups])
 
+    @property
+    def carry(self) -> Carry:
+        """What is carried to where they stand, `[S, N, ...]`; to be asked for, and set, between fragments."""
+        rows = [jax.tree.map(lambda *x: np.concatenate(x), *(group.carry for group in each)) for each in self._groups]
+        return jax.tree.map(lambda *x: np.stack(x), *rows)
+
+    @carry.setter
+    def carry(self, carry: Carry) -> None:
+        for i, groups in enumerate(self._groups):
+            begin = 0
+            for group in groups:
+                part = slice(begin, begin + len(group.obs))
+                group.carry = jax.tree.map(lambda x, i=i, part=part: np.array(x[i, part]), carry)
+                begin = part.stop
+
     # The work of the thread ----------------------------------------------------------------------------------------
 
     def _collect(self, behaviour: Behaviour, envs: list[int]) -> Received:
         if is_masked(self.config):
             for (group,), count in zip(self._groups, envs, strict=True):
                 group.envs = count
+        carry = self.carry
         rows = [
             self._roll(groups, key, behaviour.params[i], jax.tree.map(lambda x, i=i: x[i], behaviour.normalizers))
             for i, (groups, key) in enumerate(zip(self._groups, self._keys, strict=True))
@@ -215,8 +255,8 @@ class Actors:
         self._round += 1
         trajectory = jax.tree.map(lambda *x: np.stack(x), *rows)
         versions = np.array(behaviour.versions, np.int32)
-        fragment = Fragment(trajectory, behaviour.params, behaviour.normalizers, versions)
-        return Received(fragment, behaviour.versions)
+        fragment = Fragment(trajectory, behaviour.params, behaviour.normalizers, versions, carry)
+        return Received(fragment, behaviour.versions, self.carry)
 
     def _roll(self, groups: list[_Group], key: Any, params: Any, normalizers: Normalizers) -> Trajectory:
         """One seed's fragment: in turn, every group is given its actions while the others step."""
@@ -230,16 +270,24 @@ class Actors:
                 if t > 0:
                     part.outcome(t - 1, group)
                 where = np.array([self._round, t, g], np.uint32)
-                obs = group.obs[: self._width(group)]
-                action, parameters = jax.device_get(self._act(tree, normalizers, obs, key, where))
+                width = self._width(group)
+                obs, carry = group.obs[:width], jax.tree.map(lambda x, n=width: x[:n], group.carry)
+                acted = self._act(tree, normalizers, obs, carry, key, where)
+                action, parameters, carry = jax.device_get(acted)
                 part.decision(t, group, action, parameters)
+                group.carry_on(carry)
                 group.pool.send(bounded(action[: group.envs], self.env.action_space))
         for group, part in zip(groups, parts, strict=True):
             if group.envs > 0:
                 part.outcome(length - 1, group)
         last_obs = np.concatenate([group.obs for group in groups])
         columns = [np.concatenate(column, axis=1) for column in zip(*(part.columns for part in parts), strict=True)]
-        return _trajectory(columns, last_obs)
+        trajectory = _trajectory(columns, last_obs)
+        if not self.network.recurrent:
+            return trajectory
+        # What follows on a dead transition is an episode's first observation.
+        first = np.concatenate([np.zeros_like(trajectory.valid[:1]), ~trajectory.valid])
+        return trajectory._replace(first=first)
 
     def _width(self, group: _Group) -> int:
         """Environments the policy is compiled for, at least as many as take part."""

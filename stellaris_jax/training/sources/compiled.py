@@ -57,7 +57,7 @@ class CompiledSource:
     def rehearsal(self, members: Members) -> tuple[Callable[[], None], float]:
         params, normalizers = jax.tree.map(lambda x: x[0], members.learned)
         envs, algorithm = self.static.envs, self.config.algorithm
-        actor = init_actor(self.env, jax.random.split(jax.random.key(0), envs))
+        actor = init_actor(self.env, self.network, jax.random.split(jax.random.key(0), envs))
 
         def fragment(actor: Any, key: jax.Array) -> Any:
             keys = jax.random.split(key, envs)

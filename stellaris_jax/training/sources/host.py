@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment
 from stellaris_jax.engine.static import Static
@@ -63,6 +64,7 @@ class HostSource:
         self._first = 0
         self._actions: list[np.ndarray] | None = []
         self._stand: np.ndarray | None = None
+        self._carry: Carry = None
         self._evaluators: dict[int, HostEvaluator] = {}
 
     @property
@@ -79,7 +81,7 @@ class HostSource:
     def open(self, round_: int) -> None:
         """Start all environments anew, with fragment `round_` the next one."""
         self.actors.open(round_)
-        self._first = round_
+        self._first, self._carry = round_, self.actors.carry
         self._actions = [] if self.config.checkpoint.replay > 0 else None
 
     def receive(self, members: Members, chunk: Chunk, following: Following) -> Received:
@@ -102,7 +104,7 @@ class HostSource:
 
     def learned(self, received: Received | None, chunk: Chunk) -> None:
         assert received is not None
-        self._stand = np.asarray(received.fragment.trajectory.last_obs)
+        self._stand, self._carry = np.asarray(received.fragment.trajectory.last_obs), received.carry
         if self._actions is not None:
             self._actions += self.actors.actions(received, chunk.envs)
             if (chunk.end - self._first) * self.steps_per_round > self.config.checkpoint.replay:
@@ -135,15 +137,14 @@ class HostSource:
     # Saving --------------------------------------------------------------------------------------------------------
 
     def arrays(self) -> Any:
-        """Parameters `[S, P]` and normalisers the next fragment is asked for with."""
-        return None if self.ahead is None else self.ahead.behaviour[1:]
+        """Parameters `[S, P]` and normalisers the next fragment is asked for with, and what is carried to it."""
+        return None if self.ahead is None else self.ahead.behaviour[1:], self._carry
 
     def shapes(self, sharding: Sharding) -> Any:
-        if not self.config.env.overlap:
-            return None
-        seeds = len(self.actors.seeds)
+        seeds, carry = len(self.actors.seeds), self.actors.network.blank(self.config.env.num_envs)
         return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype, sharding=sharding), self.actors.shapes
+            lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype, sharding=sharding),
+            (self.actors.shapes if self.config.env.overlap else None, carry),
         )
 
     def state(self, log: ActionLog) -> dict[str, Any]:
@@ -165,9 +166,10 @@ class HostSource:
         """Ask for what had been asked for. Environments are closed; `resume` brings them to where they stood."""
         assert state is not None
         self.actors.close()
+        behaviour, self._carry = jax.device_get(arrays)
         self.ahead = None
         if state["versions"] is not None:
-            self.ahead = Ahead(Behaviour(state["versions"], *jax.device_get(arrays)), state["actors"])
+            self.ahead = Ahead(Behaviour(state["versions"], *behaviour), state["actors"])
 
     def resume(
         self,
@@ -195,12 +197,14 @@ class HostSource:
         if saved["mark"] is None:
             limit = self.config.checkpoint.replay
             raise ActionLogError(f"they began more than checkpoint.replay={limit} env steps ago")
+        carry = self._carry
         self.open(saved["first"])
         arrays = log.read(saved["mark"])
         self.actors.replay(zip(*[arrays] * seeds, strict=True))
         self._stand = self.actors.stand()
         if saved["stand"] not in (_fingerprint(self._stand), ""):
             raise ActionLogError(f"{self.actors.env.name} does not repeat itself")
+        self.actors.carry = self._carry = carry
         steps = saved["mark"]["arrays"] * self.steps_per_round
         return f"{steps:,} env steps replayed in {time.perf_counter() - begin:.1f} s"
 

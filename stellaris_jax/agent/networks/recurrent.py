@@ -1,0 +1,159 @@
+"""Memory: cells that carry something from step to step, and how they go through sequences with resets.
+
+To add one, subclass `Cell` and register it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from stellaris_jax.agent.networks.convolution import Initializer
+from stellaris_jax.registry import register
+
+Carry = Any
+"""What is carried from step to step, a pytree of arrays `[N, ...]`; zeros before the first step of an episode."""
+
+
+class Past(NamedTuple):
+    """What came before the steps of n sequences: the carry `[n, ...]` before their first ones, and bool `first` `[B]` =
+    `[T, n]`, flattened: the steps with which an episode begins."""
+
+    carry: Carry
+    first: jax.Array
+
+
+class Cell(nn.Module):
+    """The base of all cells: `size` units, and how the weights of inputs begin.
+
+    A step has two parts, so that one product makes the inputs of a whole sequence.
+    """
+
+    size: int
+    kernel_init: Initializer
+
+    def blank(self, number: int) -> Carry:
+        """What so many environments carry before the first step: zeros."""
+        return jnp.zeros((number, self.size))
+
+    def project(self, x: jax.Array) -> jax.Array:
+        """Of inputs `[B, D]` what enters the recurrence `[B, E]`."""
+        return x
+
+    def __call__(self, carry: Carry, x: jax.Array) -> tuple[Carry, jax.Array]:
+        """A step: (carry `[n, ...]`, projected inputs `[n, E]`) -> (carry, outputs `[n, size]`)."""
+        raise NotImplementedError
+
+
+class _Gated(Cell):
+    """A cell with gates, whose products are joined: one of the inputs, one of what is carried."""
+
+    gates: int = 0
+
+    def setup(self) -> None:
+        width = self.gates * self.size
+        self.inputs = nn.Dense(width, kernel_init=self.kernel_init)
+        self.recurrent = nn.Dense(width, use_bias=False, kernel_init=nn.initializers.orthogonal())
+
+    def project(self, x: jax.Array) -> jax.Array:
+        projected: jax.Array = self.inputs(x)
+        return projected
+
+
+@register.memory("none")
+def none(size: int, kernel_init: Initializer) -> None:
+    """Nothing is carried."""
+
+
+@register.memory("gru")
+class GRU(_Gated):
+    """Gated recurrent unit (Cho et al. 2014), with the reset gate behind the product, as in cuDNN:
+
+    n = tanh(W x + b + r U h), h' = (1 - z) n + z h, with the gates r and z.
+    """
+
+    gates: int = 3
+
+    def __call__(self, carry: Carry, x: jax.Array) -> tuple[Carry, jax.Array]:
+        (reset, update, new), (of_reset, of_update, of_new) = (jnp.split(y, 3, -1) for y in (x, self.recurrent(carry)))
+        kept = nn.sigmoid(update + of_update)
+        state = (1.0 - kept) * jnp.tanh(new + nn.sigmoid(reset + of_reset) * of_new) + kept * carry
+        return state, state
+
+
+@register.memory("lstm")
+class LSTM(_Gated):
+    """Long short-term memory (Hochreiter & Schmidhuber 1997; Gers et al. 2000), whose forget gate begins half open
+    (Jozefowicz et al. 2015):
+
+    c' = sigmoid(f + 1) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c').
+    """
+
+    gates: int = 4
+
+    def blank(self, number: int) -> Carry:
+        return (jnp.zeros((number, self.size)), jnp.zeros((number, self.size)))
+
+    def __call__(self, carry: Carry, x: jax.Array) -> tuple[Carry, jax.Array]:
+        cell, hidden = carry
+        enter, forget, new, out = jnp.split(x + self.recurrent(hidden), 4, -1)
+        cell = nn.sigmoid(forget + 1.0) * cell + nn.sigmoid(enter) * jnp.tanh(new)
+        hidden = nn.sigmoid(out) * jnp.tanh(cell)
+        return (cell, hidden), hidden
+
+
+class Trunk(nn.Module):
+    """What stands before the outputs: torso and hidden layers, and a cell behind them."""
+
+    encoder: nn.Module
+    cell: Cell
+
+    def encode(self, x: jax.Array) -> jax.Array:
+        """Of observations `[B, ...]` what enters the recurrence `[B, E]`."""
+        return self.cell.project(self.encoder(x))
+
+    def __call__(self, carry: Carry, encoded: jax.Array) -> tuple[Carry, jax.Array]:
+        """A step of the cell."""
+        return self.cell(carry, encoded)
+
+    def both(self, carry: Carry, x: jax.Array) -> tuple[Carry, jax.Array]:
+        """A step of all of it, which makes all parameters."""
+        return self(carry, self.encode(x))
+
+
+def blanked(carry: Carry, *ends: jax.Array) -> Carry:
+    """What is carried on, where episodes end by any of these bool `[N]`: nothing of those that do."""
+
+    def kept(x: jax.Array) -> jax.Array:
+        over = ends[0]
+        for end in ends[1:]:
+            over = over | end
+        return jnp.where(over.reshape(-1, *(1,) * (x.ndim - 1)), jnp.zeros_like(x), x)
+
+    return jax.tree.map(kept, carry)
+
+
+def unroll(
+    step: Callable[[Carry, jax.Array], tuple[Carry, jax.Array]], carry: Carry, first: jax.Array, encoded: jax.Array
+) -> jax.Array:
+    """Outputs `[B, size]` of a cell along n sequences, `[T, n]`, flattened.
+
+    Args:
+      step: of the cell.
+      carry: before the first steps, `[n, ...]`.
+      first: bool `[B]`, steps with which an episode begins: nothing is carried there.
+      encoded: what enters the recurrence, `[B, E]`.
+    """
+    sequences = jax.tree.leaves(carry)[0].shape[0]
+
+    def one(carry: Carry, x: tuple[jax.Array, jax.Array]) -> tuple[Carry, jax.Array]:
+        encoded, first = x
+        return step(blanked(carry, first), encoded)
+
+    in_time = (encoded.reshape(-1, sequences, encoded.shape[-1]), first.reshape(-1, sequences))
+    outputs: jax.Array = jax.lax.scan(one, carry, in_time)[1]
+    return outputs.reshape(-1, outputs.shape[-1])
