@@ -260,7 +260,7 @@ def test_command_exports_a_run_with_a_card(run_dir: Path, tmp_path: Path) -> Non
 
 def test_policies_with_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    train(tiny(steps(1), "network.memory=gru", "run.dir=gru"))
+    train(tiny(steps(4), "network.memory=gru", "run.dir=gru"))
     with pytest.raises(ConfigError, match=r"gru has network.memory=gru, and no format has memory"):
         export_policy("gru", "flax")
 
