@@ -23,8 +23,8 @@ import stellaris_jax
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 # The CUDA extras are not pinned: they are the user's.
 PUBLISHED_EXTRAS = (
-    "gymnasium", "mujoco", "brax", "playground", "envpool", "ray", "tune", "video", "wandb", "mlflow", "stablehlo", "onnx",
-    "all", "docs", "dev",
+    "gymnasium", "mujoco", "brax", "playground", "envpool", "ray", "tune", "video", "wandb", "mlflow", "stablehlo",
+    "onnx", "all", "docs", "dev",
 )  # fmt: skip
 
 
