@@ -162,11 +162,12 @@ def works_of(trainer: Trainer) -> dict[str, Work]:
         roll = partial(rollout, env, network, length=static.steps, gamma=hyper.gamma, config=options)
         keys = jax.random.split(key, static.envs)
         trajectory = jax.eval_shape(roll, state.params, state.normalizers, actor, keys, key)[1]
-        fragment = Fragment(trajectory, state.params, state.normalizers)
+        fragment = Fragment(trajectory, state.params, state.normalizers, 0, actor.carry)
     policy = work_of(
-        lambda params, obs: network.policy(network.unravel(params), obs),
+        lambda params, obs, carry: network.act(network.unravel(params), obs, carry),
         state.params,
         jax.ShapeDtypeStruct((static.envs, *space.shape), space.dtype),
+        network.blank(static.envs),
     )
 
     def prepared(fragment: Fragment) -> Any:
