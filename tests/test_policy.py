@@ -52,8 +52,8 @@ def test_samples_by_a_key() -> None:
 
 def test_is_compiled_once_for_each_size_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, traced = random_policy(REAL, Discrete(3)), []
-    original = policy.network.policy_and_value
-    monkeypatch.setattr(policy.network, "policy_and_value", lambda *given: traced.append(given) or original(*given))
+    original = policy.network.act
+    monkeypatch.setattr(policy.network, "act", lambda *given: traced.append(given) or original(*given))
     for obs in observations(REAL, 4):
         policy(obs)
     assert len(traced) == 1

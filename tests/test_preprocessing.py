@@ -218,5 +218,5 @@ def test_wrappers_that_do_not_fit(registered: Any) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             from_config(EnvConfig(name=name, wrappers=(wrapper,)))
-    with pytest.raises(ConfigError, match=r"env\.wrappers must be some of twice, nothing, not"):
+    with pytest.raises(ConfigError, match=r"env\.wrappers must be some of positions, twice, nothing, not"):
         load_config(["env.wrappers=[thrice]"])
