@@ -24,7 +24,7 @@ from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.scaling import Limits, MinionsRL, Scales, Scheduler
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED, features
-from stellaris_jax.training.policy import Policy
+from stellaris_jax.training.policy import policy_of
 
 SCALES = Scales(rounds=10, target=100.0, budget=1.0, seconds=10.0, kl=0.01)
 JOB = [
@@ -186,12 +186,15 @@ register("test/phases", Phases)
 
 
 def test_a_trained_scheduler_finds_the_best_schedule() -> None:
-    """Our own PPO, with the settings of `env=job/training`, on a job whose best schedule is known."""
-    settings_ = load_config(["env=job/training", "env.name=test/phases", "system=central", "total_steps=30_720"])
+    """Our own PPO, with the settings of `env=job/training`, on a job whose best schedule is known.
+
+    Of four seeds most find it: which ones hangs on the last bits, which are a machine's own.
+    """
+    settings_ = load_config(
+        ["env=job/training", "env.name=test/phases", "system=central", "total_steps=30_720", "num_seeds=4"]
+    )
     trainer = Trainer(settings_.replace({"env.kwargs": {}}))
     trainer.run()
-    normalizers = jax.tree.map(lambda x: x[0], trainer.state.normalizers)
-    policy = Policy(trainer.network, trainer.state.params[0], normalizers, trainer.config)
     job = Phases()
 
     def seconds(choose: object) -> float:
@@ -204,10 +207,11 @@ def test_a_trained_scheduler_finds_the_best_schedule() -> None:
         return total
 
     generator = np.random.default_rng(0)
-    learned = seconds(lambda obs: int(policy(obs)))
-    assert learned == pytest.approx(8.25)
+    policies = [policy_of(trainer, seed) for seed in trainer.seeds]
+    learned = [seconds(lambda obs, policy=policy: int(policy(obs))) for policy in policies]
+    assert sum(one == pytest.approx(8.25) for one in learned) >= 2 and max(learned) < 10.5, learned
     assert min(seconds(action) for action in range(4)) == 10.5
-    assert learned < np.mean([seconds(lambda _: generator.integers(4)) for _ in range(50)])
+    assert max(learned) < np.mean([seconds(lambda _: generator.integers(4)) for _ in range(50)])
 
 
 def test_scheduler_training_runs_jobs_to_their_end_and_goes_on_from_others() -> None:
