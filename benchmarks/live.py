@@ -182,11 +182,10 @@ def fitted(machine: Machine, field: str, crowded: Sequence[Sequence[Round]], lea
     that were lived through."""
     config = settled(_config("async", learners, 0, rounds))
     wanted = statistics.mean(Figures.of(config, run).utilisation * Figures.of(config, run).seconds for run in crowded)
-    shared = {"interference": machine.interference, "contention": machine.contention}
     low, high = 0.0, 4.0
     for _ in range(20):
         middle = (low + high) / 2
-        machine = Machine(machine.log, **{**shared, field: middle})
+        machine = machine._replace(**{field: middle})  # type: ignore[arg-type]
         found = Figures.of(config, foretell(config, machine, 0))
         low, high = (middle, high) if found.utilisation * found.seconds < wanted else (low, middle)
     return machine

@@ -18,6 +18,8 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 60.0
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+"""Of a page, as a script."""
 
 
 def find() -> str | None:
@@ -61,6 +63,15 @@ class Browser:
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._hear(self._message())
+
+    def open_fitting(self, page: Path, width: int, dark: bool, *selectors: str) -> None:
+        """Show a report of that width, in which nothing scrolls sideways, in the colours asked for."""
+        self.open(page, width, 800, dark)
+        assert self.evaluate("document.documentElement.scrollWidth") <= width
+        for selector in ("figure", "p", "pre", "h1", ".legend", *selectors):
+            widest = f"Math.max(0, ...[...document.querySelectorAll('{selector}')].map(e => e.scrollWidth))"
+            assert self.evaluate(widest) <= width, selector
+        assert (self.evaluate(BACKGROUND) == "rgb(255, 255, 255)") is not dark
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression on the page."""

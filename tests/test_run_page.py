@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib.image
 import pytest
-from browser import browser, find
+from browser import BACKGROUND, browser, find
 from commands import call
 from pages import Reader
 from run_dirs import make_run
@@ -186,20 +186,14 @@ def test_page_of_a_run_in_a_browser(run: Path, tmp_path: Path) -> None:
     page = run / "report.html"
     with browser(tmp_path / "profile") as window:
         for width, dark in ((390, True), (1280, False)):
-            window.open(page, width, 800, dark)
-            assert window.evaluate("document.documentElement.scrollWidth") <= width
-            for selector in ("figure", "p", "pre", "h1", ".legend", ".rows"):
-                widest = f"Math.max(0, ...[...document.querySelectorAll('{selector}')].map(e => e.scrollWidth))"
-                assert window.evaluate(widest) <= width, selector
+            window.open_fitting(page, width, dark, ".rows")
             seen = window.evaluate("[...document.querySelectorAll('figure svg')].map(e => e.clientHeight)")
             assert min(seen) > 60
-            back = "getComputedStyle(document.body).backgroundColor"
-            before = window.evaluate(back)
-            assert (before == "rgb(255, 255, 255)") is not dark
+            before = window.evaluate(BACKGROUND)
             window.evaluate("document.getElementById('scheme').click()")
-            assert (window.evaluate(back) == "rgb(255, 255, 255)") is dark
+            assert (window.evaluate(BACKGROUND) == "rgb(255, 255, 255)") is dark
             window.evaluate("document.getElementById('scheme').click()")
-            assert window.evaluate(back) == before
+            assert window.evaluate(BACKGROUND) == before
             picture = tmp_path / f"{width}.png"
             window.screenshot(picture)
             pixels = matplotlib.image.imread(picture)

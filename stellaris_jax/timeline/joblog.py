@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stellaris_jax.config.schema import ConfigError, shown
-from stellaris_jax.timeline import trace
+from stellaris_jax.timeline.trace import NAME, read
 
 KINDS = ("learner", "actor", "aggregate", "loader")
 
@@ -24,7 +24,7 @@ def durations(log: Path, kind: str) -> list[float]:
     Raises:
       ConfigError: it cannot be read as one.
     """
-    path = log / trace.NAME if log.is_dir() else log
+    path = log / NAME if log.is_dir() else log
     try:
         stamp = path.stat().st_mtime_ns
     except OSError as error:
@@ -35,7 +35,7 @@ def durations(log: Path, kind: str) -> list[float]:
 @lru_cache(maxsize=8)
 def _jobs(path: Path, stamp: int) -> dict[str, list[tuple[float, float]]]:
     """Start and end of every job by its kind, in the file as it was at a time."""
-    if path.name == trace.NAME:
+    if path.name == NAME:
         return _lived(path)
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     try:
@@ -60,7 +60,7 @@ def _jobs(path: Path, stamp: int) -> dict[str, list[tuple[float, float]]]:
 def _lived(path: Path) -> dict[str, list[tuple[float, float]]]:
     """Jobs of a live run. A loader's seconds are all in which the driver keeps everybody waiting: from the last version
     of a round to the first actor, and from the last actor to minibatches."""
-    rounds = trace.read(path).rounds
+    rounds = read(path).rounds
     loader, before = [], rounds[0].record.start if rounds else 0.0
     for one in rounds:
         if one.rolls:

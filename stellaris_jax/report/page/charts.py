@@ -17,7 +17,6 @@ from stellaris_jax.report.curves import (
     GREEN,
     ORANGE,
     TEXT,
-    begin_at_zero,
     column,
     draw_distribution,
     draw_gate,
@@ -25,9 +24,8 @@ from stellaris_jax.report.curves import (
     thinned,
     tidy,
 )  # fmt: skip
-from stellaris_jax.report.page.panels import AXES, LOOK, panel, svg, ticks
+from stellaris_jax.report.page.panels import AXES, LOOK, panel, return_axes, svg
 from stellaris_jax.report.runs import Run
-from stellaris_jax.report.telemetry.format import compact, dollars
 from stellaris_jax.report.telemetry.names import METRICS
 
 SMALL = (3.3, 1.9)
@@ -42,11 +40,7 @@ def return_panel(run: Run, clock: str) -> str:
     draw_run(axes, run, clock)
     if not axes.lines:
         return ""
-    axes.set_xlabel(AXES[clock], fontsize=TEXT)
-    axes.set_ylabel("return", fontsize=TEXT)
-    ticks(axes, dollars if clock == "cost_usd" else compact)
-    begin_at_zero(axes)
-    tidy(axes)
+    return_axes(axes, clock)
     return svg(figure, f"return over {AXES[clock]}")
 
 

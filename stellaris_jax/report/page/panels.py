@@ -92,12 +92,17 @@ def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clo
     for row in rows:
         if row.label in looks:
             draw_band(axes, curves_of(row, clock), dict(looks[row.label]))
+    return_axes(axes, clock)
+    return svg(figure, f"return over {AXES[clock]} on {rows[0].env}")
+
+
+def return_axes(axes: Axes, clock: str) -> None:
+    """Axes of return over a clock, which begins at zero."""
     axes.set_xlabel(AXES[clock], fontsize=TEXT)
     axes.set_ylabel("return", fontsize=TEXT)
     ticks(axes, dollars if clock == "cost_usd" else compact)
     begin_at_zero(axes)
     tidy(axes)
-    return svg(figure, f"return over {AXES[clock]} on {rows[0].env}")
 
 
 def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel: str) -> str:

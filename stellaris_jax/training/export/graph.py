@@ -34,9 +34,7 @@ class Graph:
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
 
-    def __call__(
-        self, operator: str, *inputs: str | np.ndarray | np.floating, name: str = "", **attributes: Any
-    ) -> str:
+    def __call__(self, operator: str, *inputs: Input, name: str = "", **attributes: Any) -> str:
         """Add a node; what it is called, and so its output."""
         name = name or f"{operator.lower()}_{len(self.nodes)}"
         given = [one if isinstance(one, str) else self._constant(one) for one in inputs]
