@@ -1,9 +1,11 @@
-"""Places that will be written to after much work: found out before it."""
+"""Files that are written: that they can be is found out before the work; afterwards they are replaced in one step."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stellaris_jax.config.schema import ConfigError
@@ -33,3 +35,23 @@ def _probe(directory: Path) -> None:
     """Raise OSError unless files can be made here; permissions are not the whole of it, least of all for root."""
     with tempfile.TemporaryFile(dir=directory):
         pass
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a hidden file beside `path`, of the same ending, which takes its place in one step when the context ends.
+
+    Left by an exception, `path` is what it was and the other is gone.
+    """
+    fresh = path.with_name(f".{path.stem}.tmp{path.suffix}")
+    try:
+        yield fresh
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file's contents in one step."""
+    with replacing(path) as fresh:
+        fresh.write_bytes(content.encode() if isinstance(content, str) else content)

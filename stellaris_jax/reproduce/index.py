@@ -10,8 +10,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, Claim, read_claims
-from stellaris_jax.training.rundir import write_atomically
 
 
 class Paper(NamedTuple):

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.timeline.scaling import is_scaled
 from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.rundir import write_atomically
 
 LAST = 0.2
 """Share of a run's evaluations, the last ones, whose mean is its final return: one evaluation alone is noisy."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from stellaris_jax.config.outputs import check_directory
+from stellaris_jax.config.outputs import check_directory, write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.reproduce import gate
 from stellaris_jax.reproduce.claims import OPEN, Claim, corrected, read_claims, write_claims
@@ -18,7 +18,6 @@ from stellaris_jax.reproduce.glance import glance
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
 from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.training import Variant
-from stellaris_jax.training.rundir import write_atomically
 
 BEGIN, END = "<!-- made by scripts/reproduce.py: begin -->", "<!-- made by scripts/reproduce.py: end -->"
 """What lies between these lines of a README is written anew; the rest is kept."""

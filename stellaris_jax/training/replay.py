@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
@@ -22,7 +23,6 @@ from stellaris_jax.training.live import settled
 from stellaris_jax.training.planner import Allotment, Planner
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
-from stellaris_jax.training.rundir import write_atomically
 from stellaris_jax.training.trainer import Trainer
 
 APART = 1e-3

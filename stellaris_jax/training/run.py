@@ -20,6 +20,7 @@ from rich.console import Console
 
 from stellaris_jax import __version__
 from stellaris_jax.config.commands import command
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
@@ -37,7 +38,7 @@ from stellaris_jax.training.executors import trainer_of
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
-from stellaris_jax.training.rundir import run_directory, store, write_atomically, writing
+from stellaris_jax.training.rundir import run_directory, store, writing
 from stellaris_jax.training.signals import Abandoned, Signals
 from stellaris_jax.training.sources.watch import EnvStalled
 from stellaris_jax.training.trainer import Trainer

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stellaris_jax.config.commands import argument
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
@@ -70,13 +71,6 @@ def writing(run_dir: Path) -> Iterator[None]:
 def store(config: Config, run_dir: Path) -> None:
     """Write `config.yaml`. Where a run lies is no part of what it is: directories are moved and renamed."""
     write_atomically(run_dir / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file's contents in one step."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(temporary, path)
 
 
 def reserve(path: Path) -> Path:

@@ -23,7 +23,7 @@ DEEPEST = 4
 OURS = (
     LOCK, "config.yaml", "metrics.jsonl*", "summary.json", "curve.png", "checkpoints", "events.out.tfevents.*",
     "rounds.csv", "evaluations.csv", "report.html", "trace.jsonl.gz", "replay.json", "damaged-*", "wandb", "mlflow",
-    "mlflow.db", ".wandb.json", ".mlflow.json", ".trackio.json", ".*.tmp", "actions*", "*.mp4", "*.gif",
+    "mlflow.db", ".wandb.json", ".mlflow.json", ".trackio.json", ".*.tmp*", "actions*", "*.mp4", "*.gif",
 )  # fmt: skip
 """Names of what a run leaves in its directory. One with anything else in it is not deleted."""
 SECTIONS = ("env", "algorithm", "system", "run")

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from stellaris_jax.config.commands import argument, command
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
@@ -31,7 +32,7 @@ from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.run import Interrupted, train_within
-from stellaris_jax.training.rundir import run_directory, store, write_atomically, writing
+from stellaris_jax.training.rundir import run_directory, store, writing
 from stellaris_jax.training.signals import Signals
 from stellaris_jax.training.together import Lost, in_threads, stoppable
 

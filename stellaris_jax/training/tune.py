@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
@@ -35,7 +36,7 @@ from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.run import Interrupted, train_within
-from stellaris_jax.training.rundir import run_directory, store, write_atomically, writing
+from stellaris_jax.training.rundir import run_directory, store, writing
 from stellaris_jax.training.signals import Signals
 from stellaris_jax.training.space import Space, Values
 from stellaris_jax.training.together import in_threads, stoppable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from stellaris_jax.config.outputs import replacing
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, HostPool, HostStep, Space
@@ -172,16 +172,12 @@ def _writer(path: Path, frames_per_second: float) -> Iterator[Callable[[np.ndarr
     else:
         options = {"fps": frames_per_second, "codec": "libx264", "macro_block_size": 2}
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
-    try:
-        writer: Any = imageio.v2.get_writer(temporary, **options)
+    with replacing(path) as fresh:
+        writer: Any = imageio.v2.get_writer(fresh, **options)
         with warnings.catch_warnings(), writer as film:
             # The encoder is a process of its own; what is forked does nothing but start it.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             yield lambda picture: film.append_data(_enlarged(picture))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _enlarged(picture: np.ndarray) -> np.ndarray:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from stellaris_jax.config.outputs import replacing
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.logger import Logger, RunInfo
 from stellaris_jax.report.telemetry.names import STEP, named
@@ -40,12 +40,10 @@ class Sheet:
             with open(self.path, newline="", encoding="utf-8") as file:
                 written = list(csv.DictReader(file))
         self.columns += fresh
-        wider = self.path.with_name(f".{self.path.name}.tmp")
-        with open(wider, "w", newline="", encoding="utf-8") as file:
+        with replacing(self.path) as wider, open(wider, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(written)
-        os.replace(wider, self.path)
         self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
 
     def close(self) -> None:

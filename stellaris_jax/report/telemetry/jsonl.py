@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stellaris_jax.config.outputs import replacing
+
 Record = dict[str, Any]
 
 
@@ -91,12 +93,10 @@ class MetricsLog:
                 note(f"{message}; the file as it was is {original}")
         self.last_env_steps = max((record["env_steps"] for record in kept), default=0)
         self.evaluations = [record for record in kept if record["kind"] == "evaluation"]
-        fresh = path.with_name(path.name + ".tmp")
-        with open(fresh, "w", encoding="utf-8") as file:
+        with replacing(path) as fresh, open(fresh, "w", encoding="utf-8") as file:
             file.writelines(_line(plain(record)) for record in kept)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, path)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
 
     def write(self, records: list[Record]) -> None:

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
@@ -100,9 +101,7 @@ class Tracker(Logger):
                 self._remember(self.told)
 
     def _remember(self, told: dict[str, int]) -> None:
-        fresh = self._memory.with_suffix(".tmp")
-        fresh.write_text(json.dumps({"id": self.id, **told}) + "\n", encoding="utf-8")
-        os.replace(fresh, self._memory)
+        write_atomically(self._memory, json.dumps({"id": self.id, **told}) + "\n")
 
     def _end(self, finished: bool) -> None:
         if not self._over:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.reproduce.map.cells import Cell
 from stellaris_jax.training.loading import load_config
@@ -197,6 +198,4 @@ def write(rows: Iterable[Outcome], path: Path) -> None:
         warnings = [" ".join(f"{value:.3g}" for value in curve) for curve in one.warnings]
         writer.writerow([*one.cell, one.seed, *curves, *figures, one.config, *warnings])
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
-    temporary.replace(path)
+    write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more, undecided
 from stellaris_jax.reproduce.history import History, Series, alike, cost, final, of, until
@@ -29,7 +30,6 @@ from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline.scaling.scheduler import Scheduler
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.run import enable_compile_cache
-from stellaris_jax.training.rundir import write_atomically
 
 SEEDS = 5
 SCALE = 16

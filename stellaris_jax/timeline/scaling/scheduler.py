@@ -18,6 +18,7 @@ import numpy as np
 
 from stellaris_jax.config.commands import command
 from stellaris_jax.config.options import completed
+from stellaris_jax.config.outputs import replacing
 from stellaris_jax.config.schema import ConfigError, knob
 from stellaris_jax.config.tree import Config, ScalingConfig
 from stellaris_jax.registry import register
@@ -118,11 +119,10 @@ class Scheduler(NamedTuple):
     def save(self, path: Path) -> None:
         """Write it to a file, in one step."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.stem}.tmp.npz")
         layers = zip(self.kernels, self.biases, strict=True)
         arrays = {f"{part}{i}": x for i, pair in enumerate(layers) for part, x in zip("kb", pair, strict=True)}
-        np.savez(temporary, **arrays)  # type: ignore[arg-type]
-        temporary.replace(path)
+        with replacing(path) as fresh, open(fresh, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | Path, named: str = "scaling.options.scheduler") -> Scheduler:

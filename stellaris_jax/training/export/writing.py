@@ -5,14 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from stellaris_jax.config.outputs import check_output
+from stellaris_jax.config.outputs import check_output, write_atomically
 from stellaris_jax.config.schema import ConfigError, plain
 from stellaris_jax.training.export.artefact import ENDINGS, Metadata, sealed
 from stellaris_jax.training.export.card import card
 from stellaris_jax.training.export.spaces import described
 from stellaris_jax.training.policy import policy_of
 from stellaris_jax.training.run import open_run
-from stellaris_jax.training.rundir import write_atomically, writing
+from stellaris_jax.training.rundir import writing
 
 
 def export_policy(run_dir: str | Path, to: str, out: str | Path | None = None, seed: int | None = None) -> Path:
