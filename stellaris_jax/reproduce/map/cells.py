@@ -137,6 +137,11 @@ once, but more of them collected at a time."""
 LAGGED = ("all-reduce", *(name for name in OBJECTIVES if name != "V-trace"), "ESS")
 """Methods that can do something about stale data in minibatches of single steps; the first is PPO as it is."""
 
+HELD_OUT = ("breakout", "asterix", "pendulum")
+"""Tasks that no method is chosen by."""
+HELD_LEARNERS = 16
+"""Learners that no method is chosen with."""
+
 
 class Cell(NamedTuple):
     """A place on the map: keys of `TASKS`, `METHODS` and `VARIATIONS` or `LAGS`, and values of the axes."""
@@ -203,3 +208,9 @@ def grid(
 def lags(task: str) -> list[Cell]:
     """All cells of stale data, which one learner learns from."""
     return [Cell(task, method, 1, rate, lag) for lag in LAGS for method in LAGGED for rate in RATES]
+
+
+def held_out(task: str, methods: Iterable[str]) -> list[Cell]:
+    """All cells of methods that are judged on a task they were not chosen by, and the sequential trainer's."""
+    places = [(SEQUENTIAL, 1), *((method, HELD_LEARNERS) for method in methods)]
+    return [Cell(task, method, count, rate) for method, count in places for rate in RATES]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from stellaris_jax.reproduce.claims import Claim
 from stellaris_jax.reproduce.map.cells import CONFIRMING, METHODS, RATES, SEQUENTIAL, TASKS, TUNING, Cell, grid, lags
 from stellaris_jax.reproduce.map.store import POINTS, Outcome, outcomes
+from stellaris_jax.reproduce.study import Figure, Study
 
 NOTHING = "async"
 """The method that does nothing about staleness."""
 LEARNED, FALLEN = 0.3, 0.5
 """A run has learned something that once came so far to what counts as solved, and has collapsed if it ends below this
 share of its best part."""
+ENVS = ("cartpole", "acrobot")
+"""Tasks that every method is tried on."""
 Found = dict[Cell, list[Outcome]]
 Measure = Callable[[Outcome], float]
 
@@ -47,6 +51,27 @@ def area_for(one: Outcome, dollars: float) -> float:
     return area_until(one, dollars / one.cost_usd * one.seconds[-1])
 
 
+def at_equal_expense(found: Found, cells: Mapping[str, Cell]) -> dict[str, Measure]:
+    """Areas under the curve up to what the cheapest run of all these cells has cost."""
+    seconds = min(one.seconds[-1] for cell in cells.values() for one in found[cell])
+    dollars = min(one.cost_usd for cell in cells.values() for one in found[cell])
+    return {
+        "equal gradients": area,
+        f"equal seconds ({seconds:.0f})": lambda one: area_until(one, seconds),
+        f"equal dollars ({dollars:.2f})": lambda one: area_for(one, dollars),
+    }
+
+
+def by_expense(
+    found: Found, cells: Mapping[str, Cell], scales: Mapping[str, Measure]
+) -> dict[str, list[tuple[str, list[float]]]]:
+    """Rows for a picture: of each method its rate and its values on every scale."""
+    return {
+        method: [(cell.rate, values(found, cell, measure)) for measure in scales.values()]
+        for method, cell in cells.items()
+    }
+
+
 def collapse(one: Outcome) -> int | None:
     """The part of the run from which on it stayed below `FALLEN` of its best part before; None if it did not collapse.
 
@@ -67,15 +92,17 @@ class Ground:
     Args:
       results: where the files of outcomes are.
       task: a key of `TASKS`.
+      cells: those that rates are chosen from; all of the map's without variation if there are none.
     """
 
     results: Path
     task: str
+    cells: tuple[Cell, ...] = ()
 
     @cached_property
     def tuning(self) -> Found:
-        """All cells without variation, on the seeds that are tuned on."""
-        return outcomes(grid([self.task], METHODS), TUNING, self.results)
+        """The cells that rates are chosen from, on the seeds for that."""
+        return outcomes(self.cells or grid([self.task], METHODS), TUNING, self.results)
 
     @cached_property
     def lagged(self) -> Found:
@@ -110,3 +137,13 @@ def _best(found: Found, cells: list[Cell]) -> Cell:
 def values(found: Found, cell: Cell, measure: Measure) -> list[float]:
     """A measure of a cell, one value per seed."""
     return [measure(one) for one in found[cell]]
+
+
+def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:
+    """A figure of all tasks, of a function of one."""
+
+    def made(study: Study) -> list[Claim]:
+        return [claim for task in study.envs or ENVS for claim in figure(study, task)]
+
+    made.__doc__ = figure.__doc__
+    return made

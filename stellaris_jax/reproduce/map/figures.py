@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 
-from stellaris_jax.reproduce.claims import Claim, less, more, no_less
-from stellaris_jax.reproduce.map import pictures
+from stellaris_jax.reproduce.claims import Claim, less, more
+from stellaris_jax.reproduce.map import beyond, pictures
 from stellaris_jax.reproduce.map.cells import (
     CORE,
     FEW,
-    LAGGED,
-    LAGS,
     LEARNERS,
     METHODS,
     RATES,
@@ -23,14 +20,15 @@ from stellaris_jax.reproduce.map.cells import (
     Cell,
 )
 from stellaris_jax.reproduce.map.choices import (
+    ENVS,
     NOTHING,
     Found,
     Ground,
-    Measure,
     area,
-    area_for,
-    area_until,
+    at_equal_expense,
+    by_expense,
     collapse,
+    each_task,
     final,
     values,
 )
@@ -38,20 +36,8 @@ from stellaris_jax.reproduce.map.store import Outcome
 from stellaris_jax.reproduce.map.warnings import alarms
 from stellaris_jax.reproduce.study import Figure, Study
 
-ENVS = ("cartpole", "acrobot")
-"""Tasks that every method is tried on."""
 IDEAS = {"gate": "gate", "weights": "w", "truncation": "truncation"}
 """Stellaris's three ideas, and what they are called in the names of methods."""
-
-
-def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:
-    """A figure of all tasks, of a function of one."""
-
-    def made(study: Study) -> list[Claim]:
-        return [claim for task in study.envs or ENVS for claim in figure(study, task)]
-
-    made.__doc__ = figure.__doc__
-    return made
 
 
 @each_task
@@ -174,19 +160,11 @@ def time(study: Study, task: str) -> list[Claim]:
     for count in FEW:
         cells = {method: ground.best(method, count) for method in CORE}
         found = ground.confirmed(cells.values())
-        seconds = min(one.seconds[-1] for cell in cells.values() for one in found[cell])
-        dollars = min(one.cost_usd for cell in cells.values() for one in found[cell])
-        scales: dict[str, Measure] = {
-            "equal gradients": area,
-            f"equal seconds ({seconds:.0f})": lambda one, limit=seconds: area_until(one, limit),  # type: ignore[misc]
-            f"equal dollars ({dollars:.2f})": lambda one, limit=dollars: area_for(one, limit),  # type: ignore[misc]
-        }
-        rows = {
-            method: [("", values(found, cell, measure)) for measure in scales.values()]
-            for method, cell in cells.items()
-        }
+        scales = at_equal_expense(found, cells)
         path = study.results / f"figure_time_{task}_{count}.png"
-        pictures.heat(rows, list(scales), "", path, f"{task}, {count} learners: area under the curve at equal expense")
+        title = f"{task}, {count} learners: area under the curve at equal expense"
+        title = f"{task}, {count} learners: area under the curve at equal expense"
+        pictures.heat(by_expense(found, cells, scales), list(scales), "", path, title)
         synchronous, stellaris = cells[SEQUENTIAL], cells["Stellaris"]
         for name, measure in scales.items():
             text = f"{task}, {count} learners, {name}: Stellaris learns more than all-reduce, each at its best rate"
@@ -224,80 +202,6 @@ def variations(study: Study, task: str) -> list[Claim]:
         for method in ("softsync", "Stellaris", "w", "KL gate")
         if name
     ]
-
-
-MARGIN = 0.05
-"""What still counts as equal, as a share of the way to what counts as solved."""
-
-
-@each_task
-def lag(study: Study, task: str) -> list[Claim]:
-    """Stale data and one learner, no stale gradients: what newer papers claim of their objectives."""
-    ground = Ground(study.results, task)
-    cells = {method: [ground.best_lagged(method, lag) for lag in LAGS] for method in LAGGED}
-    found = ground.confirmed(cell for row in cells.values() for cell in row)
-    rows = {
-        "PPO" if method == SEQUENTIAL else method: [(cell.rate, values(found, cell, area)) for cell in row]
-        for method, row in cells.items()
-    }
-    names = [f"up to {name.removeprefix('lag ')} updates old" for name in LAGS]
-    title = f"{task}: area under the curve on stale data, each method at its best rate"
-    pictures.heat(rows, names, "", study.results / f"figure_lag_{task}.png", title)
-    at = {
-        (method, name): values(found, cell, area)
-        for method, row in cells.items()
-        for name, cell in zip(LAGS, row, strict=True)
-    }
-    fresh, old, older = ((SEQUENTIAL, name) for name in ("lag 4", "lag 128", "lag 256"))
-    claims = [
-        more(f"{task}: PPO learns more from data up to 4 updates old than up to 256", "–", at[fresh], at[older]),
-        no_less(
-            f"{task}: PPO on data up to 32 updates old learns no less than up to 4",
-            "AReaL: bounds of 2 to 8 cost nothing",
-            at[SEQUENTIAL, "lag 32"],
-            at[fresh],
-            MARGIN,
-        ),
-        no_less(
-            f"{task}: M2PO on data up to 256 updates old learns no less than PPO up to 4",
-            "M2PO: equal at 256",
-            at["M2PO", "lag 256"],
-            at[fresh],
-            MARGIN,
-        ),
-        more(
-            f"{task}: steps scaled by the effective sample size learn more than PPO's, up to 128 updates old",
-            "VCPO: stable at 128",
-            at["ESS", "lag 128"],
-            at[old],
-        ),
-        no_less(
-            f"{task}: decoupled PPO learns no less than PPO up to 4 updates old",
-            "AReaL: as good at 4",
-            at["decoupled", "lag 4"],
-            at[fresh],
-            MARGIN,
-        ),
-        more(
-            f"{task}: decoupled PPO learns more than PPO up to 256 updates old",
-            "AReaL: naive PPO fails without a bound",
-            at["decoupled", "lag 256"],
-            at[older],
-        ),
-        no_less(
-            f"{task}: A-3PO's interpolated policy learns no less than a recomputed one, up to 128 updates old",
-            "A-3PO: as good, up to 1.8 times as fast",
-            at["A-3PO", "lag 128"],
-            at["decoupled", "lag 128"],
-            MARGIN,
-        ),
-    ]
-    others = [name for name in LAGGED if name not in (SEQUENTIAL, "decoupled", "A-3PO")]
-    claims += [
-        more(f"{task}: {name} learns more than PPO up to 256 updates old", "–", at[name, "lag 256"], at[older])
-        for name in others
-    ]
-    return claims
 
 
 @each_task
@@ -347,7 +251,8 @@ FIGURES: dict[str, Figure] = {
     "ideas": ideas,
     "time": time,
     "variations": variations,
-    "lag": lag,
+    "lag": beyond.lag,
     "collapses": collapses,
+    "held": beyond.held,
 }
 assert set(ENVS) <= set(TASKS)

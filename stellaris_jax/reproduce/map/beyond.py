@@ -1,0 +1,158 @@
+"""Beyond the map's axes: stale data without stale gradients, and tasks that nothing was chosen by."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from stellaris_jax.reproduce.claims import Claim, more, no_less
+from stellaris_jax.reproduce.map import pictures
+from stellaris_jax.reproduce.map.cells import (
+    FEW,
+    HELD_LEARNERS,
+    HELD_OUT,
+    LAGGED,
+    LAGS,
+    METHODS,
+    SEQUENTIAL,
+    SYSTEMS,
+    held_out,
+)
+from stellaris_jax.reproduce.map.choices import (
+    ENVS,
+    NOTHING,
+    Ground,
+    area,
+    at_equal_expense,
+    by_expense,
+    each_task,
+    values,
+)
+from stellaris_jax.reproduce.study import Study
+
+MARGIN = 0.05
+"""What still counts as equal, as a share of the way to what counts as solved."""
+
+
+@each_task
+def lag(study: Study, task: str) -> list[Claim]:
+    """Stale data and one learner, no stale gradients: what newer papers claim of their objectives."""
+    ground = Ground(study.results, task)
+    cells = {method: [ground.best_lagged(method, lag) for lag in LAGS] for method in LAGGED}
+    found = ground.confirmed(cell for row in cells.values() for cell in row)
+    rows = {
+        "PPO" if method == SEQUENTIAL else method: [(cell.rate, values(found, cell, area)) for cell in row]
+        for method, row in cells.items()
+    }
+    names = [f"up to {name.removeprefix('lag ')} updates old" for name in LAGS]
+    title = f"{task}: area under the curve on stale data, each method at its best rate"
+    pictures.heat(rows, names, "", study.results / f"figure_lag_{task}.png", title)
+    at = {
+        (method, name): values(found, cell, area)
+        for method, row in cells.items()
+        for name, cell in zip(LAGS, row, strict=True)
+    }
+    fresh, old, older = ((SEQUENTIAL, name) for name in ("lag 4", "lag 128", "lag 256"))
+    claims = [
+        more(f"{task}: PPO learns more from data up to 4 updates old than up to 256", "–", at[fresh], at[older]),
+        no_less(
+            f"{task}: PPO on data up to 32 updates old learns no less than up to 4",
+            "AReaL: bounds of 2 to 8 cost nothing",
+            at[SEQUENTIAL, "lag 32"],
+            at[fresh],
+            MARGIN,
+        ),
+        no_less(
+            f"{task}: M2PO on data up to 256 updates old learns no less than PPO up to 4",
+            "M2PO: equal at 256",
+            at["M2PO", "lag 256"],
+            at[fresh],
+            MARGIN,
+        ),
+        more(
+            f"{task}: steps scaled by the effective sample size learn more than PPO's, up to 128 updates old",
+            "VCPO: stable at 128",
+            at["ESS", "lag 128"],
+            at[old],
+        ),
+        no_less(
+            f"{task}: decoupled PPO learns no less than PPO up to 4 updates old",
+            "AReaL: as good at 4",
+            at["decoupled", "lag 4"],
+            at[fresh],
+            MARGIN,
+        ),
+        more(
+            f"{task}: decoupled PPO learns more than PPO up to 256 updates old",
+            "AReaL: naive PPO fails without a bound",
+            at["decoupled", "lag 256"],
+            at[older],
+        ),
+        no_less(
+            f"{task}: A-3PO's interpolated policy learns no less than a recomputed one, up to 128 updates old",
+            "A-3PO: as good, up to 1.8 times as fast",
+            at["A-3PO", "lag 128"],
+            at["decoupled", "lag 128"],
+            MARGIN,
+        ),
+    ]
+    others = [name for name in LAGGED if name not in (SEQUENTIAL, "decoupled", "A-3PO")]
+    claims += [
+        more(f"{task}: {name} learns more than PPO up to 256 updates old", "–", at[name, "lag 256"], at[older])
+        for name in others
+    ]
+    return claims
+
+
+RIVALS = ("async", "softsync", "Stellaris")
+"""What a default of our own would have to beat."""
+
+
+def chosen(study: Study) -> str:
+    """The method beside the published systems that learns most over tasks and learners, on the seeds for tuning."""
+    grounds = [Ground(study.results, task) for task in ENVS]
+
+    def learned(method: str) -> float:
+        places = product(grounds, FEW)
+        return float(np.mean([values(at.tuning, at.best(method, count), area) for at, count in places]))
+
+    return max((method for method in METHODS if method not in SYSTEMS), key=learned)
+
+
+def held(study: Study) -> list[Claim]:
+    """What is best on the map, on tasks and with a number of learners that it was not chosen by."""
+    ours, claims = chosen(study), []
+    for task in [task for task in study.envs or HELD_OUT if task in HELD_OUT]:
+        ground = Ground(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
+        cells = {"one learner": ground.best(SEQUENTIAL, 1)}
+        cells |= {method: ground.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
+        found = ground.confirmed(cells.values())
+        scales = at_equal_expense(found, cells)
+        path = study.results / f"figure_held_{task}.png"
+        title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
+        pictures.heat(by_expense(found, cells, scales), list(scales), "", path, title)
+        at = {
+            (method, name.partition(" (")[0]): values(found, cell, measure)
+            for method, cell in cells.items()
+            for name, measure in scales.items()
+        }
+        place = f"{task}, {HELD_LEARNERS} learners"
+        own = at[ours, "equal gradients"]
+        claims += [
+            more(
+                f"{place}: {ours} learns more than {rival}, each at its best rate",
+                "–",
+                own,
+                at[rival, "equal gradients"],
+            )
+            for rival in RIVALS
+        ]
+        alone, text = (
+            at["one learner", "equal gradients"],
+            f"{place}: {ours} learns no less per gradient than one learner",
+        )
+        claims.append(no_less(text, "–", own, alone, MARGIN))
+        text = f"{place}: {ours} learns no less than async in as many seconds"
+        claims.append(no_less(text, "–", at[ours, "equal seconds"], at[NOTHING, "equal seconds"], MARGIN))
+    return claims
