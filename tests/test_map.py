@@ -10,8 +10,8 @@ import pytest
 from drawn import assert_picture
 
 from stellaris_jax import ConfigError, Trainer, load_config
-from stellaris_jax.reproduce.map import cells as cells_module
 from stellaris_jax.reproduce.map import beyond, choices, figures, store, warnings
+from stellaris_jax.reproduce.map import cells as cells_module
 from stellaris_jax.reproduce.map.cells import (
     CORE,
     LAGGED,
