@@ -1,5 +1,5 @@
 # make train [ARGS="env=gymnax/acrobot num_seeds=8"]   trains; ARGS are Hydra overrides
-# make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest (-m slow: the rest)
+# make test  [ARGS="-k staleness"]                     lints, type-checks and tests; ARGS go to pytest (-m thorough, -m slow: the rest)
 # make docs                                           builds the documentation into docs/_build/html
 # make lint | constraints | clean
 # The first call makes .venv with the pinned packages; PYTHON=/path/to/python chooses its Python.
@@ -15,7 +15,7 @@ train: .venv/.installed
 	@$(BIN)/python scripts/train.py $(ARGS)
 
 test: lint
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not thorough" --numprocesses auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile --durations=10 $(ARGS)
 
 docs: .venv/.installed
 	@$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import thorough
 
 if TYPE_CHECKING:
     from stellaris_jax.config.tree import Config
@@ -29,6 +30,17 @@ def pytest_configure() -> None:
     import jax
 
     jax.config.update("jax_num_cpu_devices", 4)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of `thorough.txt` are marked so. Raises UsageError if it has some that there are not."""
+    listed = thorough.listed()
+    for item in items:
+        if item.nodeid in listed:
+            item.add_marker("thorough")
+    unknown = listed - {item.nodeid for item in items}
+    if unknown and config.args == config.getini("testpaths"):
+        raise pytest.UsageError(f"tests/thorough.txt names {min(unknown)}, which is no test; remove that line.")
 
 
 MAPPED = 20_000

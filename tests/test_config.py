@@ -16,7 +16,8 @@ from settings import complaint, with_value
 
 from stellaris_jax.config.compose import choices, compose_config
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.config.stored import from_yaml, to_yaml
+from stellaris_jax.config.sources import shipped_configs
+from stellaris_jax.config.stored import from_yaml, to_yaml, typed
 from stellaris_jax.config.tree import Config, EnvConfig, knobs
 from stellaris_jax.training.loading import load_config, validate
 
@@ -50,6 +51,42 @@ def test_own_directory_adds_choices(tmp_path: Path) -> None:
     assert (config.system.rule, config.env.name, config.seed) == ("async", "brax/fast", 9)
     assert load_config(["env=gymnax/CartPole-v1"], tmp_path) == load_config()
     assert choices("system", tmp_path) == sorted([*choices("system"), "mine"])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["seed=3", "system=ssp", "system.rho=2", "env=gymnax/acrobot"],
+        [
+            "algorithm.learning_rate=1e-2",
+            "experiment=stellaris/hopper",
+            "network.hidden=[4,4]",
+            "system.options.decay=1",
+        ],
+        ["env=envpool/Hopper-v4", "env.kwargs.frame_skip=2", "env.kwargs={a: [1, {b: x}]}", "env.kwargs.c=null"],
+        ["system.corrections=[kl_gate,ess]", "evaluation={episodes: 3}", "scaling=nitro", "env.num_envs=${seed}", "seed=8"],
+    ],
+)
+def test_kept_files_and_keys_of_their_own_are_what_hydra_composes(overrides: list[str]) -> None:
+    from hydra import compose, initialize_config_dir
+
+    from stellaris_jax.config import compose as module
+
+    with module._composer(None) as composer:
+        parsed = composer.parse(overrides)
+        ours = [typed(composer.compose(parsed)) for _ in range(2)]
+    with initialize_config_dir(str(shipped_configs()), version_base="1.3"):
+        whole = typed(compose(module.PRIMARY, [str(one.input_line) for one in parsed]))
+    assert ours == [whole, whole]
+
+
+def test_files_are_read_again_once_they_have_changed(tmp_path: Path) -> None:
+    preset = tmp_path / "algorithm" / "mine.yaml"
+    preset.parent.mkdir()
+    for epochs in (2, 31):
+        preset.write_text(f"# @package _global_\nalgorithm:\n  epochs: {epochs}\n")
+        assert compose_config(["algorithm=mine", "seed=4"], tmp_path).algorithm.epochs == epochs
+    assert compose_config(["algorithm=mine"], tmp_path).seed == 0, "keys of one call are not the next one's"
 
 
 def test_mistake_in_a_file_is_one_sentence(tmp_path: Path) -> None:

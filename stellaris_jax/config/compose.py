@@ -12,9 +12,11 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, get_origin
+from typing import Any, NamedTuple, get_origin
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -31,7 +33,7 @@ from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.options import check_given, unknown_key
 from stellaris_jax.config.schema import ConfigError, Knob, shown
 from stellaris_jax.config.sources import OwnSource, SuiteSource, shipped_configs
-from stellaris_jax.config.stored import UNREADABLE, from_yaml, no_value, retold, schema, typed
+from stellaris_jax.config.stored import UNREADABLE, defaults, from_yaml, no_value, retold, schema, typed
 from stellaris_jax.config.sweeps import SWEEP_KEYS, SweepSettings
 from stellaris_jax.config.tree import Config, knobs, sections
 
@@ -164,6 +166,7 @@ class _Composer:
     """Hydra, initialised on the config directories: parses and checks overrides, and composes."""
 
     def __init__(self, own: Path | None):
+        self.files = _files(own) + _files(shipped_configs())
         self.search = [f"hydra.searchpath=['own://{own.resolve()}','suites://']"] if own else []
         self.loader = GlobalHydra.instance().config_loader()
 
@@ -229,19 +232,42 @@ class _Composer:
         return self.loader.get_group_options(group.rstrip("/"), kind, PRIMARY, self.search)
 
     def compose(self, overrides: Sequence[Override], hydra: bool = False) -> DictConfig:
-        """The composed tree; with `hydra`, Hydra's own settings are in it."""
+        """The composed tree; with `hydra`, Hydra's own settings are in it.
+
+        Hydra merges the chosen files first and sets single keys afterwards, so what files come to is kept for others.
+        """
+        chosen = [o for o in overrides if o.key_or_group in GROUPS or o.is_hydra_override()]
+        lines = (*self.search, *map(_line, chosen))
         try:
-            return compose(PRIMARY, self.search + [_line(o) for o in overrides], return_hydra_config=hydra)
+            node = deepcopy(_merged(lines, hydra, self.files))
         except ConfigError:
             raise
         except (HydraException, *UNREADABLE) as error:
             raise retold(error) from None
+        for override in overrides:
+            if override not in chosen:
+                _update(node, override)
+        return node
+
+
+@lru_cache(maxsize=64)
+def _merged(lines: tuple[str, ...], hydra: bool, files: tuple[Any, ...]) -> DictConfig:
+    """What chosen files come to, as long as they are the same files."""
+    node = compose(PRIMARY, list(lines), return_hydra_config=hydra)
+    OmegaConf.set_struct(node, False)
+    return node
+
+
+def _files(directory: Path | None) -> tuple[Any, ...]:
+    """All files below a directory, each with when it was changed and its size."""
+    found = sorted(directory.rglob("*.yaml")) if directory else []
+    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in found)
 
 
 @contextmanager
 def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
     """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
-    ConfigStore.instance().store(name="schema", node=schema())
+    ConfigStore.instance().store(name="schema", node=defaults())
     for source in (SuiteSource, OwnSource):
         Plugins.instance().register(source)
     own = Path(config_dir) if config_dir else None
@@ -308,7 +334,7 @@ def _values(override: Override) -> list[str]:
 def _update(node: DictConfig, override: Override) -> None:
     try:
         OmegaConf.update(node, override.key_or_group, override.value())
-    except OmegaConfBaseException as error:
+    except UNREADABLE as error:
         raise retold(error) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,19 @@ def schema(config: Config | None = None) -> DictConfig:
     return node
 
 
+@cache
+def defaults() -> DictConfig:
+    """`schema()` once and for all, for those who copy it."""
+    return schema()
+
+
 def typed(node: DictConfig) -> Config:
     """The dataclasses of a composed or loaded tree."""
     for key in sections():
         if not isinstance(OmegaConf.select(node, key, default=DictConfig({})), DictConfig):
             raise no_value(key)
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(schema(), node))
+        config = OmegaConf.to_object(OmegaConf.merge(defaults(), node))
     except OmegaConfBaseException as error:
         raise retold(error) from None
     assert isinstance(config, Config)
