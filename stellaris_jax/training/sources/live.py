@@ -19,7 +19,7 @@ class LiveSource(HostSource):
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         most = self.config.checkpoint.replay // self.steps_per_round
-        self.standing, self._logged = Standing(self.actors.env, most), (0, 0)
+        self.standing, self._in_log = Standing(self.actors.env, most), (0, 0)
 
     def open(self, round_: int) -> None:
         """Have all environments begin new episodes with fragment `round_`."""
@@ -28,13 +28,13 @@ class LiveSource(HostSource):
     def state(self, log: ActionLog) -> dict[str, Any]:
         """Where environments stand; the actions since the last time go to the log."""
         at, mark = self.standing, None
-        opened, logged = self._logged
+        opened, logged = self._in_log
         if at.actions is None or at.opened != opened:
             log.clear()
             logged = 0
         if at.actions is not None:
             mark = log.append(at.actions[logged:])
-        self._logged = (at.opened, at.fragments)
+        self._in_log = (at.opened, at.fragments)
         return {"first": at.opened, "mark": mark, "stand": at.digest, "actors": None, "versions": None}
 
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
@@ -42,6 +42,6 @@ class LiveSource(HostSource):
         at.open(saved["first"])
         at.actions = list(log.read(saved["mark"]))
         at.fragments, at.digest = len(at.actions), saved["stand"]
-        self._logged = (at.opened, at.fragments)
+        self._in_log = (at.opened, at.fragments)
         steps = at.fragments * self.steps_per_round
         return f"actors bring environments to where they stood: {steps:,} env steps are replayed"
