@@ -5,14 +5,20 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
+import pytest
 
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.program import Engine
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import ACTOR, Call, Done
+from stellaris_jax.live.programs import Programs as Parts
+from stellaris_jax.training import live as training_live
 from stellaris_jax.training.live import LiveTrainer
 from stellaris_jax.training.replay import ReplayTrainer
 from stellaris_jax.training.trainer import Trainer
@@ -70,11 +76,36 @@ class Chaos:
         self.functions.close()
 
 
-functions_of = cache(Functions)
+_functions_of = cache(Functions)
+
+
+def functions_of(config: Config) -> Functions:
+    """Those of a configuration, which it shares with others that do not differ in what they compute."""
+    other = Config()
+    same = {name: getattr(other, name) for name in ("live", "checkpoint", "evaluation", "platform", "total_steps")}
+    return _functions_of(config.replace(same))
+
+
+class SharedParts(Parts):
+    """What drivers compute, compiled once for runs of one engine and the same numbers."""
+
+    known: ClassVar[dict[Any, Parts]] = {}
+
+    def __init__(self, engine: Engine, hyper: Hyper):
+        key = (id(engine), *(np.asarray(x).tobytes() for x in jax.tree.leaves(hyper)))
+        if key not in self.known:
+            self.known[key] = Parts(engine, hyper)
+        vars(self).update(vars(self.known[key]))
+
+
+@pytest.fixture
+def shared_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live runs share what their drivers compile, beside the engine (`shared_programs`)."""
+    monkeypatch.setattr(training_live, "Parts", SharedParts)
 
 
 def live(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:
-    """A live run of `Chaos`; what runs of one configuration compile they share."""
+    """A live run of `Chaos`."""
     return LiveTrainer(config, make_pool=lambda config, actors: Chaos(functions_of(config), deaths, seed))
 
 

@@ -67,6 +67,14 @@ def workers() -> list[int]:
     return found
 
 
+def all_gone(seconds: float = 10.0) -> bool:
+    """Whether no function is left, soon: what is killed takes a moment to end on a busy machine."""
+    deadline = time.monotonic() + seconds
+    while workers() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not workers()
+
+
 def killed(trainer: LiveTrainer, deaths: int, seconds: float) -> int:
     """Train to the end while functions are killed, and say how many were."""
     trainer.compile()
@@ -134,7 +142,7 @@ def test_functions_are_killed(env: str, deaths: int, tmp_path: Path) -> None:
     kinds = {failure.kind for failure in failures}
     assert kinds == {"learner", "actor"} if deaths > 5 else kinds <= {"learner", "actor"}
     assert trainer.usages[0].failures == len(failures)
-    assert not workers()
+    assert all_gone()
 
 
 @pytest.mark.slow

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
-from host_env import Clockwork, ClockworkPool
-from live_runs import left, live, params, replayed
+from live_runs import left, live, params, replayed, shared_parts
 
 from stellaris_jax import load_config
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv
-from stellaris_jax.envs.registry import make, register
+from stellaris_jax.envs.registry import make
+from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv, GymnasiumPool
 from stellaris_jax.live import conductor
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.hosts import Standing
@@ -22,9 +22,12 @@ from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import trace
 from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.live import LiveTrainer
+from stellaris_jax.training.replay import ReplayTrainer
 from stellaris_jax.training.sources.live import LiveSource
 from stellaris_jax.training.trainer import Trainer
 
+__all__ = ["shared_parts"]
+pytestmark = pytest.mark.usefixtures("shared_programs")
 T, N, ROUNDS = 16, 4, 6
 SMALL = (
     "env=gymnasium/CartPole-v1",
@@ -41,28 +44,21 @@ SMALL = (
 )
 IN_ORDER = ("system=central", "system.learners=1")
 """One learner, to whom everything happens in the same order whatever dies."""
-HOPPER = ("env=envpool/Hopper-v4", "env.kwargs.max_episode_steps=9", "env.normalize_reward=true", "live.actors=3")
+HOPPER = ("env=envpool/Hopper-v4", "env.kwargs.max_episode_steps=9", "env.normalize_reward=true")
+
+ASYNC = ("env.kwargs.vectorization_mode=async", "system=async", "system.actors=pipelined")
 
 
-class Fickle(Clockwork):
-    """A clockwork whose seed does not decide what happens."""
-
-    name = "test/fickle"
-    opened = 0
-
-    def open(self, num_envs: int, seed: int, evaluation: bool = False) -> ClockworkPool:
-        Fickle.opened += 1
-        return ClockworkPool(self, num_envs, seed + Fickle.opened)
-
-
-register("test/fickle", Fickle)
-register("test/clockwork", Clockwork)
+@pytest.fixture
+def fickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds do not decide what happens."""
+    seeds, own = count(), GymnasiumEnv.open
+    monkeypatch.setattr(GymnasiumEnv, "open", lambda self, num_envs, seed: own(self, num_envs, seed + next(seeds)))
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def patience(monkeypatch: pytest.MonkeyPatch, shared_parts: None) -> None:
     monkeypatch.setattr(conductor, "MOST_DEATHS", 1000)
-    yield
 
 
 def config_of(*overrides: str) -> Config:
@@ -87,7 +83,14 @@ def lived(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:
     return trainer
 
 
-@pytest.mark.parametrize("overrides", [("system.actors=pipelined",), HOPPER], ids=["cartpole", "hopper"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param((), id="cartpole"),
+        pytest.param(HOPPER, id="hopper"),
+        pytest.param(ASYNC, id="async", marks=pytest.mark.slow),
+    ],
+)
 def test_the_engine_repeats_a_live_run(overrides: tuple[str, ...], tmp_path: Path) -> None:
     if overrides is HOPPER:
         pytest.importorskip("envpool")
@@ -108,7 +111,7 @@ def test_the_engine_repeats_a_live_run(overrides: tuple[str, ...], tmp_path: Pat
     assert again.usages == trainer.usages
 
 
-@pytest.mark.parametrize("actors", [1, 3])
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_whoever_steps_them_they_are_the_compiled_engines(actors: int) -> None:
     config = config_of("system=allreduce", f"live.actors={actors}")
     trainer = lived(config)
@@ -119,7 +122,7 @@ def test_whoever_steps_them_they_are_the_compiled_engines(actors: int) -> None:
     assert sum(record["episodes"] for record in records) > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_who_dies_is_brought_back(seed: int) -> None:
     """To the bit: what environments were given, what they observe, and what is learned."""
     config = config_of(*IN_ORDER)
@@ -134,7 +137,7 @@ def test_who_dies_is_brought_back(seed: int) -> None:
 
 
 def test_who_has_come_too_far_begins_anew_and_so_does_the_repetition(tmp_path: Path) -> None:
-    config = config_of("system.actors=pipelined", f"checkpoint.replay={2 * T * N}", f"total_steps={12 * T * N}")
+    config = config_of(f"checkpoint.replay={2 * T * N}", f"total_steps={12 * T * N}")
     trainer = lived(config, deaths=0.3)
     directory = left(trainer, config, tmp_path / "run")
     rounds = opened(directory)
@@ -150,19 +153,20 @@ def test_who_has_come_too_far_begins_anew_and_so_does_the_repetition(tmp_path: P
     assert max(one.deviation for one in replayed(config, directory).deviations) > 1e-5
 
 
+@pytest.mark.usefixtures("fickle")
 def test_what_does_not_repeat_itself_begins_anew(tmp_path: Path) -> None:
-    config = config_of("env=test/fickle", "system.actors=pipelined")
+    config = config_of()
     assert not opened(left(lived(config), config, tmp_path / "whole"))
     trainer = live(config, deaths=0.3)
     records = trainer.run()
     trainer.close()
     assert opened(left(trainer, config, tmp_path / "killed"))
-    assert all(np.isfinite(record["train_return"]) for record in records if record["episodes"])
-    # An episode of the clockwork pays 1 + 2 + ... for 3 to 6 steps, but never what two of them have paid.
-    assert all(6 <= record["train_return"] <= 21 for record in records if record["episodes"])
+    # Every step pays 1: what is gone of an episode is in neither of them.
+    assert all(record["train_return"] == record["episode_length"] for record in records)
+    assert sum(record["episodes"] for record in records) > 0
 
 
-@pytest.mark.parametrize("actors", [2, 3])
+@pytest.mark.parametrize("actors", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_resumed_run_goes_on_to_the_bit(actors: int, tmp_path: Path) -> None:
     """With as many actors, or with others."""
     config = config_of(*IN_ORDER)
@@ -192,35 +196,36 @@ def test_a_resumed_run_goes_on_to_the_bit(actors: int, tmp_path: Path) -> None:
     checkpoints.close()
 
 
-def test_a_resumed_run_that_cannot_go_on_begins_anew(tmp_path: Path) -> None:
-    """Because too much has happened; because environments do not repeat themselves, which is seen when they are."""
-    for name, overrides in {
-        "long": ("checkpoint.replay=100",),
-        "fickle": ("env=test/fickle",),
-    }.items():
-        config = config_of(*IN_ORDER, *overrides)
-        first = live(config)
-        for _ in range(3):
-            first.step()
-        directory = left(first, config, tmp_path / name)
-        checkpoints = Checkpoints(tmp_path / name / "checkpoints", keep=1)
-        first.save(checkpoints)
-        checkpoints.wait()
-        first.close()
-        notes: list[str] = []
-        second = live(config)
-        second.restore(checkpoints, notes.append)
-        assert ("begin new episodes" in notes[0]) == (name == "long")
-        second.run()
-        second.write(directory)
-        second.close()
-        assert opened(directory) == [3]
-        assert standing(second).opened == 3
-        if name == "long":
-            assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
-        checkpoints.close()
+@pytest.mark.parametrize("reason", ["long", "fickle"])
+def test_a_resumed_run_that_cannot_go_on_begins_anew(
+    reason: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Because too much has happened; because environments do not repeat themselves, which is seen when they do not."""
+    if reason == "fickle":
+        request.getfixturevalue("fickle")
+    config = config_of(*(("checkpoint.replay=100",) if reason == "long" else ()))
+    first = live(config)
+    for _ in range(3):
+        first.step()
+    directory = left(first, config, tmp_path / "run")
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    first.save(checkpoints)
+    checkpoints.wait()
+    first.close()
+    notes: list[str] = []
+    second = live(config)
+    second.restore(checkpoints, notes.append)
+    assert ("begin new episodes" in notes[0]) == (reason == "long")
+    second.run()
+    second.write(directory)
+    second.close()
+    checkpoints.close()
+    assert opened(directory) == [3] == [standing(second).opened]
+    if reason == "long":
+        assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_repetition_is_resumed_after_environments_began_anew(tmp_path: Path) -> None:
     config = config_of(f"checkpoint.replay={2 * T * N}", f"total_steps={12 * T * N}")
     trainer = lived(config, deaths=0.3)
@@ -228,8 +233,6 @@ def test_a_repetition_is_resumed_after_environments_began_anew(tmp_path: Path) -
     round_ = opened(directory)[0]
     again = {"executor": "replay", "trace": str(directory), "checkpoint.replay": 2_000_000}
     config = config.replace(again)
-    from stellaris_jax.training.replay import ReplayTrainer
-
     first = ReplayTrainer(config)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     for _ in range(round_ + 2):
@@ -247,6 +250,7 @@ def test_a_repetition_is_resumed_after_environments_began_anew(tmp_path: Path) -
     assert max(one.deviation for one in second.deviations) < 1e-5
 
 
+@pytest.mark.slow
 def test_threads_step_their_own_environments() -> None:
     config = config_of(*IN_ORDER)
     trainer = LiveTrainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 1))
@@ -255,11 +259,16 @@ def test_threads_step_their_own_environments() -> None:
     assert standing(trainer).digest == standing(lived(config)).digest
 
 
-def test_what_an_environment_raises_ends_the_run() -> None:
-    register("test/broken", lambda: Clockwork(fails=40))
-    trainer = live(config_of("env=test/broken"))
-    with pytest.raises(OSError, match="the clockwork broke"):
+def test_what_an_environment_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: GymnasiumPool, action: np.ndarray) -> None:
+        raise OSError("the cart broke")
+
+    trainer = live(config_of())
+    trainer.step()
+    monkeypatch.setattr(GymnasiumPool, "send", broken)
+    with pytest.raises(OSError, match="the cart broke"):
         trainer.run()
+    trainer.close()
 
 
 @pytest.mark.parametrize("name", ["gymnasium/CartPole-v1", "envpool/Hopper-v4", "envpool/CartPole-v1"])
