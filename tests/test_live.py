@@ -6,29 +6,27 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from functools import cache
+from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import jax
+import live_runs
 import numpy as np
 import pytest
 import yaml
+from live_runs import Chaos, live, params, replayed
 
 from stellaris_jax import Population, load_config
 from stellaris_jax.cli import sweep as cli_sweep
 from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live import conductor
 from stellaris_jax.live.functions import Functions
-from stellaris_jax.live.pool import ACTOR, Call, Done, Threads
+from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import trace
 from stellaris_jax.training.executors import trainer_of
 from stellaris_jax.training.live import LiveTrainer
-from stellaris_jax.training.replay import ReplayTrainer
 from stellaris_jax.training.trainer import Trainer
 
 SMALL = (
@@ -45,77 +43,14 @@ SMALL = (
 )
 
 
-class Chaos:
-    """A pool in this thread: what is under way ends in any order, and as often as not it dies first.
-
-    Args:
-      functions: both.
-      deaths: the share of invocations that die.
-    """
-
-    def __init__(self, functions: Functions, deaths: float = 0.0, seed: int = 0):
-        self.functions, self.deaths, self.random = functions, deaths, Random(seed)
-        self.under_way: list[tuple[Call, tuple[Any, ...]]] = []
-        self.died = self.cooled = 0
-
-    def put(self, value: Any) -> Any:
-        return value
-
-    def get(self, handle: Any) -> Any:
-        return handle
-
-    def submit(self, call: Call, *arguments: Any) -> None:
-        assert all((call.kind, call.number) != (one.kind, one.number) for one, _ in self.under_way), "it is busy"
-        self.under_way.append((call, arguments))
-
-    def wait(self) -> list[Done]:
-        if not self.under_way:
-            return []
-        call, arguments = self.under_way.pop(self.random.randrange(len(self.under_way)))
-        if self.random.random() < self.deaths:
-            self.died += 1
-            return [Done(call, None, 0.0, 0.01, "killed")]
-        value, seconds = (self.functions.roll if call.kind == ACTOR else self.functions.learn)(*arguments)
-        return [Done(call, value, seconds, seconds)]
-
-    def cool(self) -> None:
-        self.cooled += 1
-
-    def close(self) -> None:
-        self.under_way.clear()
-
-
 def config_of(*overrides: str) -> Config:
     return load_config([*SMALL, *overrides])
 
 
-functions_of = cache(Functions)
-
-
-def live(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:
-    return LiveTrainer(config, make_pool=lambda config, actors: Chaos(functions_of(config), deaths, seed))
-
-
 @pytest.fixture
-def left(tmp_path: Path) -> Iterator[Any]:
+def left(tmp_path: Path) -> Any:
     """Writes down what a live run leaves, and gives its directory."""
-
-    def write(trainer: LiveTrainer, config: Config) -> Path:
-        trainer.write(tmp_path)
-        (tmp_path / "config.yaml").write_text(to_yaml(config))
-        return tmp_path
-
-    yield write
-
-
-def replayed(config: Config, directory: Path, **values: Any) -> ReplayTrainer:
-    trainer = ReplayTrainer(config.replace({"executor": "replay", "trace": str(directory), **values}))
-    trainer.run()
-    return trainer
-
-
-def params(trainer: Trainer) -> np.ndarray:
-    return np.asarray(trainer.state.params[0])
+    return partial(live_runs.left, directory=tmp_path)
 
 
 CASES = {
@@ -335,11 +270,6 @@ def test_points_of_a_live_sweep_are_trained_one_by_one(monkeypatch: pytest.Monke
     monkeypatch.setattr(cli_sweep, "_train", lambda config: trained.append(config.seed))
     cli_sweep.sweep(None, [*SMALL, "num_seeds=1", "seed=0,1"], None)
     assert trained == [0, 1]
-
-
-def test_host_environments_are_refused() -> None:
-    with pytest.raises(ConfigError, match="executor=live steps environments of JAX only"):
-        LiveTrainer(config_of("env=gymnasium/CartPole-v1", "env.num_envs=4"))
 
 
 def test_the_example_for_a_cluster_is_a_job_that_can_run() -> None:

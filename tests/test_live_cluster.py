@@ -67,6 +67,14 @@ def workers() -> list[int]:
     return found
 
 
+def all_gone(seconds: float = 10.0) -> bool:
+    """Whether no function is left, soon: what is killed takes a moment to end on a busy machine."""
+    deadline = time.monotonic() + seconds
+    while workers() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not workers()
+
+
 def killed(trainer: LiveTrainer, deaths: int, seconds: float) -> int:
     """Train to the end while functions are killed, and say how many were."""
     trainer.compile()
@@ -112,16 +120,29 @@ def check(trainer: LiveTrainer, directory: Path) -> list[trace.Failure]:
     return [failure for one in rounds for failure in one.failures]
 
 
-@pytest.mark.parametrize("deaths", [5, pytest.param(50, marks=pytest.mark.slow)])
-def test_functions_are_killed(deaths: int, tmp_path: Path) -> None:
-    with closing(LiveTrainer(load_config([*SMALL, "total_steps=1_000_000"]))) as trainer:
+@pytest.mark.parametrize(
+    ("env", "deaths"),
+    [
+        ("gymnax/cartpole", 5),
+        ("gymnasium/CartPole-v1", 2),
+        pytest.param("gymnax/cartpole", 50, marks=pytest.mark.slow),
+        pytest.param("gymnasium/CartPole-v1", 50, marks=pytest.mark.slow),
+        pytest.param("envpool/Hopper-v4", 10, marks=pytest.mark.slow),
+    ],
+)
+def test_functions_are_killed(env: str, deaths: int, tmp_path: Path) -> None:
+    pytest.importorskip(env.partition("/")[0])
+    with closing(
+        LiveTrainer(load_config([*SMALL, f"env={env}", "env.num_envs=4", "total_steps=1_000_000"]))
+    ) as trainer:
         assert killed(trainer, deaths, 4.0 if deaths > 5 else 2.0) == deaths
         failures = check(trainer, tmp_path)
     # Who was idle when it was killed is found to be dead when it is next invoked.
     assert 1 <= len(failures) <= deaths
-    assert {failure.kind for failure in failures} <= {"learner", "actor"}
+    kinds = {failure.kind for failure in failures}
+    assert kinds == {"learner", "actor"} if deaths > 5 else kinds <= {"learner", "actor"}
     assert trainer.usages[0].failures == len(failures)
-    assert not workers()
+    assert all_gone()
 
 
 @pytest.mark.slow
@@ -138,9 +159,12 @@ def test_who_hangs_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_driver_is_killed_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("env", ["gymnax/cartpole", "gymnasium/CartPole-v1"])
+def test_the_driver_is_killed_and_goes_on(env: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    process = start(run, *SMALL, "total_steps=12800", "checkpoint.interval=3", f"run.dir={run}")
+    process = start(
+        run, *SMALL, f"env={env}", "env.num_envs=4", "total_steps=12800", "checkpoint.interval=3", f"run.dir={run}"
+    )
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 20):
         assert process.poll() is None, process.communicate()
@@ -159,6 +183,8 @@ def test_the_driver_is_killed_and_goes_on(tmp_path: Path) -> None:
     assert [one.record.index for one in rounds] == list(range(200))
     used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
     assert len(set(used)) == len(used) == summary["gradients"] >= 199 * 16
+    assert not any(one.opened for one in rounds)
+    assert ("actors bring environments to where they stood" in capfd.readouterr().out) == env.startswith("gymnasium")
     assert not cluster(os.getpid())
 
 

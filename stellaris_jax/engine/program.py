@@ -94,7 +94,7 @@ class Engine:
         if fragment is None:
             state, fragment = self._roll(hyper, state, behaviour, width, present)
         else:
-            state, fragment = self._receive(hyper, state, fragment, present)
+            state, fragment = self.receive(hyper, state, fragment, present)
         samples, normalizers, episodes = prepare(
             self.network,
             hyper,
@@ -151,7 +151,7 @@ class Engine:
             actor = jax.tree.map(lambda all_, new: jnp.concatenate([new, all_[local:]]), whole, actor)
         return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers, version, carry)
 
-    def _receive(
+    def receive(
         self, hyper: Hyper, state: EngineState, fragment: Fragment, present: jax.Array | None
     ) -> tuple[EngineState, Fragment]:
         """Account for the episodes of a fragment from the host."""

@@ -201,8 +201,9 @@ class HostPool(Protocol):
 class HostEnv(Protocol):
     """An environment that runs on the host's own threads: policies reach it through `HostPool`s.
 
-    `open` makes a pool of `num_envs` environments at the start of an episode, all they draw determined by `seed`;
-    for evaluation without what only helps training (clipped rewards, lives as episodes).
+    `open` makes a pool of `num_envs` environments at the start of an episode, all they draw determined by `seed`, for
+    evaluation without what only helps training (clipped rewards, lives as episodes). Environment i is the first one of
+    a pool seeded with `seed + i`: live runs part pools so, and are repeated by one that is whole.
     """
 
     name: str

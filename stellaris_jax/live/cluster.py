@@ -167,7 +167,8 @@ class Processes:
         """Invocations that take too long, whose processes are ended."""
         now, found = time.monotonic(), []
         for reference, one in list(self._under_way.items()):
-            patience = self._config.live.timeout + (START_SECONDS if one.process.used is None else 0.0)
+            patience = self._config.live.timeout + one.call.grace
+            patience += START_SECONDS if one.process.used is None else 0.0
             if now - one.asked > patience:
                 del self._under_way[reference]
                 self._replace(one)

@@ -9,43 +9,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.rollout import ActorState, Fragment, Trajectory
+from stellaris_jax.engine.rollout import Fragment
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundMetrics, WaveCarry
-from stellaris_jax.live.functions import Pointer, Share
+from stellaris_jax.live.actors import Actors, HostedActors, ProgramActors, Width
+from stellaris_jax.live.functions import Pointer
+from stellaris_jax.live.hosts import Standing
 from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
 from stellaris_jax.live.programs import Delivered, Programs, waves
+from stellaris_jax.live.rolls import Rolls
 from stellaris_jax.timeline import Gradient, Group, Round, Usage, minibatch_order
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.trace import Failure, Published, Roll, RoundTrace
 
 MOST_DEATHS = 10
 """Times that one invocation may die, one after the other, before the run gives up."""
-
-
-class Width(NamedTuple):
-    """How wide a round is. actors: that roll it. envs: that they step. width: environments it is compiled for."""
-
-    actors: int
-    envs: int
-    width: int
-
-
-class Rolling(NamedTuple):
-    """A share of a fragment that is being rolled. actor: which one. first, end: its environments."""
-
-    actor: int
-    first: int
-    end: int
-    arguments: tuple[Any, ...]
+REHEARSAL = -1
+"""The number of a fragment that nothing is learned from: learners keep data by its number."""
 
 
 class Conductor:
@@ -54,23 +41,23 @@ class Conductor:
     Args:
       config: the run's.
       programs: what it computes itself.
-      pool: what computes the rest; asked for when the first round begins.
       seed: the run's.
+      standing: where its environments stand, if they are the host's.
     """
 
-    def __init__(self, config: Config, programs: Programs, seed: int):
+    def __init__(self, config: Config, programs: Programs, seed: int, standing: Standing | None = None):
         self.config, self.programs, self.seed = config, programs, seed
         self.static, self.shape = programs.static, programs.static.shape
         self.depth = 2 if config.system.actors == "pipelined" else 1
         self.usage = Usage()
         self.coordinator = Coordinator(config.system, self.usage)
         self.pool: Pool | None = None
+        self.actors: Actors = ProgramActors() if standing is None else HostedActors(standing, seed)
+        self.rolls = Rolls(self.actors, self._call)
         self.traced: list[RoundTrace] = []
         self._origin = 0.0
         self._stamp = 0
         self._learning: dict[int, Gradient] = {}
-        self._rolling: dict[int, Rolling] = {}
-        self._parts: dict[int, tuple[ActorState, Trajectory]] = {}
         self._delivered: dict[tuple[int, int], tuple[Delivered, list[int]]] = {}
         self._fragments: dict[int, tuple[Any, int]] = {}
         self._versions: dict[int, Any] = {}
@@ -108,7 +95,7 @@ class Conductor:
         coordinator.remaining[index] = self._minibatches(width.envs)
         self._roll(index, width)
         consumed = index + 1 - self.depth
-        while self._rolling or self._forming or coordinator.remaining[consumed] > 0:
+        while self.rolls.under_way or self._forming or coordinator.remaining[consumed] > 0:
             for gradient in coordinator.starts():
                 self._invoke(gradient)
             if self._forming is not None:  # while learners compute
@@ -130,6 +117,7 @@ class Conductor:
         self._forget(consumed)
         state, metrics = self.programs.finish(self._state, self._carry, self._episodes)
         metrics = jax.device_get(metrics)
+        self._trace.opened = self.actors.over()
         self.usage.seconds = self.now
         record, record.usage = self._record, self.usage.copy()
         self.traced.append(self._trace)
@@ -157,15 +145,15 @@ class Conductor:
             return
         self._deaths.pop((call.kind, call.number), None)
         if call.kind == ACTOR:
-            rolling = self._rolling.pop(call.stamp)
-            self._parts[rolling.first] = done.value
-            busy = _busy(done)
-            self.usage.actor_busy += busy
+            busy, rolling = 0.0, self.rolls.took(done)
+            if rolling is not None:
+                busy = self.rolls.seconds = _busy(done, rolling.behind > 0)
+                self.usage.actor_busy += busy
+                self.usage.actor_invocations += 1
+                self._trace.rolls.append(Roll(rolling.actor, self.now - busy, self.now))
+                self._record.actor_seconds += busy / self._record.actors
             self.usage.actor_startup += done.elapsed - busy
-            self.usage.actor_invocations += 1
-            self._trace.rolls.append(Roll(rolling.actor, self.now - busy, self.now))
-            self._record.actor_seconds += busy / self._record.actors
-            if not self._rolling:
+            if not self.rolls.under_way:
                 self._collect()
         else:
             gradient = self._learning.pop(call.stamp)
@@ -194,10 +182,9 @@ class Conductor:
         self._count_death(done)
         self._trace.failures.append(Failure(call.kind, call.number, self.now - done.elapsed, self.now, done.reason))
         if call.kind == ACTOR:
-            rolling = self._rolling.pop(call.stamp)
             self.usage.failures += 1
             self.usage.actor_busy += done.elapsed
-            self._submit_roll(rolling)
+            self.rolls.died(call)
         else:
             gradient = self._learning.pop(call.stamp)
             self.usage.learner_failed += done.elapsed
@@ -205,34 +192,19 @@ class Conductor:
 
     # Actors --------------------------------------------------------------------------------------------------------
 
-    def _roll(self, index: int, width: Width) -> None:
+    def _roll(self, index: int, width: Width, rehearsal: bool = False) -> None:
         """Have all actors roll their shares of a fragment."""
-        self._width, self._parts = width, {}
         self._acts_on = (self._versions[self.coordinator.clock], jax.device_get(self._state.normalizers))
-        self._actor: ActorState = jax.device_get(self._state.actor)
-        key = np.asarray(jax.random.key_data(self._state.key))
-        params, normalizers = self._acts_on[0], self._pool.put(self._acts_on[1])
-        bounds = np.linspace(0, width.envs, width.actors + 1).round().astype(int).tolist()
-        for actor, (first, end) in enumerate(pairwise(bounds)):
-            share = self._pool.put(jax.tree.map(lambda x, part=slice(first, end): x[part], self._actor))
-            self._submit_roll(Rolling(actor, first, end, (Share(index, first), key, params, normalizers, share)))
-
-    def _submit_roll(self, rolling: Rolling) -> None:
-        call = self._call(ACTOR, rolling.actor)
-        self._rolling[call.stamp] = rolling
-        self._pool.submit(call, *rolling.arguments)
+        acting = (self._acts_on[0], self._pool.put(self._acts_on[1]))
+        self.rolls.begin(self._pool, self._state, index, width, acting, rehearsal)
 
     def _collect(self) -> None:
         """A fragment is complete: it becomes training data, which learners may be invoked with."""
-        index, (_, envs, width) = self._record.index, self._width
-        parts = [self._parts[first] for first in sorted(self._parts)]
-        self._parts = {}
-        states = _joined([state for state, _ in parts], 0)
-        trajectories = [trajectory for _, trajectory in parts]
-        trajectory = _joined([one._replace(last_obs=one.last_obs[None]) for one in trajectories], 1)
-        trajectory = jax.tree.map(lambda x: _widened(x, 1, width), trajectory)
-        trajectory = trajectory._replace(last_obs=trajectory.last_obs[0])
-        actor = jax.tree.map(lambda new, old: np.concatenate([new, old[envs:]]), states, self._actor)
+        index, (_, envs, width) = self._record.index, self.rolls.width
+        joined = self.rolls.joined()
+        if joined is None:
+            return
+        actor, trajectory = joined
         order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
         drawn = minibatch_order(self.seed, index, self.static.cut, envs, width)
         order[: len(drawn)] = drawn
@@ -247,9 +219,9 @@ class Conductor:
 
     # Learners ------------------------------------------------------------------------------------------------------
 
-    def _call(self, kind: str, number: int) -> Call:
+    def _call(self, kind: str, number: int, grace: float = 0.0) -> Call:
         self._stamp += 1
-        return Call(kind, number, self._stamp)
+        return Call(kind, number, self._stamp, grace)
 
     def _invoke(self, gradient: Gradient) -> None:
         """Have a learner compute a gradient on the newest version, beside those that others are computing on."""
@@ -327,12 +299,13 @@ class Conductor:
         self._state, self._carry = programs.open(state)
         self._record = Round(0, 0, 0.0, width.actors)
         self._versions = {0: pool.put(np.asarray(jax.device_get(self._carry.params)))}
-        self._roll(0, width)
-        self._wait_all(lambda done: self._parts.__setitem__(self._rolling.pop(done.call.stamp).first, done.value))
+        self._roll(0, width, rehearsal=True)
+        self._wait_all(self.rolls.took)
         self._collect()
+        self._fragments[REHEARSAL] = self._fragments.pop(0)
         held = [0] * self.static.peers
         for learner in range(self.coordinator.learners):
-            self._learn(Gradient(0, 0, learner, 0, peers=held))
+            self._learn(Gradient(REHEARSAL, 0, learner, 0, peers=held))
         results: dict[int, Delivered] = {}
         self._wait_all(lambda done: results.__setitem__(self._learning.pop(done.call.stamp).learner, done.value))
         group = Group([Gradient(0, 0, 0, 0)], [1.0], 0, 0.0, False, None)
@@ -353,7 +326,7 @@ class Conductor:
                     continue
                 self._count_death(done)
                 if done.call.kind == ACTOR:
-                    self._submit_roll(self._rolling.pop(done.call.stamp))
+                    self.rolls.died(done.call)
                 else:
                     self._learn(self._learning.pop(done.call.stamp))
 
@@ -369,14 +342,16 @@ class Conductor:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state()` returned (it may have passed through JSON)."""
         self._clear()
-        self.usage = self.coordinator.usage = Usage(**state["usage"])
+        self.usage = usage = self.coordinator.usage = Usage(**state["usage"])
+        if usage.actor_invocations:
+            self.rolls.seconds = usage.actor_busy / usage.actor_invocations
         self.coordinator.restore(state)
         self._lost = [Gradient(**gradient) for gradient in state["learning"]]
 
     def _clear(self) -> None:
         """Nothing is under way, and nothing is kept for it."""
-        self._learning, self._rolling, self._parts = {}, {}, {}
-        self._delivered, self._fragments, self._versions = {}, {}, {}
+        self.rolls.clear()
+        self._learning, self._delivered, self._fragments, self._versions = {}, {}, {}, {}
         self._forming = None
 
     def _take_up(self) -> None:
@@ -407,19 +382,7 @@ class Conductor:
         self._lost = []
 
 
-def _busy(done: Done) -> float:
-    """Seconds of an invocation without those of its process's start: computing and passing data."""
-    return min(done.seconds, done.elapsed) if done.cold else done.elapsed
-
-
-def _joined(parts: Sequence[Any], axis: int) -> Any:
-    return jax.tree.map(lambda *x: np.concatenate(x, axis), *parts)
-
-
-def _widened(array: np.ndarray, axis: int, width: int) -> np.ndarray:
-    """With zeros of environments that took no part."""
-    missing = width - array.shape[axis]
-    if missing == 0:
-        return array
-    shape = (*array.shape[:axis], missing, *array.shape[axis + 1 :])
-    return np.concatenate([array, np.zeros(shape, array.dtype)], axis)
+def _busy(done: Done, again: bool = False) -> float:
+    """Seconds of an invocation, computing and passing data; where that began with its process's start, or with
+    bringing environments back, computing alone."""
+    return min(done.seconds, done.elapsed) if done.cold or again else done.elapsed

@@ -1,13 +1,14 @@
 """What runs in the processes: an actor's fragment and a learner's gradient, functions of what they are handed alone.
 
-Neither keeps anything that another process would miss, so whatever dies is computed again, with the same result.
+Neither keeps anything that another process would miss, so whatever dies is computed again, with the same result: host
+environments that an actor holds (`stellaris_jax.live.hosts`) are brought to where they stood.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,9 @@ from stellaris_jax.engine import learner
 from stellaris_jax.engine.learner import DataLoader, Fetched
 from stellaris_jax.engine.rollout import ActorState, Normalizers, Trajectory, rollout
 from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.live.hosts import Elsewhere, HostActors, Place
 from stellaris_jax.registry import load_plugins
 from stellaris_jax.timeline.plan import Peers
 
@@ -63,24 +66,31 @@ class Functions:
         load_plugins(config.plugins)
         self.config, self.env = config, from_config(config.env)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
-        self.static = Static.of(config, hosted=in_program(self.env) is None)
+        self.program_env = in_program(self.env)
+        self.static = Static.of(config, hosted=self.program_env is None)
+        self._hosts = HostActors(cast(HostEnv, self.env), self.network, config) if self.static.hosted else None
         self.hyper: Hyper = jax.tree.map(jnp.asarray, Hyper.of(config))
         self._programs: dict[Any, Any] = {}
-        self._fragment: tuple[int, Any] = (-1, None)
+        self._fragment: tuple[int | None, Any] = (None, None)
 
     def roll(
-        self, share: Share, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, actor: ActorState
+        self, share: Share, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, envs: ActorState | Place
     ) -> Timed:
-        """A part of a fragment: the actors' state after it, and its trajectory, arrays of NumPy.
+        """A part of a fragment: the actors' state after it, and its trajectory, arrays of NumPy; of host environments
+        the trajectory alone, or `Elsewhere`.
 
         Args:
           share: which part.
-          key: data of the run's key, which decides all that is random.
+          key: data of the key which decides all that is random.
           params, normalizers: what acts.
-          actor: the state `[n, ...]` of the environments.
+          envs: the state `[n, ...]` of the environments, or where host environments are to stand.
         """
+        if isinstance(envs, Place):
+            assert self._hosts is not None, "these actors step environments of JAX"
+            rolled: tuple[Trajectory | Elsewhere, float] = self._hosts.roll(*share, key, params, normalizers, envs)
+            return Timed(*rolled)
         numbers = (np.int32(share.round), np.int32(share.first))
-        return self._timed(("roll", len(actor.totals)), self._roll, numbers, key, params, normalizers, actor)
+        return self._timed(("roll", len(envs.totals)), self._roll, numbers, key, params, normalizers, envs)
 
     def _roll(
         self, numbers: tuple[jax.Array, ...], key: jax.Array, params: jax.Array, normalizers: Any, actor: ActorState
@@ -89,10 +99,9 @@ class Functions:
         # As the engine's own actors draw them, so that a run repeats itself there.
         start_key, actor_key = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key), round_))
         keys = jax.random.split(actor_key, self.static.envs)
-        env = in_program(self.env)
-        assert env is not None, "these actors step environments of JAX"
+        assert self.program_env is not None, "these actors step host environments"
         return rollout(
-            env,
+            self.program_env,
             self.network,
             params,
             normalizers,
@@ -157,3 +166,8 @@ class Functions:
         begin = time.perf_counter()
         value = jax.device_get(self._programs[name](*arguments))
         return Timed(value, time.perf_counter() - begin)
+
+    def close(self) -> None:
+        """Close host environments."""
+        if self._hosts is not None:
+            self._hosts.close()

@@ -14,11 +14,12 @@ LEARNER, ACTOR = "learner", "actor"
 
 class Call(NamedTuple):
     """An invocation. kind: of a learner or of an actor. number: which one. stamp: number of the invocation; nothing is
-    taken twice that has the same."""
+    taken twice that has the same. grace: seconds that it may take beyond what any may."""
 
     kind: str
     number: int
     stamp: int
+    grace: float = 0.0
 
 
 class Done(NamedTuple):
@@ -99,3 +100,4 @@ class Threads:
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
+        self._functions.close()

@@ -52,6 +52,9 @@ class Programs:
     ) -> tuple[EngineState, EpisodeStatistics, Samples]:
         """A fragment of the first `envs` of `width` environments becomes training data; also the samples `[M, ...]`."""
         present = jnp.arange(width) < envs if self.static.masked else None
+        state = state._replace(actor=actor)
+        if self.static.hosted:
+            state, fragment = self.engine.receive(self.hyper, state, fragment, present)
         samples, normalizers, episodes = prepare(
             self.engine.network,
             self.hyper,
@@ -62,7 +65,7 @@ class Programs:
             present,
         )
         loader = learner.store(state.loader, state.round % self.static.buffers, samples, order, fragment.version)
-        return state._replace(actor=actor, loader=loader, normalizers=normalizers), episodes, samples
+        return state._replace(loader=loader, normalizers=normalizers), episodes, samples
 
     def _aggregate(
         self,

@@ -101,13 +101,15 @@ class Roll(NamedTuple):
 @dataclass
 class RoundTrace:
     """A live round: what has happened, the schedule's factor on the learning rate, who rolled the fragment, what has
-    died, and the versions that were published."""
+    died, the versions that were published, and whether host environments began new episodes with it, because they could
+    not be brought to where they stood."""
 
     record: Round
     step_scale: float = 1.0
     rolls: list[Roll] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     versions: list[Published] = field(default_factory=list)
+    opened: bool = False
 
     def line(self) -> str:
         """As JSON, on one line."""
@@ -116,20 +118,23 @@ class RoundTrace:
         data["rolls"] = [roll._asdict() for roll in self.rolls]
         data["failures"] = [failure._asdict() for failure in self.failures]
         data["versions"] = [version._asdict() for version in self.versions]
+        if self.opened:
+            data["opened"] = True
         return json.dumps(data)
 
     @classmethod
     def of(cls, line: str) -> RoundTrace:
         """What `line` wrote."""
         data = json.loads(line)
-        step_scale = data.pop("step_scale")
+        step_scale, opened = data.pop("step_scale"), data.pop("opened", False)
         rolls = [Roll(**roll) for roll in data.pop("rolls")]
         failures = [Failure(**failure) for failure in data.pop("failures")]
         versions = [Published(**version) for version in data.pop("versions")]
         groups = [Group(**{**g, "gradients": [Gradient(**one) for one in g["gradients"]]}) for g in data.pop("groups")]
         dropped = [Gradient(**gradient) for gradient in data.pop("dropped")]
         usage = Usage(**data.pop("usage"))
-        return cls(Round(**data, groups=groups, dropped=dropped, usage=usage), step_scale, rolls, failures, versions)
+        record = Round(**data, groups=groups, dropped=dropped, usage=usage)
+        return cls(record, step_scale, rolls, failures, versions, opened)
 
 
 class Trace(NamedTuple):

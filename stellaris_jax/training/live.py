@@ -12,7 +12,8 @@ from typing import Any
 from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.live.conductor import Conductor, Width
+from stellaris_jax.live.actors import Width
+from stellaris_jax.live.conductor import Conductor
 from stellaris_jax.live.pool import Pool
 from stellaris_jax.live.programs import Programs as Parts
 from stellaris_jax.timeline import trace
@@ -23,6 +24,7 @@ from stellaris_jax.training.chunk import Chunk
 from stellaris_jax.training.planner import Planner
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
+from stellaris_jax.training.sources.live import LiveSource
 from stellaris_jax.training.trainer import Trainer
 
 MakePool = Callable[[Config, int], Pool]
@@ -30,8 +32,9 @@ MakePool = Callable[[Config, int], Pool]
 
 
 def settled(config: Config, actors: int = 0) -> Config:
-    """The configuration with as many actors as there will be processes, and one round at a time."""
-    config = config.replace({"engine.chunk_rounds": 1})
+    """The configuration with as many actors as there will be processes, and one round at a time, of which nothing is
+    rolled while the one before it is learned from but what `system.actors` says."""
+    config = config.replace({"engine.chunk_rounds": 1, "env.overlap": False})
     if is_scaled(config):
         return config
     actors = actors or config.live.actors or min(config.platform.actors, cores())
@@ -92,16 +95,19 @@ class LiveTrainer(Trainer):
         make_pool: MakePool | None = None,
     ):
         super().__init__(settled(config), stopping, programs)
-        if self.static.hosted:
+        if self.static.hosted and is_scaled(config):
             raise ConfigError(
-                f"executor=live steps environments of JAX only, so far, and env={config.env.name} is none."
+                f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
+                "environment, whose actors are always as many; scaling=fixed is, with live.actors of them."
             )
         self._make_pool = make_pool or _on_ray
         self._is_warm = False
         self._written = 0
 
     def _planner(self) -> Planner:
-        self.conductor = Conductor(self.config, Parts(self.engine, self.members.hyper), self.seeds[0])
+        parts = Parts(self.engine, self.members.hyper)
+        standing = self.source.standing if isinstance(self.source, LiveSource) else None
+        self.conductor = Conductor(self.config, parts, self.seeds[0], standing)
         return LivePlanner(self.conductor, self.config, self.static, self.seeds, self.source, self.accounts)
 
     @property

@@ -23,6 +23,7 @@ from stellaris_jax.training.live import settled
 from stellaris_jax.training.planner import Allotment, Planner
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
+from stellaris_jax.training.sources.host import HostSource
 from stellaris_jax.training.trainer import Trainer
 
 APART = 1e-3
@@ -104,6 +105,8 @@ class ReplayTrainer(Trainer):
     def step(self, ahead: bool = False) -> list[Record]:
         """Repeat the next round; see `Trainer`. Its record says how far its versions are from the recorded ones."""
         number = self.round
+        if number < len(self.trace.rounds) and self.trace.rounds[number].opened and isinstance(self.source, HostSource):
+            self.source.begin_anew()
         records = super().step()
         if not records:
             return records

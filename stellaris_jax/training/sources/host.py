@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ from jax.sharding import Sharding
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.host_rollout import fingerprint
 from stellaris_jax.engine.rollout import Fragment
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import HostEnv
@@ -61,7 +61,7 @@ class HostSource:
         self.config, self.stopping = config, stopping
         self.steps_per_round = static.envs * static.steps
         self.ahead: Ahead | None = None
-        self._first = 0
+        self._first, self._logged = 0, False
         self._actions: list[np.ndarray] | None = []
         self._stand: np.ndarray | None = None
         self._carry: Carry = None
@@ -81,8 +81,12 @@ class HostSource:
     def open(self, round_: int) -> None:
         """Start all environments anew, with fragment `round_` the next one."""
         self.actors.open(round_)
-        self._first, self._carry = round_, self.actors.carry
+        self._first, self._logged, self._carry = round_, False, self.actors.carry
         self._actions = [] if self.config.checkpoint.replay > 0 else None
+
+    def begin_anew(self) -> None:
+        """Have all environments begin new episodes with the next fragment."""
+        self.actors.close()
 
     def receive(self, members: Members, chunk: Chunk, following: Following) -> Received:
         """The fragment of a round; with overlap the actors go on to the one after it."""
@@ -150,14 +154,15 @@ class HostSource:
     def state(self, log: ActionLog) -> dict[str, Any]:
         """What else the next fragment depends on; the actions since the last time go to the log."""
         mark = None
-        if self._actions is None:
+        if self._actions is None or not self._logged:  # what is there was given before they were opened
             log.clear()
-        else:
+        if self._actions is not None:
             mark, self._actions = log.append(self._actions), []
+            self._logged = True
         return {
             "first": self._first,
             "mark": mark,
-            "stand": _fingerprint(self._stand),
+            "stand": fingerprint(self._stand),
             "actors": self.ahead and self.ahead.actors,
             "versions": self.ahead and self.ahead.behaviour.versions,
         }
@@ -181,9 +186,11 @@ class HostSource:
     ) -> None:
         assert saved is not None
         try:
-            note(f"environments stand where they stood: {self._replay(saved, log)}")
+            if saved["mark"] is None:
+                limit = self.config.checkpoint.replay
+                raise ActionLogError(f"they began more than checkpoint.replay={limit} env steps ago")
+            note(self._replay(saved, log))
         except ActionLogError as error:
-            log.clear()
             self.open(round_)
             members.forget_episodes()
             note(f"environments begin new episodes, so the run does not go on bit for bit: {error}")
@@ -194,25 +201,19 @@ class HostSource:
         Raises ActionLogError, which says why, where that cannot be; they are to be opened anew then.
         """
         begin, seeds = time.perf_counter(), len(self.actors.seeds)
-        if saved["mark"] is None:
-            limit = self.config.checkpoint.replay
-            raise ActionLogError(f"they began more than checkpoint.replay={limit} env steps ago")
         carry = self._carry
         self.open(saved["first"])
-        arrays = log.read(saved["mark"])
+        arrays, self._logged = log.read(saved["mark"]), True
         self.actors.replay(zip(*[arrays] * seeds, strict=True))
         self._stand = self.actors.stand()
-        if saved["stand"] not in (_fingerprint(self._stand), ""):
+        if saved["stand"] not in (fingerprint(self._stand), ""):
             raise ActionLogError(f"{self.actors.env.name} does not repeat itself")
         self.actors.carry = self._carry = carry
         steps = saved["mark"]["arrays"] * self.steps_per_round
-        return f"{steps:,} env steps replayed in {time.perf_counter() - begin:.1f} s"
+        seconds = time.perf_counter() - begin
+        return f"environments stand where they stood: {steps:,} env steps replayed in {seconds:.1f} s"
 
 
 def _behaviour(versions: list[int], members: Members, chunk: Chunk) -> Behaviour:
     """What the plan's first fragment is rolled with."""
     return Behaviour(versions, *jax.device_get((members.behaviour(chunk), members.learned[1])))
-
-
-def _fingerprint(obs: np.ndarray | None) -> str:
-    return "" if obs is None else sha256(np.ascontiguousarray(obs).tobytes()).hexdigest()

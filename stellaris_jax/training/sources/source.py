@@ -21,6 +21,7 @@ from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.sources.actors import Received
 from stellaris_jax.training.sources.compiled import CompiledSource
 from stellaris_jax.training.sources.host import HostSource
+from stellaris_jax.training.sources.live import LiveSource
 
 Run = Callable[[], None]
 """Steps all environments through one fragment, and waits for it."""
@@ -125,4 +126,5 @@ def source_of(
     inside = in_program(env)
     if inside is not None:
         return CompiledSource(inside, network, config, static, programs)
-    return HostSource(cast(HostEnv, env), network, config, static, seeds, stopping)
+    hosted = LiveSource if config.executor == "live" else HostSource
+    return hosted(cast(HostEnv, env), network, config, static, seeds, stopping)

@@ -1,0 +1,223 @@
+"""Actors on the host: a policy steps environments outside JAX for one fragment.
+
+Those of the compiled engine are in `stellaris_jax.engine.rollout`. What steps here is told when to go on by a thread of
+the trainer's (`stellaris_jax.training.sources.actors`), or is a process of a live run (`stellaris_jax.live.hosts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any
+
+import jax
+import numpy as np
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
+from stellaris_jax.config.schema import RunError
+from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.engine.rollout import Normalizers, Trajectory, view
+from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded
+
+Act = Callable[[int, int, np.ndarray, Carry], tuple[np.ndarray, np.ndarray, Carry]]
+"""What acts: step, group, observations `[n, ...]` and what is carried to them -> actions, distributions, what is
+carried on."""
+
+
+def silent() -> None:
+    """Nobody waits to hear that the work gets somewhere."""
+
+
+class HostGroup:
+    """Environments stepped together, where they stand and what is carried there.
+
+    envs: of them, the first ones, take part in a fragment. width: those that the policy is compiled for.
+    """
+
+    def __init__(self, pool: HostPool, env: HostEnv, envs: int, carry: Carry):
+        self.pool, self.env, self.envs, self.width, self.carry = pool, env, envs, envs, carry
+        self.obs: np.ndarray = self._arrived().obs
+        self.dead = np.zeros(envs, bool)
+
+    def receive(self) -> HostStep:
+        """Wait for the step that was sent."""
+        step, n = self._arrived(), self.envs
+        if n == len(self.obs):
+            self.obs = step.obs
+        else:
+            self.obs[:n] = step.obs
+        self.dead[:n] = step.terminated | step.truncated
+        return step
+
+    def carry_on(self, carry: Carry) -> None:
+        """Take what the network carries on from `obs`: nothing from an episode's last one."""
+        n = self.envs
+
+        def taken(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+            over = self.dead[:n].reshape(-1, *(1,) * (new.ndim - 1))
+            return np.concatenate([np.where(over, np.zeros_like(new[:n]), new[:n]), old[n:]])
+
+        self.carry = jax.tree.map(taken, self.carry, carry)
+
+    def _arrived(self) -> HostStep:
+        """What the pool returns, of the shapes it has to have: NumPy would stretch others without a word."""
+        step, n = self.pool.recv(), self.envs
+        shapes = ((n, *self.env.observation_space.shape), (n,), (n,), (n,))
+        for name, array, shape in zip(HostStep._fields, step, shapes, strict=True):
+            if np.shape(array) != shape:
+                raise RunError(
+                    f"{self.env.name} returned {name} of shape {np.shape(array)}, where {n} environments have {shape}."
+                )
+        return step
+
+
+def acting(
+    network: ActorCritic, config: EnvConfig, of: int | None = None
+) -> Callable[..., tuple[jax.Array, jax.Array, Carry]]:
+    """What acts for one group, to be compiled.
+
+    Args:
+      network: the policy.
+      config: which normalisers there are.
+      of: environments, of which those acted for are a part. What is random is drawn for all of them, so it is the same
+        however they are parted. By default all are acted for.
+    """
+    distribution = network.distribution
+
+    def act(
+        tree: dict[str, Any],
+        normalizers: Normalizers,
+        obs: jax.Array,
+        carry: Carry,
+        key_data: jax.Array,
+        where: jax.Array,
+        first: jax.Array | int = 0,
+    ) -> tuple[jax.Array, jax.Array, Carry]:
+        """Actions, distributions and what is carried on; `where` is (round, step, group): all the randomness there
+        is. `first`: of the environments, where they are a part."""
+        key = jax.random.wrap_key_data(key_data)
+        for index in where:
+            key = jax.random.fold_in(key, index)
+        parameters, carry = network.act(tree, view(normalizers, obs, config), carry)
+        noise = distribution.noise(key, (of or obs.shape[0],))
+        if of is not None:
+            noise = jax.lax.dynamic_slice_in_dim(noise, first, obs.shape[0])
+        return distribution.perturb(parameters, noise), parameters, carry
+
+    return act
+
+
+def acting_key(seed: int) -> jax.Array:
+    """Data of the key that decides what is random in acting on the host."""
+    return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7))
+
+
+def host_rollout(
+    groups: Sequence[HostGroup],
+    act: Act,
+    network: ActorCritic,
+    length: int,
+    beat: Callable[[], None] = silent,
+) -> Trajectory:
+    """One fragment: in turn, every group is given its actions while the others step.
+
+    Args:
+      groups: of one seed.
+      act: the policy.
+      network: whose it is.
+      length: steps.
+      beat: told that the work gets somewhere, at every step.
+    """
+    parts = [Recorder(length, group.env, network.distribution.size, len(group.obs)) for group in groups]
+    for t in range(length if groups[0].envs > 0 else 0):
+        beat()
+        for g, (group, part) in enumerate(zip(groups, parts, strict=True)):
+            if t > 0:
+                part.outcome(t - 1, group)
+            obs, carry = group.obs[: group.width], jax.tree.map(lambda x, n=group.width: x[:n], group.carry)
+            action, parameters, carry = act(t, g, obs, carry)
+            part.decision(t, group, action, parameters)
+            group.carry_on(carry)
+            group.pool.send(bounded(action[: group.envs], group.env.action_space))
+    for group, part in zip(groups, parts, strict=True):
+        if group.envs > 0:
+            part.outcome(length - 1, group)
+    last_obs = np.concatenate([group.obs for group in groups])
+    columns = [np.concatenate(column, axis=1) for column in zip(*(part.columns for part in parts), strict=True)]
+    trajectory = trajectory_of(columns, last_obs)
+    if not network.recurrent:
+        return trajectory
+    # What follows on a dead transition is an episode's first observation.
+    first = np.concatenate([np.zeros_like(trajectory.valid[:1]), ~trajectory.valid])
+    return trajectory._replace(first=first)
+
+
+def step_again(groups: Sequence[HostGroup], actions: np.ndarray, beat: Callable[[], None] = silent) -> None:
+    """Step groups, just opened, through the actions `[T, n, ...]` of a fragment, as `compact` gave them."""
+    parts = [actions] if len(groups) == 1 else np.split(actions, [len(groups[0].obs)], axis=1)
+    for group, part in zip(groups, parts, strict=True):
+        group.envs = part.shape[1]
+    for t in range(len(actions) if actions.shape[1] > 0 else 0):
+        for group, part in zip(groups, parts, strict=True):
+            space = group.env.action_space
+            group.pool.send(bounded(part[t].astype(space.dtype), space))
+        for group in groups:
+            group.receive()
+        beat()
+
+
+def compact(actions: np.ndarray, env: HostEnv) -> np.ndarray:
+    """Actions as small as can be, for `step_again`."""
+    return actions.astype(env.action_space.compact, copy=False)
+
+
+def fingerprint(obs: np.ndarray | None) -> str:
+    """Of observations, whatever their axes; "" of none."""
+    return "" if obs is None else sha256(np.ascontiguousarray(obs).tobytes()).hexdigest()
+
+
+def pool_seed(seed: int, round_: int, group: int) -> int:
+    """The seed of a pool of environments, a 31-bit number of its own for every (seed, round, group)."""
+    return int(np.random.SeedSequence([seed, round_, group]).generate_state(1)[0] >> 1)
+
+
+class Recorder:
+    """The columns of one group's fragment, filled in as it goes: arrays `[T, n, ...]`, 0 where none takes part."""
+
+    def __init__(self, length: int, env: HostEnv, parameters: int, size: int):
+        observation = env.observation_space
+        self.obs = np.zeros((length, size, *observation.shape), observation.dtype)
+        self.action: np.ndarray = np.zeros((length, size, *env.action_space.shape), env.action_space.dtype)
+        self.parameters = np.zeros((length, size, parameters), np.float32)
+        self.reward = np.zeros((length, size), np.float32)
+        self.terminated, self.truncated, self.valid = (np.zeros((length, size), bool) for _ in range(3))
+        self.columns = (
+            self.obs, self.action, self.parameters, self.reward, self.terminated, self.truncated, self.valid
+        )  # fmt: skip
+
+    def decision(self, t: int, group: HostGroup, action: np.ndarray, parameters: np.ndarray) -> None:
+        n = group.envs
+        self.obs[t, :n], self.action[t, :n], self.parameters[t, :n] = group.obs[:n], action[:n], parameters[:n]
+        self.valid[t, :n] = ~group.dead[:n]
+
+    def outcome(self, t: int, group: HostGroup) -> None:
+        step, n = group.receive(), group.envs
+        self.reward[t, :n], self.terminated[t, :n], self.truncated[t, :n] = step.reward, step.terminated, step.truncated
+
+
+def trajectory_of(columns: list[Any], last_obs: Any) -> Trajectory:
+    """The trajectory of a recorder's columns; the engine adds the totals of its episodes."""
+    obs, action, parameters, reward, terminated, truncated, valid = columns
+    return Trajectory(
+        obs=obs,
+        action=action,
+        distribution=parameters,
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        final_obs=None,
+        totals=None,
+        last_obs=last_obs,
+        valid=valid,
+    )

@@ -1,0 +1,130 @@
+"""Live runs in this process: functions that end in any order and die at any time, and what the engine makes of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import pytest
+
+from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.config.stored import to_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.program import Engine
+from stellaris_jax.live.functions import Functions
+from stellaris_jax.live.pool import ACTOR, Call, Done
+from stellaris_jax.live.programs import Programs as Parts
+from stellaris_jax.training import live as training_live
+from stellaris_jax.training.live import LiveTrainer
+from stellaris_jax.training.replay import ReplayTrainer
+from stellaris_jax.training.trainer import Trainer
+
+ENDS = ("before", "after", "all")
+
+
+class Chaos:
+    """A pool in this thread: what is under way ends in any order, and as often as not it dies first.
+
+    Who dies has done nothing yet, or all of its work; or all processes die with it, and the environments they held.
+
+    Args:
+      functions: both.
+      deaths: the share of invocations that die.
+    """
+
+    def __init__(self, functions: Functions, deaths: float = 0.0, seed: int = 0):
+        self.functions, self.deaths, self.random = functions, deaths, Random(seed)
+        self.under_way: list[tuple[Call, tuple[Any, ...]]] = []
+        self.died = self.cooled = 0
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def get(self, handle: Any) -> Any:
+        return handle
+
+    def submit(self, call: Call, *arguments: Any) -> None:
+        assert all((call.kind, call.number) != (one.kind, one.number) for one, _ in self.under_way), "it is busy"
+        self.under_way.append((call, arguments))
+
+    def wait(self) -> list[Done]:
+        if not self.under_way:
+            return []
+        call, arguments = self.under_way.pop(self.random.randrange(len(self.under_way)))
+        function = self.functions.roll if call.kind == ACTOR else self.functions.learn
+        if self.random.random() < self.deaths:
+            self.died += 1
+            end = self.random.choice(ENDS)
+            if end == "after":
+                function(*arguments)
+            elif end == "all":
+                self.functions.close()
+            return [Done(call, None, 0.0, 0.01, "killed")]
+        value, seconds = function(*arguments)
+        return [Done(call, value, seconds, seconds)]
+
+    def cool(self) -> None:
+        self.cooled += 1
+        self.functions.close()
+
+    def close(self) -> None:
+        self.under_way.clear()
+        self.functions.close()
+
+
+_functions_of = cache(Functions)
+
+
+def functions_of(config: Config) -> Functions:
+    """Those of a configuration, which it shares with others that do not differ in what they compute."""
+    other = Config()
+    same = {name: getattr(other, name) for name in ("live", "checkpoint", "evaluation", "platform", "total_steps")}
+    return _functions_of(config.replace(same))
+
+
+class SharedParts(Parts):
+    """What drivers compute, compiled once for runs of one engine and the same numbers."""
+
+    known: ClassVar[dict[Any, Parts]] = {}
+
+    def __init__(self, engine: Engine, hyper: Hyper):
+        key = (id(engine), *(np.asarray(x).tobytes() for x in jax.tree.leaves(hyper)))
+        if key not in self.known:
+            self.known[key] = Parts(engine, hyper)
+        vars(self).update(vars(self.known[key]))
+
+
+@pytest.fixture
+def shared_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live runs share what their drivers compile, beside the engine (`shared_programs`)."""
+    monkeypatch.setattr(training_live, "Parts", SharedParts)
+
+
+def live(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:
+    """A live run of `Chaos`."""
+    return LiveTrainer(config, make_pool=lambda config, actors: Chaos(functions_of(config), deaths, seed))
+
+
+def left(trainer: LiveTrainer, config: Config, directory: Path) -> Path:
+    """The directory, with what a live run leaves in it."""
+    directory.mkdir(exist_ok=True)
+    trainer.write(directory)
+    (directory / "config.yaml").write_text(to_yaml(config))
+    return directory
+
+
+def replayed(config: Config, directory: Path, **values: Any) -> ReplayTrainer:
+    """The engine's repetition of what a directory holds."""
+    trainer = ReplayTrainer(config.replace({"executor": "replay", "trace": str(directory), **values}))
+    trainer.run()
+    trainer.close()
+    return trainer
+
+
+def params(trainer: Trainer) -> np.ndarray:
+    """The newest policy, `[P]`."""
+    return np.asarray(trainer.state.params[0])
