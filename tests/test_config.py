@@ -64,7 +64,7 @@ def test_own_directory_adds_choices(tmp_path: Path) -> None:
             "system.options.decay=1",
         ],
         ["env=envpool/Hopper-v4", "env.kwargs.frame_skip=2", "env.kwargs={a: [1, {b: x}]}", "env.kwargs.c=null"],
-        ["system.corrections=[kl_gate,ess]", "evaluation={episodes: 3}", "scaling=nitro", "env.num_envs=${seed}", "seed=8"],
+        ["system.corrections=[ess]", "evaluation={episodes: 3}", "scaling=nitro", "env.num_envs=${seed}", "seed=8"],
     ],
 )
 def test_kept_files_and_keys_of_their_own_are_what_hydra_composes(overrides: list[str]) -> None:
