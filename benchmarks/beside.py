@@ -84,7 +84,7 @@ def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
     missing = []
     for name, peer in PEERS.items():
         python = folder.resolve() / peer.environment / "bin" / "python"
-        if _has(python, peer.modules):
+        if has(python, peer.modules):
             found[name] = Program([str(python), "-W", "ignore", "-m", f"benchmarks.peers.{name}_ppo"], peer.jobs)
         else:
             missing.append(f"{name} is left out: {python} is not a Python with {', '.join(peer.modules)}.")
@@ -95,7 +95,7 @@ def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
     return found
 
 
-def _has(python: Path, modules: tuple[str, ...]) -> bool:
+def has(python: Path, modules: tuple[str, ...]) -> bool:
     """Whether there is a Python here, and in it these modules."""
     script = f"import importlib.util as util, sys; sys.exit(not all(map(util.find_spec, {modules})))"
     return python.exists() and subprocess.run([python, "-c", script], capture_output=True).returncode == 0

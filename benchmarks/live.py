@@ -9,8 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import ray
-
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.join import LOCAL, join, leave
@@ -21,7 +19,6 @@ from stellaris_jax.timeline import Round, Timeline
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.training.live import LiveTrainer, settled
 from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
 
 RULES = {
     "async": ("system=async",),
@@ -224,25 +221,3 @@ def rows(result: Any) -> list[dict[str, str]]:
         }
         for row in result["rows"]
     ]
-
-
-def speeds(learners: int, rounds: int, repeats: int) -> dict[str, Any]:
-    """Env steps per second, live and in the compiled engine, in turn: medians, and the median of their ratios."""
-    found: dict[str, list[float]] = {"live": [], "compiled": []}
-    for seed in range(repeats):
-        config = _config("async", learners, seed, max(24, rounds))  # the engine takes eight at a time
-        for name, make in (("live", LiveTrainer), ("compiled", Trainer)):
-            own = config if name == "live" else config.replace({"executor": "simulated"})
-            with closing(make(own)) as trainer:
-                trainer.compile()
-                trainer.step()
-                records = trainer.run()
-                found[name].append(statistics.median(record["steps_per_second"] for record in records))
-    ratios = [a / b for a, b in zip(found["live"], found["compiled"], strict=True)]
-    medians = {name: statistics.median(values) for name, values in found.items()}
-    return {
-        "learners": learners,
-        "steps_per_second": medians,
-        "ratio": statistics.median(ratios),
-        "ray": ray.__version__,
-    }

@@ -11,6 +11,8 @@ plan        gradients planned per second of one core, by system, learners and me
 startup     seconds from the command to the first training step, with a warm compile cache
 live        what the simulator foretells of runs on Ray beside those runs (seconds per round, staleness, utilisation,
             updates, dollars), and what being live costs beside the compiled engine
+cost        what being live costs: env steps/s live, in the compiled engine and of RLlib's PPO and APPO, with the same
+            work on gymnasium's CartPole and envpool's Hopper
 limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
             the share of the limit that a job reaches, and where its time goes
 scale       time and memory as environments, learners, members, network width and version ring grow, a plot for each
@@ -51,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that a mistake in what comes before answers at once.
     from benchmarks import beside, members, own, scale, startup
+    from benchmarks import cost as costs
     from benchmarks import engine as engines
     from benchmarks import envs as environments
     from benchmarks import limit as limits
@@ -108,12 +111,18 @@ def _main(argv: Sequence[str] | None) -> None:
     alive.add_argument("--learners", nargs="+", type=count, default=learners, help="numbers of them (default 1 2 4)")
     alive.add_argument("--rounds", type=program.at_least(4), default=12, help="rounds of every run (default 12)")
     alive.add_argument("--out", type=Path, help="directory for a picture of each rule's timelines, foretold and live")
+    dear = commands.add_parser("cost", help="what being live costs")
+    dear.add_argument("--jobs", nargs="+", choices=list(costs.JOBS), default=["cartpole", "hopper"])
+    dear.add_argument("--learners", type=count, default=2, help="asynchronous ones (default 2)")
+    dear.add_argument("--rounds", type=program.at_least(2), default=24, help="rounds of every run (default 24)")
+    dear.add_argument("--repeats", type=count, default=3, help="runs of each, with seeds 0, 1, ... (default 3)")
+    dear.add_argument("--peers", type=Path, help="where environments of peers are; without it RLlib is left out")
     grow = commands.add_parser("scale", help="how cost grows with the size of a job")
     grow.add_argument("--axes", nargs="+", choices=list(scale.AXES), default=list(scale.AXES))
     grow.add_argument("--most", type=count, help="leave out larger sizes than this one")
     grow.add_argument("--repeats", type=count, default=5, help="chunks of each size (default 5)")
     grow.add_argument("--out", type=Path, help="directory for a plot of every axis, <axis>.png")
-    for command in (peers, seeds, engine, methods, envs, plan, start, bound, alive, grow):
+    for command in (peers, seeds, engine, methods, envs, plan, start, bound, alive, dear, grow):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     delays = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     delays.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
@@ -159,10 +168,15 @@ def _main(argv: Sequence[str] | None) -> None:
         result = foretold.live(arguments.rules, arguments.learners, arguments.rounds, arguments.out, console.print)
         title = "live / foretold per round, and the error of the prediction (means of five seeds)"
         print_table(console, title, foretold.rows(result), names=("rule",))
-        speeds = foretold.speeds(max(arguments.learners), arguments.rounds, 3)
+        speeds = costs.speeds(max(arguments.learners), arguments.rounds, 3)
         result["speed"] = speeds
         told = ", ".join(f"{way} {value:,.0f}" for way, value in speeds["steps_per_second"].items())
         console.print(f"env steps/s with {speeds['learners']} learners: {told}; ratio {speeds['ratio']:.2g}")
+    elif arguments.command == "cost":
+        asked = (arguments.jobs, arguments.learners, arguments.rounds, arguments.repeats, arguments.peers)
+        result = costs.cost(*asked, console.print)
+        title = f"training, {arguments.learners} asynchronous learners (medians)"
+        print_table(console, title, costs.rows(result), names=("job", "way"))
     elif arguments.command == "scale":
         result = scale.scale(arguments.axes, arguments.most, arguments.repeats, arguments.out, console.print)
         print_table(console, "cost by size (medians)", scale.rows(result), names=("axis", "refused"))

@@ -26,7 +26,9 @@ class EnvConfig(Section):
     )
     kwargs: dict[str, Any] = knob({}, "extra arguments for the suite, e.g. env.kwargs.backend=spring for brax")
     overlap: bool = knob(
-        True, "host environments step on threads while learners train on the fragment before; false takes turns"
+        True,
+        "host environments step on threads while learners train on the fragment before; false takes turns; of live "
+        "runs system.actors says that",
     )
     timeout: float = knob(
         600.0, "seconds a host environment may take for a step or a reset before the run gives up", within="(0, inf)"
@@ -302,8 +304,8 @@ class CheckpointConfig(Section):
     keep: int = knob(3, "most recent checkpoints kept beside the best one", within="[1, inf)")
     replay: int = knob(
         2_000_000,
-        "env steps per seed a resumed run steps host environments through to stand where it stood; of a longer run "
-        "they begin new episodes instead",
+        "env steps per seed a resumed run steps host environments through to stand where it stood, and a live one "
+        "those of an actor that has died; of a longer run they begin new episodes instead",
         within="[0, inf)",
     )
 
