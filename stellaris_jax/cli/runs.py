@@ -48,15 +48,21 @@ def _main(argv: Sequence[str]) -> None:
     parser.add_argument("--sort", metavar="KEY", help=order)
     arguments = parser.parse_args(argv)
     places = arguments.places or [Path("runs")]
-    runs = find(places)
-    if not runs:
-        raise ConfigError(f"{', '.join(map(str, places))} holds no runs.")
-    runs = [kept for kept in runs if all(_matches(kept, key, form, runs) for key, form in arguments.where)]
+    found = _found(places)
+    runs = [kept for kept in found if all(_matches(kept, key, form, found) for key, form in arguments.where)]
     if arguments.sort:
         runs = _sorted(runs, arguments.sort)
     _list(runs)
     if len(arguments.places) > 1 and all(kept.path in places for kept in runs):
         _compare(runs)
+
+
+def _found(places: Sequence[Path]) -> list[Kept]:
+    """The runs there are. Raises ConfigError where there are none."""
+    runs = find(places)
+    if not runs:
+        raise ConfigError(f"{', '.join(map(str, places))} holds no runs.")
+    return runs
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -162,7 +168,7 @@ def _prune(argv: Sequence[str]) -> None:
     parser.add_argument("--checkpoints", action="store_true", help="checkpoints but the last, of runs that are over")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     arguments = parser.parse_args(argv)
-    runs = find(arguments.places or [Path("runs")])
+    runs = _found(arguments.places or [Path("runs")])
     found, left = (old_checkpoints(runs), []) if arguments.checkpoints else wasted(runs)
     for sentence in left:
         print(sentence)

@@ -24,13 +24,17 @@ NOT_COMPARED = ("run.dir", "run.name", "seed")
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until there is a result."""
+    """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until there is a result.
+
+    `failure`: why there will be none, of a run that is over.
+    """
 
     path: Path
     config: dict[str, Any]
     summary: dict[str, Any] | None
     rounds: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
+    failure: str | None = None
 
 
 @dataclass
@@ -61,6 +65,7 @@ def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
         path=path,
         config=flatten(_mapping(path / "config.yaml", _yaml, note)),
         summary=None if not summary or summary.get("failure") else summary,
+        failure=str(summary["failure"]) if summary.get("failure") else None,
         rounds=[record for record in records if record["kind"] == "round"],
         evaluations=[record for record in records if record["kind"] == "evaluation"],
     )
