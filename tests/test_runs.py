@@ -121,6 +121,14 @@ def test_filters_and_order(arguments: list[str], expected: list[str], shelf: Pat
     assert named(lines(*arguments)) == [f"runs/{name}" for name in expected]
 
 
+def test_loggers_make_no_difference(shelf: Path) -> None:
+    made(shelf / "logged", "system=async", "seed=4", "run.loggers=[csv]")
+    (line,) = [line for line in lines() if line.startswith("runs/logged")]
+    assert "loggers" not in line and "options" not in line
+    compared = lines("runs/good", "runs/logged")
+    assert any(line.startswith("run.loggers") for line in compared)
+
+
 def test_what_differs(shelf: Path) -> None:
     shown = lines("runs/good", "runs/better")
     settings = {

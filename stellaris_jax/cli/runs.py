@@ -18,7 +18,7 @@ from typing import Any
 from stellaris_jax.cli import program
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.report.runs import NOT_COMPARED, differing_keys, short
+from stellaris_jax.report.runs import differing_keys, short
 from stellaris_jax.report.table import print_table, wide_console
 from stellaris_jax.report.telemetry.format import MISSING, compact, dollars, duration, over_seeds
 from stellaris_jax.training.shelf import Kept, delete, find, old_checkpoints, wasted
@@ -28,6 +28,8 @@ FIGURES = {
     "wall": "wall_seconds", "staleness": "staleness_mean",
 }  # fmt: skip
 """Figures that runs are sorted by, and the keys of their summaries."""
+PLACES = ("run.dir", "run.name")
+"""Settings in which runs always differ."""
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -150,7 +152,7 @@ def _told(key: str, value: Any) -> str:
 def _compare(runs: Sequence[Kept]) -> None:
     """Every setting in which runs differ, whether it follows from another or not."""
     configs = [kept.run.config for kept in runs]
-    keys = sorted({key for config in configs for key in config if key not in NOT_COMPARED or key == "seed"})
+    keys = sorted({key for config in configs for key in config if key not in PLACES})
     differing = [key for key in keys if len({str(config.get(key, MISSING)) for config in configs}) > 1]
     rows = [
         {"setting": key, **{str(kept.path): str(kept.run.config.get(key, MISSING)) for kept in runs}}

@@ -18,8 +18,11 @@ from stellaris_jax.config.stored import refuse_aliases
 from stellaris_jax.report.statistics import Curve
 from stellaris_jax.report.telemetry.jsonl import complain, read_records
 
-NOT_COMPARED = ("run.dir", "run.name", "seed")
-"""Config keys that do not make two runs different: where a run lives, and its seed, which makes it a replicate."""
+
+def is_compared(key: str) -> bool:
+    """Whether a config key makes two runs different: not where a run lives, who logs it, nor its seed, which makes it
+    a replicate."""
+    return key != "seed" and not key.startswith("run.")
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
     def distinct(columns: list[str]) -> int:
         return len({json.dumps([config.get(column) for column in columns]) for config in configs})
 
-    keys = list(dict.fromkeys(key for config in configs for key in config if key not in NOT_COMPARED))
+    keys = list(dict.fromkeys(key for config in configs for key in config if is_compared(key)))
     keys = [key for key in keys if distinct([key]) > 1]
     names = [key for key in keys if key.endswith(".name")]
     return names + [key for key in keys if distinct(names) < distinct([*names, key])]
