@@ -1,4 +1,4 @@
-"""The site: `make docs` builds it into `docs/_build/html`. Nothing is fetched from anywhere while it is built."""
+"""The site: `make docs` builds it into `docs/_build/html`, and runs its notebooks. Nothing is fetched from anywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ author = "The stellaris_jax authors"
 copyright = f"{author}, Apache-2.0"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx_copybutton"]
+nb_execution_mode = "force"  # notebooks are stored without what their cells give
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
 myst_enable_extensions = ["deflist", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "generator"]

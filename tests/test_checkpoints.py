@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +113,25 @@ def test_a_save_that_was_not_confirmed_is_an_error(
         checkpoints.save(1, STATE, {})
         checkpoints.save(2, STATE, {})
     checkpoints.close()
+
+
+def test_a_round_that_could_not_be_saved_is_not_called_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wait = Checkpoints.wait
+
+    def full(self: Checkpoints) -> None:
+        saving = self._saving
+        wait(self)
+        if saving is not None and saving > 1:
+            shutil.rmtree(self.directory / str(saving))
+            raise CheckpointError(f"round {saving} could not be saved.")
+
+    monkeypatch.setattr(Checkpoints, "wait", full)
+    with pytest.raises(CheckpointError):
+        train(tiny(steps(4), "checkpoint.interval=1", "engine.chunk_rounds=1", f"run.dir={tmp_path / 'run'}"))
+    saved = re.search(r"stopped; round (\d+) is saved", capsys.readouterr().out)
+    assert saved and saved[1] == "1"
 
 
 # The best one --------------------------------------------------------------------------------------------------------

@@ -39,13 +39,19 @@ import jax
 jax.config.update("jax_num_cpu_devices", 2)  # of what one process runs, one command asks for two
 """
 ALL = """
+import stellaris_jax
 from stellaris_jax.cli.main import main
-for command in json.loads(sys.argv[1]):
+whole, names = stellaris_jax.load_config, {}
+stellaris_jax.load_config = lambda overrides: whole([*overrides, "total_steps=4096", "evaluation.episodes=4"])
+for step in json.loads(sys.argv[1]):
+    if isinstance(step, str):
+        exec(step, names)
+        continue
     try:
-        main(command)
+        main(step)
     except SystemExit as end:
         if end.code:
-            sys.exit(f"{command} ended with {end.code}")
+            sys.exit(f"{step} ended with {end.code}")
 """
 COMPOSED = """
 from stellaris_jax import load_config
@@ -64,6 +70,16 @@ def commands(text: str) -> list[list[str]]:
     found = [shlex.split(line, comments=True) for line in lines if line.strip()]
     assert all(words[0] == "stellaris-jax" for words in found if words), "what is not ours stands in a console block"
     return [words[1:] for words in found if words]
+
+
+def steps(text: str) -> list[list[str] | str]:
+    """What a page has one do, from top to bottom: commands, shortened, and examples in Python, which share names."""
+    done: list[list[str] | str] = []
+    for whole, language, inside in re.findall(r"^(```(sh|python)\n(.*?)^```$)", text, flags=re.M | re.S):
+        if language == "python":
+            assert len(inside.strip().splitlines()) <= 12, inside
+        done += [inside] if language == "python" else [short(command) for command in commands(whole)]
+    return done
 
 
 def short(command: list[str]) -> list[str]:
@@ -131,28 +147,33 @@ def test_commands_that_are_made_can_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [path for path in WRITTEN if commands(path.read_text())], ids=lambda p: p.relative_to(REPOSITORY).as_posix()
+    "page", [path for path in WRITTEN if steps(path.read_text())], ids=lambda p: p.relative_to(REPOSITORY).as_posix()
 )
-def test_commands_of_a_page_run_in_their_order(page: Path, tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
-    run(ALL, [short(command) for command in commands(page.read_text())], tmp_path)
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    for folder in ("examples", "results"):
+        (tmp_path / folder).symlink_to(REPOSITORY / folder)
+    run(ALL, steps(page.read_text()), tmp_path)
 
 
-EXAMPLES = [
-    pytest.param(path, block, marks=[] if path.stem == "start" else [pytest.mark.slow], id=f"{path.stem}-{number}")
-    for path in WRITTEN
-    for number, block in enumerate(blocks(path.read_text(), "python"))
-]
-
-
-@pytest.mark.parametrize(("page", "example"), EXAMPLES)
-def test_examples_in_python_run(page: Path, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they say, on fewer steps."""
+@pytest.mark.parametrize("example", blocks((DOCS / "start.md").read_text(), "python"))
+def test_the_first_examples_in_python_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they say, on fewer steps; those of other pages are slow tests."""
     monkeypatch.chdir(tmp_path)
     less = ["total_steps=4096", "evaluation.episodes=4"]
     monkeypatch.setattr("stellaris_jax.load_config", lambda overrides: load_config([*overrides, *less]))
-    assert len(example.strip().splitlines()) <= 12
-    exec(compile(example, page.name, "exec"), {})
+    exec(compile(example, "start.md", "exec"), {})
+
+
+def test_what_is_ours_on_a_page_is_tested() -> None:
+    """A command stands in a block that is run, or in one with prompts, which says that it is not for here."""
+    for path in WRITTEN:
+        untold = re.sub(r"^ *```(sh|console|text|yaml)\n.*?^ *```$", "", path.read_text(), flags=re.M | re.S)
+        assert not re.search(r"^ *(\$ )?(python \S+\.py|stellaris-jax) ", untold, flags=re.M), path
+
+
+def test_pages_know_the_pythons_that_are_pinned() -> None:
+    pinned = sorted(int(path.stem.removeprefix("py3")) for path in (REPOSITORY / "constraints").glob("py*.txt"))
+    assert f"Python 3.{pinned[0]} to 3.{pinned[-1]} is all" in (DOCS / "start.md").read_text()
 
 
 def test_every_example_plugin_is_shown() -> None:
@@ -203,6 +224,11 @@ def test_pages_of_methods_have_their_results(tmp_path: Path, monkeypatch: pytest
         page = methods.page(kind, name, stellaris_jax.register[kind][name])
         assert re.findall(r"^\| cartpole, 8 learners: (.*) learns more", page, flags=re.M) == [called]
     assert "results here" not in methods.page("correction", "ess", stellaris_jax.register["correction"]["ess"])
+
+
+def test_pages_do_not_tell_where_they_were_made() -> None:
+    for name, text in made().items():
+        assert not re.search(r"site-packages|<module '", text), name
 
 
 def test_docstrings_become_markdown() -> None:

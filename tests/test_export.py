@@ -99,6 +99,9 @@ def test_acts_as_the_policy_it_was_made_from(to: str, policy: Policy, tmp_path: 
     one = carried(obs[3].tolist())
     assert one.shape == policy.network.action_space.shape
     np.testing.assert_allclose(one, policy(obs[3]), rtol=1e-5, atol=1e-5)
+    again, carry = carried.step(obs[3], None)  # as policies of run directories, with memory and without
+    np.testing.assert_array_equal(again, one)
+    assert carry is None
     if policy.network.action_space is JOINTS and space is REAL:
         actions = np.asarray(carried(observations(space, 100)))
         assert (actions >= np.float32(JOINTS.low)).all() and (actions <= np.float32(JOINTS.high)).all()

@@ -311,7 +311,7 @@ def test_a_logger_that_fails_is_said_once_and_left_out(tmp_path: Path) -> None:
     class Fails(Logger):
         def rounds(self, records: list[dict[str, Any]]) -> None:
             calls.append("rounds")
-            raise OSError(28, "No space left on device")
+            raise OSError(28, "No space left on device\n" + "and what was to be written\n" * 9)
 
     @register.logger("test_never")
     class Never(Logger):
@@ -327,7 +327,20 @@ def test_a_logger_that_fails_is_said_once_and_left_out(tmp_path: Path) -> None:
         shown.count("the logger test_fails failed, and the run goes on without it: OSError: [Errno 28] No space") == 1
     )
     assert shown.count("the logger test_never failed, and the run goes on without it: SystemExit: no network") == 1
+    assert "what was to be written" not in shown
     assert calls == ["rounds"] and len(sheet(tmp_path / "rounds.csv")) == 2
+
+
+def test_a_full_disk_is_one_line_of_mlflow(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mlflow")
+    telemetry, console = open_telemetry(tmp_path, config=config_of("mlflow"))
+    telemetry.rounds([round_record(1)])
+    (tmp_path / "mlflow.db").write_bytes(b"no database")
+    for number in (2, 3):
+        telemetry.rounds([round_record(number)])
+    shown = [line for line in console.export_text().splitlines() if "mlflow" in line]
+    assert len(shown) == 1 and "[SQL" not in shown[0]
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_what_is_missing_is_said_before_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

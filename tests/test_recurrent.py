@@ -25,6 +25,7 @@ from stellaris_jax.engine.rollout import Fragment, Trajectory, init_actor, init_
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
+from stellaris_jax.registry import register
 from stellaris_jax.training.policy import Policy
 
 T, N, SIZE = 13, 4, 2
@@ -207,6 +208,20 @@ def test_a_cue_is_recalled(overrides: tuple[str, ...], least: float, most: float
     assert least <= trainer.evaluate().per_seed[0] <= most
     assert max(record["staleness_mean"] for record in records) > 0.5
     assert records[-1]["nonfinite_gradients"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("name", sorted(register.algorithm))
+def test_every_algorithm_trains_with_memory(name: str, memory: str) -> None:
+    """All that is learned moves, the cells with it, and every gradient is finite."""
+    few = ("system.versions=8", "total_steps=2048", "engine.chunk_rounds=4", "evaluation.episodes=0")
+    trainer = Trainer(load_config([*RECALL, f"algorithm={name}", f"network.memory={memory}", *few]))
+    before = jax.tree.leaves(trainer.network.unravel(trainer.members.learned[0][0]))
+    records = trainer.run()
+    after = jax.tree.leaves(trainer.network.unravel(trainer.members.learned[0][0]))
+    assert records[-1]["nonfinite_gradients"] == 0 and np.isfinite(records[-1]["policy_loss"])
+    assert all((np.asarray(a) != np.asarray(b)).any() for a, b in zip(before, after, strict=True))
 
 
 def test_resumes_to_the_bit(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,22 @@ def test_runs_that_are_not_over(tmp_path: Path) -> None:
 def write(place: Path) -> Path:
     write_page([place], place / "report.html")
     return place / "report.html"
+
+
+def test_one_round_can_be_seen(tmp_path: Path) -> None:
+    """A point is no line: it needs a dot, in the middle of whole rounds."""
+    from matplotlib.figure import Figure
+
+    from stellaris_jax.report.curves import draw_gate
+    from stellaris_jax.report.runs import read_run
+
+    make_run(tmp_path / "run")
+    whole = read_run(tmp_path / "run")
+    axes = Figure().subplots()
+    draw_gate(axes, replace(whole, rounds=whole.rounds[:1]))
+    assert [line.get_marker() for line in axes.lines] == ["."] * len(axes.lines) and axes.lines
+    left, right = axes.get_xlim()
+    assert left < 1 < right and all(tick == int(tick) for tick in axes.get_xticks() if left <= tick <= right)
 
 
 def test_a_plugin_is_not_run(tmp_path: Path) -> None:

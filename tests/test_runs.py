@@ -121,6 +121,14 @@ def test_filters_and_order(arguments: list[str], expected: list[str], shelf: Pat
     assert named(lines(*arguments)) == [f"runs/{name}" for name in expected]
 
 
+def test_loggers_make_no_difference(shelf: Path) -> None:
+    made(shelf / "logged", "system=async", "seed=4", "run.loggers=[csv]")
+    (line,) = [line for line in lines() if line.startswith("runs/logged")]
+    assert "loggers" not in line and "options" not in line
+    compared = lines("runs/good", "runs/logged")
+    assert any(line.startswith("run.loggers") for line in compared)
+
+
 def test_what_differs(shelf: Path) -> None:
     shown = lines("runs/good", "runs/better")
     settings = {
@@ -140,6 +148,7 @@ def test_what_differs(shelf: Path) -> None:
         (["--where", "sytem=async"], "did you mean"),
         (["--sort", "retrun"], "did you mean return"),
         (["prune"], "--yes"),
+        (["prune", "runs/thesis", "--yes"], "runs/thesis holds no runs"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], word: str, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +174,40 @@ def test_prune(shelf: Path, training: Path) -> None:
     assert any("failed-2 is left alone: my-analysis.ipynb" in line for line in shown)
     assert any("sweeps/one/0 is left alone" in line for line in shown)
     assert lines("prune")[-1] == "there is nothing to delete"
+
+
+@pytest.mark.parametrize("place", ["thesis.tex", "checkpoints/thesis.tex", "actions.md", "checkpoints/8.md"])
+def test_what_is_no_runs_stays_with_it(place: str, shelf: Path) -> None:
+    (shelf / "failed" / place).write_text("words")
+    assert any(f"failed is left alone: {place} is nothing" in line for line in lines("prune", "--yes"))
+    assert (shelf / "failed" / place).read_text() == "words" and not (shelf / "empty").exists()
+
+
+def test_what_comes_while_one_is_asked_stays(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: (shelf / "failed" / "thesis").write_text("words") and "y")
+    done = call("runs.py", "prune")
+    assert done.returncode == 1 and "failed is left alone: thesis is nothing" in done.stderr
+    assert (shelf / "failed" / "thesis").read_text() == "words" and not (shelf / "empty").exists()
+
+
+def test_checkpoints_elsewhere_stay(shelf: Path) -> None:
+    """A link in the place of the checkpoints, or of one of them, leads to what is somebody else's business."""
+    (shelf / "good" / "checkpoints").rename(shelf / "archive")
+    (shelf / "good" / "checkpoints").symlink_to(shelf / "archive")
+    (shelf / "failed" / "checkpoints" / "4").rename(shelf / "four")
+    (shelf / "failed" / "checkpoints" / "4").symlink_to(shelf / "four")
+    lines("prune", "--checkpoints", "--yes")
+    assert sorted(os.listdir(shelf / "archive")) == ["2", "4", "8"] and os.listdir(shelf / "four") == ["arrays"]
+    assert sorted(os.listdir(shelf / "failed" / "checkpoints")) == ["4", "8"]
+
+
+def test_a_damaged_summary_is_no_failure(shelf: Path) -> None:
+    """What was learned is in the checkpoints, and resuming the run writes another summary."""
+    (shelf / "good" / "summary.json").write_text('{"eval_return_mean": 4')
+    assert {kept.path.name: kept.state for kept in find([shelf])}["good"] == STOPPED
+    lines("prune", "--yes")
+    assert (shelf / "good" / "checkpoints" / "8").exists()
 
 
 def test_prune_checkpoints(shelf: Path) -> None:

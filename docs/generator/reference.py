@@ -129,5 +129,7 @@ def _raw(annotation: Any) -> Any:
 
 
 def _default(default: Any) -> Any:
-    """A default, unless it would be shown with an address in memory."""
+    """A default, unless it would be shown with an address in memory; a module by its name, not by where it lies."""
+    if inspect.ismodule(default):
+        return Raw(default.__name__)
     return Raw("...") if re.search(r" at 0x|factory", repr(default)) else default

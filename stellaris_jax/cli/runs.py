@@ -18,7 +18,7 @@ from typing import Any
 from stellaris_jax.cli import program
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.report.runs import NOT_COMPARED, differing_keys, short
+from stellaris_jax.report.runs import differing_keys, short
 from stellaris_jax.report.table import print_table, wide_console
 from stellaris_jax.report.telemetry.format import MISSING, compact, dollars, duration, over_seeds
 from stellaris_jax.training.shelf import Kept, delete, find, old_checkpoints, wasted
@@ -28,6 +28,8 @@ FIGURES = {
     "wall": "wall_seconds", "staleness": "staleness_mean",
 }  # fmt: skip
 """Figures that runs are sorted by, and the keys of their summaries."""
+PLACES = ("run.dir", "run.name")
+"""Settings in which runs always differ."""
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -48,15 +50,21 @@ def _main(argv: Sequence[str]) -> None:
     parser.add_argument("--sort", metavar="KEY", help=order)
     arguments = parser.parse_args(argv)
     places = arguments.places or [Path("runs")]
-    runs = find(places)
-    if not runs:
-        raise ConfigError(f"{', '.join(map(str, places))} holds no runs.")
-    runs = [kept for kept in runs if all(_matches(kept, key, form, runs) for key, form in arguments.where)]
+    found = _found(places)
+    runs = [kept for kept in found if all(_matches(kept, key, form, found) for key, form in arguments.where)]
     if arguments.sort:
         runs = _sorted(runs, arguments.sort)
     _list(runs)
     if len(arguments.places) > 1 and all(kept.path in places for kept in runs):
         _compare(runs)
+
+
+def _found(places: Sequence[Path]) -> list[Kept]:
+    """The runs there are. Raises ConfigError where there are none."""
+    runs = find(places)
+    if not runs:
+        raise ConfigError(f"{', '.join(map(str, places))} holds no runs.")
+    return runs
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -144,7 +152,7 @@ def _told(key: str, value: Any) -> str:
 def _compare(runs: Sequence[Kept]) -> None:
     """Every setting in which runs differ, whether it follows from another or not."""
     configs = [kept.run.config for kept in runs]
-    keys = sorted({key for config in configs for key in config if key not in NOT_COMPARED or key == "seed"})
+    keys = sorted({key for config in configs for key in config if key not in PLACES})
     differing = [key for key in keys if len({str(config.get(key, MISSING)) for config in configs}) > 1]
     rows = [
         {"setting": key, **{str(kept.path): str(kept.run.config.get(key, MISSING)) for kept in runs}}
@@ -162,7 +170,7 @@ def _prune(argv: Sequence[str]) -> None:
     parser.add_argument("--checkpoints", action="store_true", help="checkpoints but the last, of runs that are over")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     arguments = parser.parse_args(argv)
-    runs = find(arguments.places or [Path("runs")])
+    runs = _found(arguments.places or [Path("runs")])
     found, left = (old_checkpoints(runs), []) if arguments.checkpoints else wasted(runs)
     for sentence in left:
         print(sentence)

@@ -33,6 +33,7 @@ TEXT = 9
 WIDTH, LINE = 10, 110
 """Inches that a figure is wide, and characters of a line of text that are no wider."""
 MOST_POINTS = 250
+FEWEST_OF_A_LINE = 3
 FORMATS = (".png", ".pdf", ".svg")
 DRAWING = threading.Lock()
 """Held while a run is drawn: several runs may end at once, and matplotlib is for one thread."""
@@ -162,21 +163,26 @@ def draw_gate(axes: Axes, run: Run) -> None:
     rounds, gate, mean, largest = (
         thinned(column(run.rounds, key)) for key in ("round", "gate", "staleness_mean", "staleness_max")
     )
-    axes.plot(rounds, largest, color=GREEN, linewidth=0.8, alpha=0.45, label="largest staleness")
-    axes.plot(rounds, mean, color=GREEN, linewidth=1.4, label="mean staleness")
+    marker = dot(rounds)
+    axes.plot(rounds, largest, color=GREEN, linewidth=0.8, alpha=0.45, label="largest staleness", marker=marker)
+    axes.plot(rounds, mean, color=GREEN, linewidth=1.4, label="mean staleness", marker=marker)
     if np.isfinite(gate).any():
-        axes.plot(rounds, gate, color=VERMILION, linewidth=1.8, linestyle="--", label="gate β")
+        axes.plot(rounds, gate, color=VERMILION, linewidth=1.8, linestyle="--", label="gate β", marker=marker)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("round", fontsize=TEXT)
     axes.set_ylabel("staleness (versions)", fontsize=TEXT)
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    round_axis(axes, rounds, 8)
     handles = axes.get_legend_handles_labels()[0]
     escaped, groups = (np.diff(column(run.rounds, key), prepend=0) for key in ("gate_escapes", "gate_groups"))
     percent = 100 * np.divide(escaped, groups, out=np.full_like(groups, np.nan), where=groups > 0)
     if np.isfinite(percent).any():
         share = axes.twinx()
         handles += share.plot(
-            rounds, thinned(percent), color="0.45", linewidth=0.8, label="groups that escaped (right)"
+            rounds,
+            thinned(percent),
+            color="0.45",
+            linewidth=0.8,
+            label="groups that escaped (right)",
+            marker=marker,
         )
         share.set_ylim(0, 105)
         share.set_ylabel("groups (%)", fontsize=TEXT)
@@ -186,6 +192,19 @@ def draw_gate(axes: Axes, run: Run) -> None:
         axes.patch.set_visible(False)
     axes.legend(handles=handles, fontsize=TEXT - 1, framealpha=0.8, edgecolor="none")
     tidy(axes)
+
+
+def dot(values: np.ndarray) -> str | None:
+    """The marker of what is too little to be seen as a line."""
+    return "." if np.isfinite(values).sum() < FEWEST_OF_A_LINE else None
+
+
+def round_axis(axes: Axes, rounds: np.ndarray, ticks: int) -> None:
+    """Rounds along the x axis, in whole numbers."""
+    axes.set_xlabel("round", fontsize=TEXT)
+    axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
+    if len(rounds) == 1:
+        axes.set_xlim(rounds[0] - 1, rounds[0] + 1)
 
 
 def column(records: Sequence[dict[str, Any]], key: str) -> np.ndarray:

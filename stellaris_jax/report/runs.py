@@ -18,19 +18,26 @@ from stellaris_jax.config.stored import refuse_aliases
 from stellaris_jax.report.statistics import Curve
 from stellaris_jax.report.telemetry.jsonl import complain, read_records
 
-NOT_COMPARED = ("run.dir", "run.name", "seed")
-"""Config keys that do not make two runs different: where a run lives, and its seed, which makes it a replicate."""
+
+def is_compared(key: str) -> bool:
+    """Whether a config key makes two runs different: not where a run lives, who logs it, nor its seed, which makes it
+    a replicate."""
+    return key != "seed" and not key.startswith("run.")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until there is a result."""
+    """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until there is a result.
+
+    `failure`: why there will be none, of a run that is over.
+    """
 
     path: Path
     config: dict[str, Any]
     summary: dict[str, Any] | None
     rounds: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
+    failure: str | None = None
 
 
 @dataclass
@@ -61,6 +68,7 @@ def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
         path=path,
         config=flatten(_mapping(path / "config.yaml", _yaml, note)),
         summary=None if not summary or summary.get("failure") else summary,
+        failure=str(summary["failure"]) if summary.get("failure") else None,
         rounds=[record for record in records if record["kind"] == "round"],
         evaluations=[record for record in records if record["kind"] == "evaluation"],
     )
@@ -111,7 +119,7 @@ def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
     def distinct(columns: list[str]) -> int:
         return len({json.dumps([config.get(column) for column in columns]) for config in configs})
 
-    keys = list(dict.fromkeys(key for config in configs for key in config if key not in NOT_COMPARED))
+    keys = list(dict.fromkeys(key for config in configs for key in config if is_compared(key)))
     keys = [key for key in keys if distinct([key]) > 1]
     names = [key for key in keys if key.endswith(".name")]
     return names + [key for key in keys if distinct(names) < distinct([*names, key])]

@@ -142,6 +142,10 @@ class Checkpoints:
         """Rounds there is a checkpoint of, oldest first."""
         return sorted(self._manager.all_steps())
 
+    def newest(self) -> int:
+        """The newest round that is on disk, whole; 0 without one. What is being written is not."""
+        return max((int(path.name) for path in self.directory.glob("[0-9]*") if path.name.isdigit()), default=0)
+
     def score(self, round_: int, value: float | None) -> None:
         """What the policy of a round is worth; nothing where that is not a number."""
         if value is not None and math.isfinite(value):

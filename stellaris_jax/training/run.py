@@ -181,11 +181,13 @@ class Session:
             evaluation = self._train()
         except EnvStalled:
             self._rescue()
+            self._saved_at(self.checkpoints.newest())
             if not self.signals.caught:
                 self.display.leave()
                 raise
         except (Exception, SystemExit):
             self._rescue()
+            self._saved_at(self.checkpoints.newest())
             with suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads any more
                 self.display.leave()
             raise

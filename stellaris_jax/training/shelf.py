@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,12 +21,16 @@ DONE, FAILED, STOPPED, EMPTY, TRAINING = "done", "failed", "stopped", "empty", "
 """How a run stands: with a result; over without one; not over; nothing trained yet; being written now."""
 DEEPEST = 4
 """Levels of directories below the one that is named in which runs are looked for."""
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints."""
 OURS = (
-    LOCK, "config.yaml", "metrics.jsonl*", "summary.json", "curve.png", "checkpoints", "events.out.tfevents.*",
+    LOCK, "config.yaml", "metrics.jsonl*", "summary.json", "curve.png", CHECKPOINTS, "events.out.tfevents.*",
     "rounds.csv", "evaluations.csv", "report.html", "trace.jsonl.gz", "replay.json", "damaged-*", "wandb", "mlflow",
-    "mlflow.db", ".wandb.json", ".mlflow.json", ".trackio.json", ".*.tmp*", "actions*", "*.mp4", "*.gif",
+    "mlflow.db", ".wandb.json", ".mlflow.json", ".trackio.json", ".*.tmp*", "actions.bin*", "*.mp4", "*.gif",
 )  # fmt: skip
 """Names of what a run leaves in its directory. One with anything else in it is not deleted."""
+SAVED = re.compile(r"\d+|\d+\.orbax-checkpoint-tmp.*|damaged-.*")
+"""Names of what a run leaves among its checkpoints."""
 SECTIONS = ("env", "algorithm", "system", "run")
 """Sections by which a configuration is known for one of ours."""
 
@@ -72,12 +77,15 @@ def is_run(run: Run) -> bool:
 
 
 def state_of(run: Run, ours: bool = False) -> str:
-    """How a run stands; `ours`: its lock is held by this process."""
+    """How a run stands; `ours`: its lock is held by this process.
+
+    One whose summary is damaged is not over: its checkpoints may be sound, and resuming it writes another.
+    """
     if not ours and is_held(run.path):
         return TRAINING
     if run.summary is not None:
         return DONE
-    if (run.path / "summary.json").exists():
+    if run.failure is not None:
         return FAILED
     return STOPPED if run.rounds or run.evaluations or _checkpoints(run.path) else EMPTY
 
@@ -112,7 +120,7 @@ def held(path: Path) -> Iterator[bool]:
 
 def _checkpoints(path: Path) -> list[Path]:
     """A run's checkpoints, oldest first."""
-    folder = path / "checkpoints"
+    folder = path / CHECKPOINTS
     found = [one for one in folder.iterdir() if one.name.isdigit()] if folder.is_dir() else []
     return sorted(found, key=lambda one: int(one.name))
 
@@ -144,7 +152,7 @@ def wasted(runs: Sequence[Kept]) -> tuple[list[Waste], list[str]]:
         if (kept.path.parent / "sweep.yaml").is_file():
             left.append(f"{kept.path} is left alone: a sweep goes on only with all of its points.")
         elif other := _foreign(kept.path):
-            left.append(f"{kept.path} is left alone: {other} is nothing that a run leaves.")
+            left.append(_left(kept, other))
         else:
             found.append(Waste(kept, (kept.path,)))
     return found, left
@@ -153,13 +161,27 @@ def wasted(runs: Sequence[Kept]) -> tuple[list[Waste], list[str]]:
 def _foreign(path: Path) -> str:
     """Something in a run's directory that is not the run's; "" where there is nothing."""
     names = sorted(os.listdir(path))
-    return next((name for name in names if not any(fnmatchcase(name, ours) for ours in OURS)), "")
+    foreign = [name for name in names if not any(fnmatchcase(name, ours) for ours in OURS)]
+    folder = path / CHECKPOINTS
+    if folder.is_dir() and not folder.is_symlink():
+        foreign += [f"{CHECKPOINTS}/{name}" for name in sorted(os.listdir(folder)) if not SAVED.fullmatch(name)]
+    return foreign[0] if foreign else ""
+
+
+def _left(kept: Kept, other: str) -> str:
+    return f"{kept.path} is left alone: {other} is nothing that a run leaves."
 
 
 def old_checkpoints(runs: Sequence[Kept]) -> list[Waste]:
     """All checkpoints but the last one of runs that are over."""
     over = [(kept, _checkpoints(kept.path)[:-1]) for kept in runs if kept.state in (DONE, FAILED)]
-    return [Waste(kept, tuple(paths)) for kept, paths in over if paths]
+    ours = [(kept, [path for path in paths if not _is_elsewhere(path)]) for kept, paths in over]
+    return [Waste(kept, tuple(paths)) for kept, paths in ours if paths]
+
+
+def _is_elsewhere(checkpoint: Path) -> bool:
+    """Whether a checkpoint, or the folder of them all, is only a link here."""
+    return checkpoint.is_symlink() or checkpoint.parent.is_symlink()
 
 
 def delete(waste: Waste) -> str | None:
@@ -168,6 +190,8 @@ def delete(waste: Waste) -> str | None:
     with held(path) as ours:
         if not ours or state_of(read_run(path, _quiet), ours=True) != waste.kept.state:
             return f"{path} is left alone: it is being trained."
+        if path in waste.paths and (other := _foreign(path)):
+            return _left(waste.kept, other)
         try:
             for one in waste.paths:
                 shutil.rmtree(one)

@@ -18,9 +18,11 @@ from stellaris_jax.report.curves import (
     ORANGE,
     TEXT,
     column,
+    dot,
     draw_distribution,
     draw_gate,
     draw_run,
+    round_axis,
     thinned,
     tidy,
 )  # fmt: skip
@@ -135,9 +137,8 @@ def _over_rounds(figure: Figure, axes: Axes, run: Run, key: str, colour: str) ->
     known = np.isfinite(values)
     if not known.any():
         return ""
-    axes.plot(rounds[known], values[known], color=colour, linewidth=1.3, marker="." if known.sum() < 3 else None)
-    axes.set_xlabel("round", fontsize=TEXT)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.plot(rounds[known], values[known], color=colour, linewidth=1.3, marker=dot(values))
+    round_axis(axes, rounds, 5)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     tidy(axes)
     return svg(figure, f"{METRICS[key].name} over rounds")

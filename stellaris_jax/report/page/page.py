@@ -37,7 +37,7 @@ from stellaris_jax.report.page.sources import (
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
 from stellaris_jax.report.results import BEST, Row, judged
 from stellaris_jax.report.robust import iqm
-from stellaris_jax.report.runs import NOT_COMPARED, group_replicates
+from stellaris_jax.report.runs import group_replicates, is_compared
 from stellaris_jax.report.statistics import FEWEST
 
 MOST_VALUES = 12
@@ -238,7 +238,7 @@ def _differs(rows: Sequence[Row]) -> str:
     common = {
         key: value
         for key, value in configs[0].items()
-        if key not in NOT_COMPARED and all(config.get(key) == value for config in configs[1:])
+        if is_compared(key) and all(config.get(key) == value for config in configs[1:])
     }
     shared = [[words(key), words(json.dumps(value, ensure_ascii=False))] for key, value in common.items()]
     same = table(["setting", "value"], shared, "settings that are the same in all runs", sortable=False)

@@ -109,20 +109,12 @@ def _missing(run: Run) -> list[str]:
     if not run.config:
         notes.append("Its configuration cannot be read, so that nothing is told of its settings.")
     if run.summary is None:
-        failure = _failure(run.path / "summary.json")
-        notes.append(f"It has no result: {failure}" if failure else "It has no result: it failed, or is not over.")
+        notes.append(f"It has no result: {run.failure or 'it failed, or is not over.'}")
     if not run.rounds and not run.evaluations:
         notes.append("It has no metrics, so that there are no curves.")
     elif not run.evaluations:
         notes.append("Nothing was evaluated; its curves are of training episodes.")
     return notes
-
-
-def _failure(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8")).get("failure") or "")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return ""
 
 
 def _spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

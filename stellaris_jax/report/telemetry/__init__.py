@@ -39,6 +39,9 @@ from stellaris_jax.report.telemetry.jsonl import MetricsLog, plain
 from stellaris_jax.report.telemetry.logger import Logger, RunInfo
 from stellaris_jax.report.telemetry.progress import Display
 
+LONGEST = 200
+"""Characters of an error's reason; of a database's, statements and values would follow."""
+
 
 class Telemetry:
     """The one place the trainer reports to.
@@ -83,7 +86,7 @@ class Telemetry:
         except (Exception, SystemExit) as error:
             self._loggers.pop(name, None)
             who = author(error) or f"the logger {name}"
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = f"{type(error).__name__}: {error}".strip().splitlines()[0][:LONGEST]
             self._display.note(f"{who} failed, and the run goes on without it: {reason}")
 
     def _tell(self, call: Callable[[Logger], object]) -> None:

@@ -181,6 +181,7 @@ class Mlflow(Tracker):
         own = f"sqlite:///{self.run.directory / 'mlflow.db'}"
         for quiet in ("mlflow", "alembic"):  # they tell of every table that they make
             logging.getLogger(quiet).setLevel(logging.WARNING)
+        logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)  # what it raises, it tells with a traceback before
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", own))
         if known:
             self.client.update_run(known, status="RUNNING")

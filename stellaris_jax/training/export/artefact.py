@@ -104,6 +104,15 @@ class ExportedPolicy:
             action = sampled(np.asarray(outputs.distribution), self.metadata.action_space, generator)
         return np.asarray(action[0] if single else action)
 
+    def step(
+        self, obs: Any, carry: None = None, generator: np.random.Generator | None = None
+    ) -> tuple[np.ndarray, None]:
+        """Actions as of a call, and what is carried on: nothing, for no policy in a file has memory.
+
+        So one loop plays any policy; see `Policy.step`.
+        """
+        return self(obs, generator), None
+
     def outputs(self, obs: Any) -> Outputs:
         """All that the policy says of one observation or a batch, with as many leading axes."""
         batch, single = self._batch(obs)
