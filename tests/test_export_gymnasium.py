@@ -22,12 +22,12 @@ from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.training.export.writing import export_policy
 from stellaris_jax.training.run import train
 
-(LOOP,) = re.findall(r"```python\n(env = gymnasium.*?)```", (REPOSITORY / "docs" / "policies.md").read_text(), re.S)
+(LOOP,) = re.findall(r"```python\nimport gymnasium\n\n(env = .*?)```", (REPOSITORY / "docs" / "policies.md").read_text(), re.S)
 
 
 def played(name: str, policy: Any, episodes: int) -> list[float]:
     """What episodes of the loop return, on other seeds each."""
-    program = compile(LOOP.replace('"Hopper-v5"', repr(name)).replace("seed=0", "seed=seed"), "policies.md", "exec")
+    program = compile(LOOP.replace('"CartPole-v1"', repr(name)).replace("seed=0", "seed=seed"), "policies.md", "exec")
     returns = []
     for seed in range(episodes):
         scope: dict[str, Any] = {"gymnasium": gymnasium, "np": np, "policy": policy, "seed": seed}
