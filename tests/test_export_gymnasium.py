@@ -22,7 +22,8 @@ from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.training.export.writing import export_policy
 from stellaris_jax.training.run import train
 
-(LOOP,) = re.findall(r"```python\nimport gymnasium\n\n(env = .*?)```", (REPOSITORY / "docs" / "policies.md").read_text(), re.S)
+PAGE = (REPOSITORY / "docs" / "policies.md").read_text()
+(LOOP,) = re.findall(r"```python\nimport gymnasium\n\n(env = .*?)```", PAGE, re.S)
 
 
 def played(name: str, policy: Any, episodes: int) -> list[float]:
