@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+import thorough
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "stellaris_jax"
@@ -92,3 +93,10 @@ def test_no_test_module_is_imported(path: Path) -> None:
             continue
         found = names & {part for name in asked for part in name.split(".")}
         assert not found, f"line {node.lineno} imports {', '.join(found)}"
+
+
+def test_what_is_left_to_ci_exists() -> None:
+    for test in thorough.listed():
+        path, _, name = test.partition("::")
+        function = name.partition("[")[0]
+        assert f"\ndef {function}(" in (TESTS.parent / path).read_text(encoding="utf-8"), f"{test} is in no file"
