@@ -28,6 +28,8 @@ RULES = {
 }
 LEARNERS = (1, 2, 4)
 SEEDS = range(5)
+CALIBRATING = 100
+"""Added to a seed, it is that of the runs that calibrate."""
 JOB = (
     "env=gymnax/cartpole",
     "env.num_envs=16",
@@ -78,11 +80,12 @@ class Figures(NamedTuple):
 def live(
     rules: Sequence[str], learners: Sequence[int], rounds: int, out: Path | None, note: Callable[[str], None]
 ) -> Any:
-    """Calibrate, foretell and live through every rule with every number of learners.
+    """Calibrate, foretell and live through every rule with every number of learners, all of it for each seed.
 
     Durations are those of a live run of one learner that waits for the parameter function, so that nothing computes
     beside anything. What slows whom down, on the cores they share, are two numbers, fitted to live runs under pure
-    asynchrony, of other seeds: `platform.interference` to one learner's, `platform.contention` to those of the most.
+    asynchrony: `platform.interference` to one learner's, `platform.contention` to that of the most. None of these runs
+    is one that is foretold. They are made anew for each seed: a machine is not as fast a quarter of an hour later.
 
     Args:
       rules: of `RULES`.
@@ -111,32 +114,39 @@ def _compared(
     note: Callable[[str], None],
     directory: Path,
 ) -> Any:
-    others = (SEEDS[-1] + 1, SEEDS[-1] + 2)
-    lived(_config("all-reduce", 1, others[0], rounds), directory)
-    machine = Machine(directory)
-    for field, count in (("interference", 1), ("contention", max(learners))):
-        if field == "interference" or count > 1:
-            crowded = [lived(_config("async", count, seed, rounds)) for seed in others]
-            machine = fitted(machine, field, crowded, count, rounds)
-    note(f"calibrated: interference {machine.interference:.3f}, contention {machine.contention:.3f}")
-    table = []
-    for rule in rules:
-        for count in learners:
-            real, foretold, pair = [], [], {}
-            for seed in SEEDS:
-                config = _config(rule, count, seed, rounds)
-                records = lived(config)
-                simulated = foretell(config, machine, seed)
-                real.append(Figures.of(settled(config), records))
-                foretold.append(Figures.of(settled(config), simulated))
-                pair = {"simulated seconds": simulated[1:4], "real seconds": records[1:4]}
-            table.append(_row(rule, count, real, foretold))
-            note(_told(table[-1]))
-            if out is not None and count == max(learners):
+    cells = [(rule, count) for rule in rules for count in learners]
+    real: dict[tuple[str, int], list[Figures]] = {cell: [] for cell in cells}
+    foretold: dict[tuple[str, int], list[Figures]] = {cell: [] for cell in cells}
+    machines = []
+    for seed in SEEDS:
+        machines.append(_calibrated(max(learners), seed + CALIBRATING, rounds, directory))
+        note(f"seed {seed}: interference {machines[-1].interference:.3f}, contention {machines[-1].contention:.3f}")
+        for rule, count in cells:
+            config = _config(rule, count, seed, rounds)
+            records = lived(config)
+            simulated = foretell(config, machines[-1], seed)
+            real[rule, count].append(Figures.of(settled(config), records))
+            foretold[rule, count].append(Figures.of(settled(config), simulated))
+            note(_told(seed, rule, count, real[rule, count][-1], foretold[rule, count][-1]))
+            if out is not None and count == max(learners) and seed == SEEDS[-1]:
                 out.mkdir(parents=True, exist_ok=True)
+                pair = {"simulated seconds": simulated[1:4], "real seconds": records[1:4]}
                 save(pictured(pair, config), out / f"timeline_{rule}.png")
-    numbers = {"interference": machine.interference, "contention": machine.contention, "seeds": others}
+    numbers = {name: [getattr(machine, name) for machine in machines] for name in ("interference", "contention")}
+    table = [_row(*cell, real[cell], foretold[cell]) for cell in cells]
     return {"calibration": numbers, "rounds": rounds, "rows": table}
+
+
+def _calibrated(learners: int, seed: int, rounds: int, directory: Path) -> Machine:
+    """What live runs of a seed, with one learner and so many, tell of the machine."""
+    log = directory / str(seed)
+    log.mkdir()
+    lived(_config("all-reduce", 1, seed, rounds), log)
+    machine = Machine(log)
+    for field, count in (("interference", 1), ("contention", learners)):
+        if field == "interference" or count > 1:
+            machine = fitted(machine, field, lived(_config("async", count, seed, rounds)), count, rounds)
+    return machine
 
 
 def _config(rule: str, learners: int, seed: int, rounds: int) -> Config:
@@ -174,11 +184,12 @@ def foretell(config: Config, machine: Machine, seed: int) -> list[Round]:
     return [timeline.next_round() for _ in range(config.rounds)]
 
 
-def fitted(machine: Machine, field: str, crowded: Sequence[Sequence[Round]], learners: int, rounds: int) -> Machine:
-    """The machine with the number with which the simulator comes to the seconds of busy learners in runs of so many
-    that were lived through."""
+def fitted(machine: Machine, field: str, crowded: Sequence[Round], learners: int, rounds: int) -> Machine:
+    """The machine with the number with which the simulator comes to the seconds of busy learners in a run of so many
+    that was lived through."""
     config = settled(_config("async", learners, 0, rounds))
-    wanted = statistics.mean(Figures.of(config, run).utilisation * Figures.of(config, run).seconds for run in crowded)
+    lived_through = Figures.of(config, crowded)
+    wanted = lived_through.utilisation * lived_through.seconds
     low, high = 0.0, 4.0
     for _ in range(20):
         middle = (low + high) / 2
@@ -203,9 +214,9 @@ def _row(rule: str, learners: int, real: Sequence[Figures], foretold: Sequence[F
     return row
 
 
-def _told(row: dict[str, Any]) -> str:
-    errors = ", ".join(f"{name} {row[name]['error']:+.0%} ± {row[name]['error_ci95']:.0%}" for name in MEASURES)
-    return f"{row['rule']}, {row['learners']} learners: foretold beside live: {errors}"
+def _told(seed: int, rule: str, learners: int, real: Figures, foretold: Figures) -> str:
+    figures = ", ".join(f"{name} {getattr(real, name):.3g} / {getattr(foretold, name):.3g}" for name in MEASURES)
+    return f"seed {seed}, {rule}, {learners} learners, live / foretold: {figures}"
 
 
 def rows(result: Any) -> list[dict[str, str]]:

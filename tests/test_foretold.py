@@ -54,9 +54,9 @@ def test_loaders_are_foretold(machine: live.Machine) -> None:
 
 def test_what_slows_whom_down_is_found_again(machine: live.Machine) -> None:
     """The four draw other durations of the same distribution."""
-    alone = live.fitted(machine, "interference", [simulated("async", 1, interference=0.5)], 1, ROUNDS)
+    alone = live.fitted(machine, "interference", simulated("async", 1, interference=0.5), 1, ROUNDS)
     assert 0.35 < alone.interference < 0.65 and alone.contention == 0.0
-    crowded = [simulated("async", 4, contention=0.5, interference=0.5)]
+    crowded = simulated("async", 4, contention=0.5, interference=0.5)
     found = live.fitted(alone, "contention", crowded, 4, ROUNDS)
     assert 0.35 < found.contention < 0.65 and found.interference == alone.interference
 

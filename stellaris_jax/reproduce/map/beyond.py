@@ -122,8 +122,11 @@ def chosen(study: Study) -> str:
 
 def held(study: Study) -> list[Claim]:
     """What is best on the map, on tasks and with a number of learners that it was not chosen by."""
+    tasks = [task for task in study.envs or HELD_OUT if task in HELD_OUT]
+    if not tasks:
+        return []
     ours, claims = chosen(study), []
-    for task in [task for task in study.envs or HELD_OUT if task in HELD_OUT]:
+    for task in tasks:
         ground = Ground(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
         cells = {"one learner": ground.best(SEQUENTIAL, 1)}
         cells |= {method: ground.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
