@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,14 @@ def test_every_command_is_localised(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert localised(f"see `stellaris-jax {name} --help`") == f"see `{command(name)} --help`"
 
 
-def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
+@pytest.mark.parametrize("module", [False, True])
+def test_every_command_is_listed(
+    module: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["stellaris-jax", "--help"])
+    if module:
+        runpy.run_module("stellaris_jax", run_name="__main__")
+    else:
+        main()
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert listed == list(commands.COMMANDS)

@@ -57,6 +57,7 @@ CASES = {
     "pipelined": ("system.actors=pipelined",),
     "corrected": ("system=async", "system.corrections=[kl_gate,delay_compensation]", "algorithm.kl_coefficient=0.2",
                   "system.actors=pipelined"),
+    "memory": ("network.memory=lstm", "network.memory_size=4", "algorithm.minibatches=4", "system.actors=pipelined"),
 }  # fmt: skip
 MORE = {
     "grouped": ("system=softsync", "system.options.c=3", "system.actors=pipelined", "engine.lanes=2"),
@@ -66,8 +67,10 @@ MORE = {
     "in order": ("system=async", "system.admission=in_order", "system.actors=pipelined"),
     "dropped": ("system=async", "system.admission=bounded", "system.options.bound=1", "system.actors=pipelined"),
     "continuous": ("env=brax/inverted_pendulum", "env.num_envs=4"),
+    "scaled, with memory": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1", "network.memory=gru",
+                            "algorithm.minibatches=4"),
     "scaled": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)])

@@ -46,6 +46,8 @@ IN_ORDER = ("system=central", "system.learners=1")
 """One learner, to whom everything happens in the same order whatever dies."""
 HOPPER = ("env=envpool/Hopper-v4", "env.kwargs.max_episode_steps=9", "env.normalize_reward=true")
 
+MEMORY = ("network.memory=gru", "network.memory_size=4", "algorithm.minibatches=4")
+
 ASYNC = ("env.kwargs.vectorization_mode=async", "system=async", "system.actors=pipelined")
 
 
@@ -88,6 +90,7 @@ def lived(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:
     [
         pytest.param((), id="cartpole"),
         pytest.param(HOPPER, id="hopper"),
+        pytest.param(MEMORY, id="memory"),
         pytest.param(ASYNC, id="async", marks=pytest.mark.slow),
     ],
 )
@@ -122,10 +125,13 @@ def test_whoever_steps_them_they_are_the_compiled_engines(actors: int) -> None:
     assert sum(record["episodes"] for record in records) > 0
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
-def test_who_dies_is_brought_back(seed: int) -> None:
-    """To the bit: what environments were given, what they observe, and what is learned."""
-    config = config_of(*IN_ORDER)
+@pytest.mark.parametrize(
+    ("seed", "overrides"),
+    [(0, ()), (0, MEMORY), *(pytest.param(seed, (), marks=pytest.mark.slow) for seed in (1, 2, 3))],
+)
+def test_who_dies_is_brought_back(seed: int, overrides: tuple[str, ...]) -> None:
+    """To the bit: what environments were given, what they observe and remember, and what is learned."""
+    config = config_of(*IN_ORDER, *overrides)
     whole, killed = lived(config), lived(config, deaths=0.5, seed=seed)
     assert killed.usages[0].failures > 10
     one, other = standing(whole), standing(killed)
@@ -166,10 +172,10 @@ def test_what_does_not_repeat_itself_begins_anew(tmp_path: Path) -> None:
     assert sum(record["episodes"] for record in records) > 0
 
 
-@pytest.mark.parametrize("actors", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_resumed_run_goes_on_to_the_bit(actors: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("actors", "overrides"), [(2, ()), (2, MEMORY), pytest.param(3, (), marks=pytest.mark.slow)])
+def test_a_resumed_run_goes_on_to_the_bit(actors: int, overrides: tuple[str, ...], tmp_path: Path) -> None:
     """With as many actors, or with others."""
-    config = config_of(*IN_ORDER)
+    config = config_of(*IN_ORDER, *overrides)
     whole = lived(config)
     first = live(config)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)

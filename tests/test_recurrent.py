@@ -341,7 +341,6 @@ def test_velocities_are_hidden() -> None:
             ("env.num_envs=6", "algorithm.minibatches=4"),
             "algorithm.minibatches=4 must divide env.num_envs=6 with network",
         ),
-        (("executor=live",), "network.memory=gru is not possible with executor=live"),
         (("network.memory_size=0",), "network.memory_size must be at least 1"),
         (("network.memory=grue",), "network.memory must be one of none, gru, lstm"),
     ],

@@ -90,11 +90,6 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"network.memory={c.network.memory}, for minibatches are whole fragments of environments then.",
     )
     yield (
-        not recurrent or c.executor != "live",
-        f"network.memory={c.network.memory} is not possible with executor=live, whose actors carry nothing yet; "
-        "executor=simulated has memory.",
-    )
-    yield (
         c.env.num_envs % c.engine.devices == 0,
         f"env.num_envs={c.env.num_envs} must be a multiple of engine.devices={c.engine.devices}.",
     )

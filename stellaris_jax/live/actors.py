@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.engine.host_rollout import acting_key, pool_seed
 from stellaris_jax.engine.rollout import ActorState, Trajectory
 from stellaris_jax.engine.state import EngineState
@@ -40,6 +41,15 @@ class Handed(NamedTuple):
     behind: int = 0
 
 
+class Joined(NamedTuple):
+    """What a round's actors have rolled. actor: the state of all environments after it. trajectory: as wide as it is
+    compiled for. carry: what was carried to its first observations, as wide; `None` without memory."""
+
+    actor: ActorState
+    trajectory: Trajectory
+    carry: Carry
+
+
 class Actors(Protocol):
     """Those of one run, a fragment at a time."""
 
@@ -56,9 +66,8 @@ class Actors(Protocol):
         be told no more, and all of the fragment has to be rolled anew."""
         ...
 
-    def joined(self, parts: Sequence[Any], width: Width) -> tuple[ActorState, Trajectory] | None:
-        """The state of all environments after a fragment, and its trajectory, as wide as it is compiled for, of what
-        actors have returned, in order; `None` if all of it has to be rolled anew."""
+    def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
+        """A fragment of what actors have returned, in order; `None` if all of it has to be rolled anew."""
         ...
 
     def over(self) -> bool:
@@ -79,10 +88,11 @@ class ProgramActors:
     def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
         return Handed(self._key, pool.put(jax.tree.map(lambda x: x[first:end], self._state)))
 
-    def joined(self, parts: Sequence[Any], width: Width) -> tuple[ActorState, Trajectory] | None:
+    def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
         states = _concatenated([state for state, _ in parts], 0)
         actor = jax.tree.map(lambda new, old: np.concatenate([new, old[width.envs :]]), states, self._state)
-        return actor, _side_by_side([trajectory for _, trajectory in parts], width.width)
+        carry = jax.tree.map(lambda x: x[: width.width], self._state.carry)
+        return Joined(actor, _side_by_side([trajectory for _, trajectory in parts], width.width), carry)
 
     def over(self) -> bool:
         return False
@@ -116,24 +126,25 @@ class HostedActors:
             self._at_a_loss = True
             return None
         seed = pool_seed(self.seed, at.opened, 0) + first  # as the compiled engine's one pool seeds its environments
-        place = Place(seed, end - first, at.opened, at.fragments, actions, self._rehearsal)
+        carry = jax.tree.map(lambda x: x[first:end], at.carry)
+        place = Place(seed, end - first, at.opened, at.fragments, actions, self._rehearsal, carry)
         return Handed(self._key, place, at.fragments if again else 0)
 
-    def joined(self, parts: Sequence[Any], width: Width) -> tuple[ActorState, Trajectory] | None:
+    def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
         if self._at_a_loss:
             return None
-        trajectory = _side_by_side(parts, width.width)
+        trajectory, before = _side_by_side([trajectory for _, trajectory in parts], width.width), self.standing.carry
         if self._rehearsal:
-            return self._state, trajectory
+            return Joined(self._state, trajectory, before)
         if not self.standing.has_come_to(np.asarray(trajectory.obs[0])):
             return None
-        self._rolled = trajectory
+        self._rolled = trajectory, _concatenated([carry for carry, _ in parts], 0)
         if self.standing.opened < self._index:
-            return self._state, trajectory
-        return self._state._replace(totals=np.zeros_like(self._state.totals)), trajectory
+            return Joined(self._state, trajectory, before)
+        return Joined(self._state._replace(totals=np.zeros_like(self._state.totals)), trajectory, before)
 
     def over(self) -> bool:
-        self.standing.add(self._rolled)
+        self.standing.add(*self._rolled)
         return 0 < self.standing.opened == self._index
 
 

@@ -204,14 +204,13 @@ class Conductor:
         joined = self.rolls.joined()
         if joined is None:
             return
-        actor, trajectory = joined
         order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
         drawn = minibatch_order(self.seed, index, self.static.cut, envs, width)
         order[: len(drawn)] = drawn
         version, (params, normalizers) = self._record.behaviour_version, self._acts_on
-        fragment = Fragment(trajectory, self._pool.get(params), normalizers, np.int32(version))
+        fragment = Fragment(joined.trajectory, self._pool.get(params), normalizers, np.int32(version), joined.carry)
         self._state, self._episodes, samples = self.programs.collect(
-            self._state, actor, fragment, np.int32(envs), order, width=width
+            self._state, joined.actor, fragment, np.int32(envs), order, width=width
         )
         self._fragments[index] = (self._pool.put((jax.device_get(samples), order)), version)
         self._record.arrived, self._record.complete = self.coordinator.clock, self.now

@@ -25,7 +25,7 @@ from stellaris_jax.engine.rollout import ActorState, Normalizers, Trajectory, ro
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.live.hosts import Elsewhere, HostActors, Place
+from stellaris_jax.live.hosts import Elsewhere, HostActors, Place, Rolled
 from stellaris_jax.registry import load_plugins
 from stellaris_jax.timeline.plan import Peers
 
@@ -77,7 +77,7 @@ class Functions:
         self, share: Share, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, envs: ActorState | Place
     ) -> Timed:
         """A part of a fragment: the actors' state after it, and its trajectory, arrays of NumPy; of host environments
-        the trajectory alone, or `Elsewhere`.
+        what is carried on, and the trajectory, or `Elsewhere`.
 
         Args:
           share: which part.
@@ -87,7 +87,7 @@ class Functions:
         """
         if isinstance(envs, Place):
             assert self._hosts is not None, "these actors step environments of JAX"
-            rolled: tuple[Trajectory | Elsewhere, float] = self._hosts.roll(*share, key, params, normalizers, envs)
+            rolled: tuple[Rolled | Elsewhere, float] = self._hosts.roll(*share, key, params, normalizers, envs)
             return Timed(*rolled)
         numbers = (np.int32(share.round), np.int32(share.first))
         return self._timed(("roll", len(envs.totals)), self._roll, numbers, key, params, normalizers, envs)

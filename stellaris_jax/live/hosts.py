@@ -28,7 +28,8 @@ class Place(NamedTuple):
 
     seed: of their pool. envs: n of them. opened: round they were opened for. fragments: that they have been stepped
     through since. actions: `[fragments * T, n, ...]`; `None` is for a process that stands there already. rehearsal:
-    everything is to be made ready, and nothing stepped.
+    everything is to be made ready, and nothing stepped. carry: what the network carries to there, `[n, ...]`; `None`
+    without memory.
     """
 
     seed: int
@@ -37,10 +38,15 @@ class Place(NamedTuple):
     fragments: int
     actions: np.ndarray | None = None
     rehearsal: bool = False
+    carry: Carry = None
 
 
 class Elsewhere(NamedTuple):
     """What a process answers that does not stand at its place, and was given no actions to get there."""
+
+
+Rolled = tuple[Carry, Trajectory]
+"""What is carried on after a fragment, and the fragment."""
 
 
 @dataclass
@@ -74,20 +80,21 @@ class HostActors:
 
     def roll(
         self, round_: int, first: int, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, place: Place
-    ) -> tuple[Trajectory | Elsewhere, float]:
+    ) -> tuple[Rolled | Elsewhere, float]:
         """A part of a fragment, and the seconds it took; see `stellaris_jax.live.functions.Functions.roll`."""
         held = self._there(first, place)
         if held is None:
             return Elsewhere(), 0.0
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
         group = held.group
+        group.carry = place.carry
 
         def act(t: int, _: int, obs: np.ndarray, carry: Carry) -> Any:
             where = np.array([round_, t, 0], np.uint32)
             return jax.device_get(self._act(tree, normalizers, obs, carry, key, where, np.int32(first)))
 
         if place.envs not in self._compiled:
-            act(0, 0, group.obs, group.carry)
+            act(0, 0, group.obs, place.carry)
             self._compiled.add(place.envs)
         begin = time.perf_counter()
         group.envs = 0 if place.rehearsal else place.envs
@@ -98,7 +105,7 @@ class HostActors:
             self._held[first] = held
             held.fragments += 1
         last_obs = trajectory.last_obs.astype(trajectory.obs.dtype)
-        return trajectory._replace(last_obs=last_obs), time.perf_counter() - begin
+        return (group.carry, trajectory._replace(last_obs=last_obs)), time.perf_counter() - begin
 
     def _there(self, first: int, place: Place) -> Held | None:
         """Environments where they are to stand; `None` if they cannot be brought there."""
@@ -128,25 +135,33 @@ class HostActors:
 class Standing:
     """Where a run's host environments stand, as its driver knows it.
 
-    env: the environment. most: fragments whose actions are kept; environments that have gone through more cannot be
+    env: the environment. blank: what is carried to the first observations of all of them, `[N, ...]`; `None` without
+    memory. most: fragments whose actions are kept; environments that have gone through more cannot be
     brought back, and begin new episodes instead. opened, fragments: as of `Place`. actions: of every fragment since,
     `[T, N, ...]`; `None` if there were too many. digest: of the observations where they stand; "" if they have just
-    been opened.
+    been opened. carry: what is carried there, `[N, ...]`.
     """
 
     env: HostEnv
+    blank: Carry
     most: int
     opened: int = 0
     fragments: int = 0
     actions: list[np.ndarray] | None = field(default_factory=list)
     digest: str = ""
+    carry: Carry = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.carry = self.blank
 
     def open(self, round_: int) -> None:
         """All of them begin new episodes with this round."""
         self.opened, self.fragments, self.actions, self.digest = round_, 0, [], ""
+        self.carry = self.blank
 
-    def add(self, trajectory: Trajectory) -> None:
-        """They have been stepped through one more fragment."""
+    def add(self, trajectory: Trajectory, carry: Carry) -> None:
+        """They have been stepped through one more fragment, and so much is carried on."""
+        self.carry = carry
         self.fragments += 1
         if self.fragments > self.most:
             self.actions = None

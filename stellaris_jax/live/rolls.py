@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stellaris_jax.engine.rollout import ActorState, Trajectory
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.live.actors import Actors, Width
+from stellaris_jax.live.actors import Actors, Joined, Width
 from stellaris_jax.live.functions import Share
 from stellaris_jax.live.hosts import Elsewhere
 from stellaris_jax.live.pool import ACTOR, Call, Done, Pool
@@ -104,9 +103,9 @@ class Rolls:
         self._parts[rolling.first] = done.value
         return rolling
 
-    def joined(self) -> tuple[ActorState, Trajectory] | None:
-        """The state of all environments and the trajectory, once no share is under way; `None` if all of them are
-        again, because environments cannot go on from where they stood."""
+    def joined(self) -> Joined | None:
+        """The fragment, once no share is under way; `None` if all of them are again, because environments cannot go on
+        from where they stood."""
         joined = self.actors.joined([self._parts[first] for first in sorted(self._parts)], self.width)
         self._parts = {}
         if joined is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 from stellaris_jax.live.hosts import Standing
 from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.sources.host import HostSource
@@ -19,7 +21,8 @@ class LiveSource(HostSource):
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         most = self.config.checkpoint.replay // self.steps_per_round
-        self.standing, self._in_log = Standing(self.actors.env, most), (0, 0)
+        blank = jax.device_get(self.actors.network.blank(self.config.env.num_envs))
+        self.standing, self._in_log = Standing(self.actors.env, blank, most), (0, 0)
 
     def open(self, round_: int) -> None:
         """Have all environments begin new episodes with fragment `round_`."""
@@ -37,11 +40,18 @@ class LiveSource(HostSource):
         self._in_log = (at.opened, at.fragments)
         return {"first": at.opened, "mark": mark, "stand": at.digest, "actors": None, "versions": None}
 
+    def arrays(self) -> Any:
+        return None, jax.tree.map(lambda x: x[None], self.standing.carry)
+
+    def restore(self, state: dict[str, Any] | None, arrays: Any) -> None:
+        super().restore(state, arrays)
+        self._restored = jax.tree.map(lambda x: x[0], self._carry)
+
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
         at = self.standing
         at.open(saved["first"])
         at.actions = list(log.read(saved["mark"]))
-        at.fragments, at.digest = len(at.actions), saved["stand"]
+        at.fragments, at.digest, at.carry = len(at.actions), saved["stand"], self._restored
         self._in_log = (at.opened, at.fragments)
         steps = at.fragments * self.steps_per_round
         return f"actors bring environments to where they stood: {steps:,} env steps are replayed"
