@@ -28,8 +28,14 @@ class Clock:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._tickets = count()
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
-        heappush(self._agenda, (self.now + seconds, next(self._tickets), action))
+    def after(self, seconds: float, action: Callable[[], None]) -> int:
+        """Arrange something; returns its ticket."""
+        ticket = next(self._tickets)
+        heappush(self._agenda, (self.now + seconds, ticket, action))
+        return ticket
+
+    def cancel(self, ticket: int) -> None:
+        self._agenda = sorted(entry for entry in self._agenda if entry[1] != ticket)
 
     def advance(self) -> bool:
         """Let the next thing happen; false if nothing is arranged."""
@@ -68,6 +74,31 @@ class Aggregation:
 
 
 @dataclass
+class Work:
+    """A computation under way: from which second on, how many seconds of it are left at full speed, and at which share
+    of it it goes on. Whenever who computes beside it changes, so does that, and its end is arranged anew."""
+
+    since: float
+    left: float
+    ticket: int
+    end: Callable[[], None]
+    slower: float = 1.0
+
+    def go_on(self, clock: Clock, slower: float) -> float | None:
+        """Go on so many times slower; the second in which it ends if that has changed."""
+        if slower == self.slower:
+            return None
+        if clock.now > self.since:
+            self.left = max(self.left - (clock.now - self.since) / self.slower, 0.0)
+            self.since = clock.now
+        self.slower = slower
+        clock.cancel(self.ticket)
+        seconds = self.since - clock.now + self.left * slower
+        self.ticket = clock.after(seconds, self.end)
+        return clock.now + seconds
+
+
+@dataclass
 class Learner:
     """A learner function's slot; `holds` is the version it fetched, `None` while it is idle."""
 
@@ -75,6 +106,7 @@ class Learner:
     last_used: float | None
     holds: int | None = None
     iterations: int = 0
+    work: Work | None = None
 
 
 @dataclass
@@ -146,6 +178,22 @@ class System:
                 assert self.parameter_function.queue, "nothing can ever happen again"
                 self.parameter_function.evaluate(nothing_else_can_happen=True)
             self.start_learners()
+            self.share()
+
+    def share(self) -> None:
+        """Everybody who computes goes on as fast as those beside them leave them to."""
+        busy = [learner for learner in self.learners if learner.holds is not None]
+        aggregation = self.parameter_function.work
+        if aggregation:
+            end = aggregation.go_on(self.time, 1.0 + self.platform.interference * bool(busy))
+            if end is not None:
+                self.log.aggregate_busy += end - self.parameter_function.ends
+                self.parameter_function.ends = end
+        for learner in busy:
+            beside = [one for one in busy if (one.number - learner.number) % self.platform.gpus == 0]
+            slower = 1.0 + self.platform.contention * (len(beside) - 1)
+            assert learner.work is not None
+            learner.work.go_on(self.time, slower + self.platform.interference * (aggregation is not None))
 
     def start_actors(self, fragment: int) -> None:
         version = self.parameter_function.clock
@@ -185,21 +233,19 @@ class System:
     def invoke(self, learner: Learner, pointer: tuple[int, int]) -> None:
         startup = self.startup(learner.last_used, self.platform.warm_start, self.platform.cold_start)
         gpu = learner.number % self.platform.gpus
-        sharing = [
-            other for other in self.learners if other.holds is not None and other.number % self.platform.gpus == gpu
-        ]
         passing = self.platform.shared_memory if gpu < self.platform.gpus_per_vm else self.platform.rpc
-        slowdown = 1.0 + self.platform.contention * len(sharing)
-        slowdown += self.platform.interference * self.parameter_function.busy
-        seconds = next(self.learner_seconds) * slowdown + 2 * passing
+        seconds, share = next(self.learner_seconds), 1.0
         finish = self.deliver
         if self.failure > 0:
-            fails, share = next(self.luck), next(self.luck)
+            fails, dies = next(self.luck), next(self.luck)
             if fails < self.failure:
-                seconds, finish = seconds * share, self.fail
+                share, finish = dies, self.fail
         learner.holds = self.parameter_function.clock
         self.log.invocations += 1
-        self.time.after(startup + seconds, partial(finish, learner, pointer, self.time.now + startup, startup))
+        start = self.time.now + startup
+        end = partial(finish, learner, pointer, start, startup)
+        ticket = self.time.after(startup + (seconds + 2 * passing) * share, end)
+        learner.work = Work(start + 2 * passing * share, seconds * share, ticket, end)
 
     def startup(self, last_used: float | None, warm: float, cold: float) -> float:
         idle = float("inf") if last_used is None else self.time.now - last_used
@@ -232,6 +278,8 @@ class ParameterFunction:
         self.decay, self.root = options.get("decay", 0.96), options.get("root", 3)
         self.clock = 0
         self.busy = False
+        self.work: Work | None = None
+        self.ends = 0.0
         self.queue: list[Delivery] = []
         self.round = 0
         self.first_round: list[int] = []  # staleness of all that round 0 aggregated
@@ -327,19 +375,18 @@ class ParameterFunction:
             Aggregation(len(log.fragments) - 1, self.clock, self.system.time.now, group, weights, escaped, threshold)
         )
         seconds = next(self.system.aggregate_seconds)
-        if any(learner.holds is not None for learner in self.system.learners):
-            seconds *= 1.0 + self.system.platform.interference
         log.aggregate_busy += seconds
         self.busy = True
         if self.system.training:
             self.system.training.update(self.clock, log.aggregations[-1])
         if seconds > 0:
-            self.system.time.after(seconds, partial(self.publish, group))
+            time, end = self.system.time, partial(self.publish, group)
+            self.work, self.ends = Work(time.now, seconds, time.after(seconds, end), end), time.now + seconds
         else:
             self.publish(group)
 
     def publish(self, group: list[Delivery]) -> None:
-        self.busy = False
+        self.busy, self.work = False, None
         self.clock += 1
         for delivery in group:
             self.system.unused[delivery.fragment] -= 1

@@ -19,6 +19,8 @@ from stellaris_jax.config.tree import DelayConfig, PlatformConfig, PricesConfig,
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.billing import HOUR, bill, common_bill
 from stellaris_jax.timeline.delays import ENTITIES, Chance, Stream, delay_of
+from stellaris_jax.timeline.platform import Placement
+from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Company, Computation
 from stellaris_jax.training.calibrate import calibrate, write
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
@@ -115,13 +117,27 @@ def test_taking_many_durations_is_taking_them_one_by_one(kind: str) -> None:
 
 
 def test_functions_that_share_a_gpu_slow_each_other_down() -> None:
-    """Four learners on two GPUs start together: the third and the fourth share theirs with one that computes."""
+    """Four learners on two GPUs start together, two on each."""
     platform = PlatformConfig(actors=1, gpus=2, contention=0.5)
     learner = delay("constant", 2.0)
     timeline = simulate("allreduce", learners=4, gradients=4, learner=learner, platform=platform)
     (record,) = advance(timeline, 1)
     seconds = {g.learner: g.end - g.start for g in used([record])}
-    assert seconds == pytest.approx({0: 2.0, 1: 2.0, 2: 3.0, 3: 3.0})
+    assert seconds == pytest.approx(dict.fromkeys(range(4), 3.0))
+
+
+def test_who_is_left_alone_computes_as_fast_as_alone() -> None:
+    """Two seconds of work beside four: the one ends after three seconds, when the other has two of its four left."""
+    company = Company(Placement(PlatformConfig(gpus=1, contention=0.5), 2), interference=1.0)
+    company.under_way = {0: Computation(0.0, 2.0, order=0), 1: Computation(0.0, 4.0, order=1)}
+    assert [work.paced(0.0, slowdown) for _, work, slowdown in company.changed()] == [3.0, 6.0]
+    assert company.changed() == []
+    del company.under_way[0]
+    ((one, work, slowdown),) = company.changed()
+    assert (one, work.paced(3.0, slowdown)) == (1, 2.0)
+    # A second later the parameter function computes, too: all of the rest takes twice as long.
+    company.under_way[PARAMETER_FUNCTION] = Computation(4.0, 0.5, order=2)
+    assert [work.paced(4.0, slowdown) for _, work, slowdown in company.changed()] == [1.0, 2.0]
 
 
 def test_data_takes_its_way() -> None:

@@ -6,7 +6,7 @@ never on gradient values. So the timeline is simulated first, on the host, and e
 1. Actors pull the version published when they start through the cache, roll fragment r, and push it there.
 2. The data loader takes its time to cut it into minibatches, and emits a pointer for each.
 3. A free learner takes the oldest pointer as soon as there is one, starts up if its container is cold, fetches the
-   latest version, computes, slower beside others on its GPU, and pushes its gradient; a failed invocation gives its
+   latest version, computes, slower while others on its GPU do, and pushes its gradient; a failed invocation gives its
    pointer back.
 4. The parameter function evaluates its rule at every push. An aggregation takes its time, then publishes the next
    version: clock c -> c + 1.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from operator import add
 from typing import Any
 
@@ -28,8 +28,9 @@ from stellaris_jax.registry import register
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 from stellaris_jax.timeline.platform import Containers, Placement
-from stellaris_jax.timeline.records import Gradient, Round, Usage
+from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
 from stellaris_jax.timeline.scaling.limits import limits_of
+from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Company, Computation
 
 DATA, DELIVERY, FAILURE, PUBLISH, LOADED = range(5)
 """Kinds of events, of a fragment and how many rolled it, of a gradient and how long its learner took to start up (two
@@ -81,7 +82,8 @@ class Timeline:
         self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
         self.actor_passing = 2 * platform.cache
         self.failure = delays.failure
-        self.contended, self.interference = platform.contention > 0, platform.interference
+        shared = platform.contention > 0 or platform.interference > 0
+        self.company = Company(self.placement, platform.interference) if shared else None
         self.streams = {
             "learner": Stream(delay_of(delays.learner), seed, "learner"),
             "actor": Stream(delay_of(delays.actor), seed, "actor"),
@@ -98,6 +100,7 @@ class Timeline:
         self.collecting = False
         self._events: list[tuple[float, int, int, tuple[Any, ...]]] = []
         self._order = 0
+        self._forming: Group | None = None
 
     def next_round(self, actors: int | None = None, gradients: int | None = None) -> Round:
         """Collect the next fragment, and simulate until the one after it can be started.
@@ -142,6 +145,8 @@ class Timeline:
                 self._do(coordinator.on_stall(self.now), record)
             for start in coordinator.starts():
                 self._invoke(start)
+            if self.company is not None:
+                self._pace(self.company)
         remaining.pop(consumed, None)
         self.usage.seconds = self.now
         record.usage = self.usage.copy()
@@ -165,10 +170,14 @@ class Timeline:
         elif kind == LOADED:
             self._loaded(payload[0], record)
         elif kind == PUBLISH:
+            if self.company is not None:
+                self.company.under_way.pop(PARAMETER_FUNCTION, None)
             self._do(coordinator.on_publish(payload[0], self.now), record)
         else:
             gradient, startup = payload
             usage, now = self.usage, self.now
+            if self.company is not None:
+                self.company.under_way.pop(gradient.learner, None)
             self.containers.release(gradient.learner, now)
             usage.learner_startup += startup
             if kind == FAILURE:
@@ -193,13 +202,14 @@ class Timeline:
                 continue
             record.groups.append(action)
             duration = next(self.streams["aggregate"])
-            if self.interference and self.coordinator.running:
-                duration *= 1.0 + self.interference
             self.usage.aggregate_busy += duration
             action.published = self.now + duration
             fragments = [gradient.fragment for gradient in action.gradients]
             if duration > 0.0:
                 self._schedule(duration, PUBLISH, (fragments,))
+                self._forming = action
+                if self.company is not None:
+                    self.company.under_way[PARAMETER_FUNCTION] = Computation(self.now, duration, self._order)
             else:
                 self._do(self.coordinator.on_publish(fragments, self.now), record)
 
@@ -207,17 +217,31 @@ class Timeline:
         """Draw how long a learner takes, from now on, to start up and to compute."""
         learner = gradient.learner
         startup = self.containers.startup(learner, self.now)
-        slowdown = self.placement.slowdown(learner, self.coordinator.running.keys()) if self.contended else 1.0
-        if self.interference and self.coordinator.aggregating:
-            slowdown += self.interference
-        duration = self.draw() * slowdown + self.passing[learner]
-        kind = DELIVERY
+        seconds, passing = self.draw(), self.passing[learner]
+        kind, share = DELIVERY, 1.0
         if self.failure > 0.0:
             fails, fraction = next(self.streams["failure"]), next(self.streams["failure"])
             if fails < self.failure:
-                kind, duration = FAILURE, duration * fraction
+                kind, share = FAILURE, fraction
         gradient.start = self.now + startup
-        self._schedule(startup + duration, kind, (gradient, startup))
+        self._schedule(startup + (seconds + passing) * share, kind, (gradient, startup))
+        if self.company is not None:
+            begin = gradient.start + passing * share
+            self.company.under_way[learner] = Computation(begin, seconds * share, self._order)
+
+    def _pace(self, company: Company) -> None:
+        """Whatever computes ends sooner or later than it would have, because of what began or ended now."""
+        for one, work, slowdown in company.changed():
+            seconds = work.paced(self.now, slowdown)
+            place = next(i for i, event in enumerate(self._events) if event[1] == work.order)
+            end, _, kind, payload = self._events.pop(place)
+            heapify(self._events)
+            self._schedule(seconds, kind, payload)
+            work.order = self._order
+            if one == PARAMETER_FUNCTION:
+                self.usage.aggregate_busy += self.now + seconds - end
+                if self._forming is not None:
+                    self._forming.published = self.now + seconds
 
     _PLAIN = ("now", "fragment", "collecting", "_order")
 
@@ -228,6 +252,7 @@ class Timeline:
             **self.coordinator.state(),
             "events": [[time, order, kind, _saved(kind, payload)] for time, order, kind, payload in self._events],
             "usage": asdict(self.usage),
+            "company": self.company and self.company.state(),
             "containers": self.containers.state(),
             "actor_containers": self.actor_containers.state(),
             "streams": {name: stream.state() for name, stream in self.streams.items()},
@@ -245,6 +270,9 @@ class Timeline:
         self._events = [(time, order, kind, _restored(kind, data)) for time, order, kind, data in state["events"]]
         self.usage = self.coordinator.usage = Usage(**state["usage"])
         self.coordinator.restore(state)
+        self._forming = None
+        if self.company is not None:
+            self.company.restore(state.get("company") or [])
         self.containers.restore(state["containers"])
         self.actor_containers.restore(state["actor_containers"])
         for name, drawn in state["streams"].items():  # an earlier version's lacks those that were not there yet
