@@ -26,7 +26,7 @@ WITHOUT_JAX = ("registry", "timeline", "report")
 def imports() -> dict[str, set[str]]:
     """Every module of the package, and what it imports, inside functions too, as far as it is a module."""
     files = {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
-    files = {name.removesuffix(".__init__"): path for name, path in files.items() if name not in ("__init__", "__main__")}
+    files = {name.removesuffix(".__init__"): p for name, p in files.items() if name not in ("__init__", "__main__")}
     found: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
         for node in ast.walk(ast.parse(path.read_text())):
