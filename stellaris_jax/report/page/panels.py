@@ -115,7 +115,8 @@ def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel
     """
     figure, axes = panel()
     everything = np.concatenate([np.ravel(task) for label in scores if label in looks for task in scores[label]])
-    room = 0.03 * (np.ptp(everything) or 1.0)
+    # Where all runs end alike, wide enough that three digits tell the ticks apart.
+    room = max(0.03 * float(np.ptp(everything)), 0.01 * float(np.abs(everything).max()), 1e-3)
     thresholds = np.linspace(everything.min() - room, everything.max() + room, POINTS)
     for label, tasks in scores.items():
         if label not in looks:
