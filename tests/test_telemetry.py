@@ -16,6 +16,7 @@ from telemetry import evaluation_record, open_telemetry, read_events, round_reco
 
 from stellaris_jax.report.telemetry.format import (
     basis,
+    clock,
     compact,
     dollars,
     duration,
@@ -150,6 +151,16 @@ def test_lines_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert lines[3] == "evaluation at 40,960 steps: return 312 (300 to 325)  simulated 1:06:40  $0.21"
     assert lines[4:] == ["checkpoint saved at round 20"]
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_seconds_that_have_been_measured_are_not_called_simulated(progress: bool) -> None:
+    console = Console(file=io.StringIO(), record=True, width=120, force_terminal=True)
+    display = make_display(console, "live", 40, progress, clock("live"))
+    display.rounds([round_record(1)])
+    display.finished({"executor": "live", "simulated_seconds": 60.0}, Path("run"))
+    shown = console.export_text()
+    assert "measured" in shown and "measured time" in shown and "simulated" not in shown
 
 
 def test_progress_can_be_turned_off_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run, read_run, seed_curves
 from stellaris_jax.report.statistics import FEWEST, Curve, band, within_data
-from stellaris_jax.report.telemetry.format import compact, dollars
+from stellaris_jax.report.telemetry.format import clock, compact, dollars
 
 AXES = {"env_steps": "env steps", "simulated_seconds": "simulated seconds", "cost_usd": "dollars"}
 # Okabe and Ito's palette, told apart under every common colour blindness.
@@ -66,12 +66,17 @@ def run_figure(run: Run) -> Figure:
     panels = top.subplots(1, len(AXES), sharey=True)
     for axes, axis in zip(panels, AXES, strict=True):
         draw_run(axes, run, axis)
-        _finish_return(axes, axis, first=axes is panels[0])
+        _finish_return(axes, axis, clock_name(AXES[axis], run), first=axes is panels[0])
     _legend(panels[0])
     distribution, gate = bottom.subplots(1, 2, width_ratios=(1, 2))
     draw_distribution(distribution, run)
     draw_gate(gate, run)
     return figure
+
+
+def clock_name(axis: str, run: Run) -> str:
+    """The name of an axis as it is for one run, whose seconds may have been measured."""
+    return axis.replace("simulated", clock(run.config.get("executor")))
 
 
 def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
@@ -87,7 +92,7 @@ def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
             draw_band(axes, curves, style)
         handles.append(Line2D([], [], **style, label=f"{label} ({len(curves)} seed{'s' * (len(curves) != 1)})"))
     for axes, axis in zip(panels, AXES, strict=True):
-        _finish_return(axes, axis, first=axes is panels[0])
+        _finish_return(axes, axis, AXES[axis], first=axes is panels[0])
     counts = [sum(len(seed_curves(run, "env_steps")) for run in group) for group in runs.values()]
     legend_below(figure, handles, columns=3, note=about_spread(counts))
     return figure
@@ -221,8 +226,8 @@ def thinned(values: np.ndarray) -> np.ndarray:
     return np.array([block[np.isfinite(block)].mean() if np.isfinite(block).any() else np.nan for block in blocks])
 
 
-def _finish_return(axes: Axes, axis: str, first: bool) -> None:
-    axes.set_xlabel(AXES[axis], fontsize=TEXT)
+def _finish_return(axes: Axes, axis: str, name: str, first: bool) -> None:
+    axes.set_xlabel(name, fontsize=TEXT)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     formatter = dollars if axis == "cost_usd" else compact
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: formatter(value)))

@@ -208,6 +208,7 @@ class Accounts:
         value, ci95 = evaluation.mean_ci95() if evaluation is not None else (None, None)
         return {
             "env": config.env.name,
+            "executor": config.executor,
             "system": config.system.name,
             "algorithm": config.algorithm.name,
             "scaling": config.scaling.name,

@@ -28,6 +28,7 @@ from stellaris_jax.engine.processes import is_first
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
+from stellaris_jax.report.telemetry.format import clock
 from stellaris_jax.report.telemetry.jsonl import complain, plain, read_records
 from stellaris_jax.report.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
@@ -92,7 +93,9 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     title = f"{config.system.name} · {config.algorithm.name} · {config.env.name}"
     with ExitStack() as stack:
         run_dir = stack.enter_context(run_directory(config))
-        display = stack.enter_context(closing(make_display(Console(), title, config.rounds, config.run.progress)))
+        display = stack.enter_context(
+            closing(make_display(Console(), title, config.rounds, config.run.progress, clock(config.executor)))
+        )
         signals = stack.enter_context(Signals(display.note, display.leave))
         return train_within(run_dir, config, display, signals, Programs(), callbacks)
 

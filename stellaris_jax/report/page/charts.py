@@ -17,6 +17,7 @@ from stellaris_jax.report.curves import (
     GREEN,
     ORANGE,
     TEXT,
+    clock_name,
     column,
     dot,
     draw_distribution,
@@ -42,8 +43,9 @@ def return_panel(run: Run, clock: str) -> str:
     draw_run(axes, run, clock)
     if not axes.lines:
         return ""
-    return_axes(axes, clock)
-    return svg(figure, f"return over {AXES[clock]}")
+    name = clock_name(AXES[clock], run)
+    return_axes(axes, clock, name)
+    return svg(figure, f"return over {name}")
 
 
 def return_legend(run: Run) -> dict[str, dict[str, Any]]:

@@ -96,9 +96,9 @@ def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clo
     return svg(figure, f"return over {AXES[clock]} on {rows[0].env}")
 
 
-def return_axes(axes: Axes, clock: str) -> None:
+def return_axes(axes: Axes, clock: str, name: str = "") -> None:
     """Axes of return over a clock, which begins at zero."""
-    axes.set_xlabel(AXES[clock], fontsize=TEXT)
+    axes.set_xlabel(name or AXES[clock], fontsize=TEXT)
     axes.set_ylabel("return", fontsize=TEXT)
     ticks(axes, dollars if clock == "cost_usd" else compact)
     begin_at_zero(axes)

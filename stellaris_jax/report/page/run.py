@@ -35,7 +35,7 @@ from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, composed, m
 from stellaris_jax.report.page.tables import relative
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
-from stellaris_jax.report.telemetry.format import MISSING, count, dollars, duration, percent
+from stellaris_jax.report.telemetry.format import MISSING, clock, count, dollars, duration, percent
 from stellaris_jax.report.telemetry.names import METRICS
 from stellaris_jax.report.telemetry.summary import summary_rows
 
@@ -95,7 +95,7 @@ def _outcome(run: Run) -> str:
     evaluated = _rows(run).get("eval return", MISSING)
     told = [
         f"{count(known.get('env_steps'))} env steps",
-        f"{duration(known.get('simulated_seconds'))} of simulated time",
+        f"{duration(known.get('simulated_seconds'))} of {clock(run.config.get('executor'))} time",
         dollars(known.get("cost_usd")),
         f"{duration(known.get('wall_seconds'))} of real time",
     ]

@@ -55,6 +55,11 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
+def clock(executor: str | None) -> str:
+    """What the seconds of a run are: those of a live run, which a replay repeats, have been measured."""
+    return "measured" if executor in ("live", "replay") else "simulated"
+
+
 def dollars(value: float | None) -> str:
     """Whole cents from ten cents up, two significant digits below."""
     if value is None:

@@ -41,8 +41,9 @@ NARROW = 80
 class Display:
     """The latest values of a run and the time it will still take. Subclasses show them."""
 
-    def __init__(self, console: Console, title: str, total_rounds: int) -> None:
+    def __init__(self, console: Console, title: str, total_rounds: int, clock: str = "simulated") -> None:
         self.console = console
+        self.clock = clock
         self.title = title
         self.total_rounds = total_rounds
         self.started = time.monotonic()
@@ -106,8 +107,8 @@ class Display:
 class LineDisplay(Display):
     """One line per evaluation and one every ten seconds, for pipes, logs and `run.progress=false`."""
 
-    def __init__(self, console: Console, title: str, total_rounds: int) -> None:
-        super().__init__(console, title, total_rounds)
+    def __init__(self, console: Console, title: str, total_rounds: int, clock: str = "simulated") -> None:
+        super().__init__(console, title, total_rounds, clock)
         self._last_line = -float("inf")
         self.note(title)
 
@@ -122,7 +123,7 @@ class LineDisplay(Display):
             f"{compact(latest.get('steps_per_second'))} steps/s  return {significant(latest.get('train_return'))}  "
             f"staleness {number(latest.get('staleness_mean'))} (max {count(latest.get('staleness_max'))})  "
             f"gate {_gate(latest)}  escaped {escapes(latest)}  "
-            f"simulated {duration(latest.get('simulated_seconds'))}  {dollars(latest.get('cost_usd'))}  "
+            f"{self.clock} {duration(latest.get('simulated_seconds'))}  {dollars(latest.get('cost_usd'))}  "
             f"ETA {duration(self.seconds_left())}"
         )
 
@@ -130,7 +131,7 @@ class LineDisplay(Display):
         super().evaluation(record)
         self.note(
             f"evaluation at {count(record['env_steps'])} steps: return {_evaluated(record)}  "
-            f"simulated {duration(record.get('simulated_seconds'))}  {dollars(record.get('cost_usd'))}"
+            f"{self.clock} {duration(record.get('simulated_seconds'))}  {dollars(record.get('cost_usd'))}"
         )
 
     def working(self, text: str) -> None:
@@ -141,8 +142,8 @@ class LineDisplay(Display):
 class LiveDisplay(Display):
     """A panel that redraws itself in place, at most REFRESH_PER_SECOND times a second, from a thread of its own."""
 
-    def __init__(self, console: Console, title: str, total_rounds: int) -> None:
-        super().__init__(console, title, total_rounds)
+    def __init__(self, console: Console, title: str, total_rounds: int, clock: str = "simulated") -> None:
+        super().__init__(console, title, total_rounds, clock)
         self._spinner = Spinner("dots")
         self._live = Live(get_renderable=self.panel, console=console, refresh_per_second=REFRESH_PER_SECOND)
         self._live.start()
@@ -198,7 +199,7 @@ class LiveDisplay(Display):
             ),
             ("gate", f"β {_bold(_gate(latest))}", f"escaped {escapes(latest)}", ""),
             (
-                "simulated",
+                self.clock,
                 f"time {_bold(duration(latest.get('simulated_seconds')))}",
                 f"cost {_bold(dollars(latest.get('cost_usd')))}",
                 f"occupancy {percent(latest.get('occupancy'))}",
@@ -225,10 +226,10 @@ class LiveDisplay(Display):
         return table
 
 
-def make_display(console: Console, title: str, total_rounds: int, progress: bool) -> Display:
-    """The live panel where there is a terminal and `progress` asks for it, lines otherwise."""
+def make_display(console: Console, title: str, total_rounds: int, progress: bool, clock: str = "simulated") -> Display:
+    """The live panel where there is a terminal and `progress` asks for it, lines otherwise; `clock` names seconds."""
     live = progress and console.is_terminal and not console.is_dumb_terminal
-    return (LiveDisplay if live else LineDisplay)(console, title, total_rounds)
+    return (LiveDisplay if live else LineDisplay)(console, title, total_rounds, clock)
 
 
 def _gate(record: dict[str, Any]) -> str:

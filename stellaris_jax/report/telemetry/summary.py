@@ -15,6 +15,7 @@ from stellaris_jax.report.telemetry.commands import evaluate_command, resume_com
 from stellaris_jax.report.telemetry.format import (
     MISSING,
     basis,
+    clock,
     compact,
     count,
     dollars,
@@ -44,7 +45,7 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("staleness", f"mean {number(get('staleness_mean'), 2)}  max {count(get('staleness_max'))}"),
         ("gate escapes", escapes(summary) + (f" ({percent(get('gate_escapes') / groups)})" if groups else "")),
         ("occupancy", percent(get("occupancy"))),
-        ("simulated time", duration(get("simulated_seconds"))),
+        (f"{clock(get('executor'))} time", duration(get("simulated_seconds"))),
         ("cost", dollars(get("cost_usd"))),
         ("billed actors", _actors(summary)),
         ("non-finite gradients", count(get("nonfinite_gradients"))),
