@@ -194,7 +194,9 @@ def variations(study: Study, task: str) -> list[Claim]:
     rows = {method: [("", values(found, cell, area)) for cell in row] for method, row in cells.items()}
     names = [(name or "as elsewhere").replace(" ", "\n") for name in VARIATIONS]
     path = study.results / f"figure_variations_{task}.png"
-    pictures.heat(rows, names, "", path, f"{task}, {count} learners: area under the curve, one thing changed at a time")
+    pictures.heat(
+        rows, names, "", path, f"{task}, {count} learners: area under the curve, one thing changed, rates as elsewhere"
+    )
     base = [values(found, cell, area) for cell in cells[NOTHING]]
     return [
         more(f"{task}, {name}: {method} learns more than async", "–", values(found, cells[method][i], area), base[i])
@@ -217,8 +219,8 @@ def collapses(study: Study, task: str) -> list[Claim]:
             for method in METHODS
         }
         path = study.results / f"figure_collapses_{task}_{count}.png"
-        title = f"{task}, {count} learners: share of seeds that learned and then collapsed"
-        pictures.heat(rows, list(RATES), "learning rate", path, title, best=False)
+        title = f"{task}, {count} learners: seeds that learned and then collapsed"
+        pictures.heat(rows, list(RATES), "learning rate", path, title, best=False, counted=True)
     runs = [one for many in ground.tuning.values() for one in many]
     halves = [[one for one in runs if one.seed % 2 == half] for half in (0, 1)]
     found = alarms(*halves)

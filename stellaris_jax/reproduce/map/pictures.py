@@ -23,9 +23,10 @@ def heat(
     path: Path,
     title: str,
     best: bool = True,
+    counted: bool = False,
 ) -> Path:
     """A row per method, a column per value of an axis; what is best in a column, or within its interval, is bold if
-    `best` is asked for. Values are shares: 0 is dark, 1 is bright."""
+    `best` is asked for. Values are shares: 0 is dark, 1 is bright. Seeds are `counted` where each value is 0 or 1."""
     means = np.array([[np.mean(values) for _, values in row] for row in rows.values()])
     figure = titled(title, 1.4 + 0.32 * len(rows))
     axes = figure.add_subplot()
@@ -42,7 +43,8 @@ def heat(
         for y in range(len(rows)):
             note, values = fields[y][x]
             value, spread = mean_ci95(values)
-            text = f"{value:.2f} ± {spread:.2f}" + (f"  ({note})" if note else "")
+            told = f"{sum(values):.0f} of {len(values)}" if counted else f"{value:.2f} ± {spread:.2f}"
+            text = told + (f"  ({note})" if note else "")
             colour = "white" if value < 0.55 else "black"
             weight = "bold" if best and value >= means[top, x] - half else "normal"
             axes.text(x, y, text, ha="center", va="center", fontsize=TEXT - 2, color=colour, fontweight=weight)
@@ -73,7 +75,7 @@ def alarms(found: Sequence[Alarm], path: Path, title: str) -> Path:
     """How well each diagnostic tells what collapses from what does not, and what its threshold announces."""
     figure = titled(title, 1.6 + 0.34 * len(found))
     axes = figure.add_subplot()
-    names = [f"{a.name} {'>' if a.above else '<'} {a.threshold:.2g}" for a in found]
+    names = [f"{a.name} {'>' if a.above else '<'} {a.threshold:.3g}" for a in found]
     measures = {
         "rank area": ([a.area for a in found], BLACK, "D"),
         "collapses announced": ([a.sensitivity for a in found], BLUE, "o"),
