@@ -177,10 +177,10 @@ def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path) -> None:
         "learners_cartpole_area",
         "methods_cartpole_32",
         "ideas_cartpole",
-        "alarms_cartpole",
+        "collapses_cartpole_alarms",
     ):
         assert_picture(tmp_path / f"figure_{name}.png", 1200)
-    assert (tmp_path / "figure_alarms_cartpole.csv").read_text().count("\n") == 1 + len(WARNINGS)
+    assert (tmp_path / "figure_collapses_cartpole_alarms.csv").read_text().count("\n") == 1 + len(WARNINGS)
 
 
 def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

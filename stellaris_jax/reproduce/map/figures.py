@@ -225,7 +225,7 @@ def collapses(study: Study, task: str) -> list[Claim]:
     halves = [[one for one in runs if one.seed % 2 == half] for half in (0, 1)]
     found = alarms(*halves)
     study.table(
-        f"alarms_{task}",
+        f"collapses_{task}_alarms",
         [
             "diagnostic",
             "rings",
@@ -234,14 +234,16 @@ def collapses(study: Study, task: str) -> list[Claim]:
             "false alarms",
             "lead (share of the run)",
             "area",
+            "area at equal rate",
+            "area in one cell",
             "collapsed",
             "sound",
         ],
-        [[a.name, "above" if a.above else "below", *(f"{x:.3g}" for x in a[2:7]), a.collapsed, a.sound] for a in found],
+        [[a.name, "above" if a.above else "below", *(f"{x:.3g}" for x in a[2:9]), a.collapsed, a.sound] for a in found],
     )
     if found:
         pictures.alarms(
-            found, study.results / f"figure_alarms_{task}.png", f"{task}: which diagnostic announces a collapse"
+            found, study.results / f"figure_collapses_{task}_alarms.png", f"{task}: which diagnostic announces a collapse"
         )
     return []
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from stellaris_jax.reproduce.map.cells import TASKS
+from stellaris_jax.reproduce.map.cells import TASKS, Cell
 from stellaris_jax.reproduce.map.choices import LEARNED, collapse
 from stellaris_jax.reproduce.map.store import Outcome
 from stellaris_jax.training.records import WARNINGS
@@ -17,7 +18,9 @@ class Alarm(NamedTuple):
     """A diagnostic as an alarm. above: whether it rings above its threshold, or below. sensitivity: share of runs that
     collapsed and were announced. false: share of runs that did not collapse and rang all the same. lead: median of
     how early the first ring of announced runs was, in shares of the run. area: under the curve of sensitivity against
-    false alarms over all thresholds; 0.5 tells nothing. collapsed, sound: runs it was judged on."""
+    false alarms over all thresholds; 0.5 tells nothing. area_at_rate, area_in_cell: of a run that collapses beside runs
+    of as many learners and the same rate, and beside other seeds of its own cell, see `concordance`: what a diagnostic
+    tells beyond that the rate is high. collapsed, sound: runs it was judged on."""
 
     name: str
     above: bool
@@ -26,16 +29,24 @@ class Alarm(NamedTuple):
     false: float
     lead: float
     area: float
+    area_at_rate: float
+    area_in_cell: float
     collapsed: int
     sound: int
 
 
 class Sample(NamedTuple):
-    """One run. curve: the diagnostic from when it had learned something up to its collapse, or to its end."""
+    """One run that has learned something. learned: when. fall: when it collapsed, None if it did not."""
 
-    collapsed: bool
+    cell: Cell
+    learned: int
+    fall: int | None
     curve: np.ndarray
-    parts: int
+
+    def seen(self, until: int | None = None) -> np.ndarray:
+        """The diagnostic from when it had learned something up to `until`, by default its collapse or its end."""
+        end = until if until is not None else len(self.curve) if self.fall is None else self.fall
+        return self.curve[self.learned : max(end, self.learned + 1)]
 
 
 def samples(runs: Iterable[Outcome], name: str) -> list[Sample]:
@@ -44,19 +55,15 @@ def samples(runs: Iterable[Outcome], name: str) -> list[Sample]:
     for one in runs:
         task = TASKS[one.cell.task]
         learned = np.flatnonzero([task.share(value) >= LEARNED for value in one.returns])
-        fall = collapse(one)
-        if not len(learned) or not np.all(np.isfinite(one.warning(name))):
-            continue
-        end = len(one.returns) if fall is None else fall
-        curve = np.asarray(one.warning(name))[learned[0] : max(end, learned[0] + 1)]
-        found.append(Sample(fall is not None, curve, len(one.returns)))
+        if len(learned) and np.all(np.isfinite(one.warning(name))):
+            found.append(Sample(one.cell, int(learned[0]), collapse(one), np.asarray(one.warning(name))))
     return found
 
 
 def peaks(found: Sequence[Sample], above: bool) -> tuple[np.ndarray, np.ndarray]:
     """The most alarming value of every run, of collapsed ones and of sound ones."""
     most = np.max if above else np.min
-    return tuple(np.array([most(one.curve) for one in found if one.collapsed == kind]) for kind in (True, False))  # type: ignore[return-value]
+    return tuple(np.array([most(one.seen()) for one in found if (one.fall is not None) == kind]) for kind in (True, False))  # type: ignore[return-value]
 
 
 def rank_area(collapsed: np.ndarray, sound: np.ndarray, above: bool) -> float:
@@ -67,6 +74,39 @@ def rank_area(collapsed: np.ndarray, sound: np.ndarray, above: bool) -> float:
     """
     difference = np.subtract.outer(collapsed, sound) * (1 if above else -1)
     return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+
+
+def concordance(found: Sequence[Sample], above: bool, alike: Callable[[Cell], object]) -> float:
+    """The probability that a run looks more alarming, up to its collapse, than one that has not collapsed by then.
+
+    Both are looked at up to the same moment, so that a run that goes on for longer has no more chances to ring.
+
+    Args:
+      found: the runs.
+      above: whether large values alarm.
+      alike: only runs for which it returns the same are compared.
+
+    Returns:
+      A share of all such pairs; 0.5 tells nothing, NaN if there are none.
+    """
+    most = np.max if above else np.min
+    groups: dict[object, list[Sample]] = defaultdict(list)
+    for one in found:
+        groups[alike(one.cell)].append(one)
+    wins, pairs = 0.0, 0
+    for group in groups.values():
+        for one in group:
+            if one.fall is None:
+                continue
+            others = [
+                most(other.seen(one.fall))
+                for other in group
+                if other.learned < one.fall and (other.fall is None or other.fall > one.fall)
+            ]
+            if others:
+                wins += len(others) * rank_area(np.array([most(one.seen())]), np.array(others), above)
+                pairs += len(others)
+    return wins / pairs if pairs else float("nan")
 
 
 def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome]) -> Alarm | None:
@@ -83,9 +123,9 @@ def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome])
     threshold = float(candidates[int(np.argmax(gains))])
     collapsed, sound = peaks(second, above)
     leads = [
-        (len(one.curve) - int(rings[0])) / one.parts
+        (len(one.seen()) - int(rings[0])) / len(one.curve)
         for one in second
-        if one.collapsed and len(rings := np.flatnonzero(sign * one.curve >= sign * threshold))
+        if one.fall is not None and len(rings := np.flatnonzero(sign * one.seen() >= sign * threshold))
     ]
     return Alarm(
         name,
@@ -95,6 +135,8 @@ def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome])
         float(np.mean(sign * sound >= sign * threshold)),
         float(np.median(leads)) if leads else float("nan"),
         rank_area(collapsed, sound, above),
+        concordance(second, above, lambda cell: (cell.learners, cell.rate, cell.variation)),
+        concordance(second, above, lambda cell: cell),
         len(collapsed),
         len(sound),
     )
