@@ -136,6 +136,27 @@ def test_alarms() -> None:
     assert next(iter(found)) == "k3" and k3.above and k3.collapsed == k3.sound == 50
     assert k3.area > 0.8 and k3.sensitivity - k3.false > 0.4 and k3.lead == pytest.approx(0.5)
     assert abs(entropy.area - 0.5) < 0.2 and mute.area == 0.5
+    assert k3.area_at_rate == k3.area_in_cell == k3.area
+
+
+def test_alarm_that_only_tells_the_rate() -> None:
+    """A diagnostic that is the rate tells who collapses, and nothing beside runs of the same rate."""
+    runs = []
+    for seed in range(200):
+        rate, fall = ("3e-2", seed % 8 < 6) if seed % 4 < 2 else ("1e-3", seed % 8 < 4 and seed % 3 == 0)
+        returns = [475.0] * 10 + [20.0 if fall else 475.0] * 10
+        runs.append(outcome(Cell("cartpole", "async", 8, rate), seed, returns, k3=float(rate == "3e-2")))
+    found = {one.name: one for one in warnings.alarms(*([one for one in runs if one.seed % 2 == i] for i in (0, 1)))}
+    assert found["k3"].area > 0.7 and found["k3"].area_at_rate == found["k3"].area_in_cell == 0.5
+
+
+def test_what_goes_on_for_longer_rings_no_more() -> None:
+    """A diagnostic that rises in every run is highest in those that do not collapse, and equal up to each collapse."""
+    cell, rising = Cell("cartpole", "async", 8, "1e-3"), np.arange(POINTS) / POINTS
+    found = [warnings.Sample(cell, 2, fall, rising) for fall in (5, 9, None, None)]
+    assert warnings.rank_area(*warnings.peaks(found, True), True) == 0.0
+    assert warnings.concordance(found, True, lambda cell: cell) == 0.5
+    assert np.isnan(warnings.concordance(found[2:], True, lambda cell: cell))
 
 
 def invented(cell: Cell, seed: int) -> Outcome:

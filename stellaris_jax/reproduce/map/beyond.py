@@ -97,7 +97,7 @@ def lag(study: Study, task: str) -> list[Claim]:
             MARGIN,
         ),
     ]
-    others = [name for name in LAGGED if name not in (SEQUENTIAL, "decoupled", "A-3PO")]
+    others = [name for name in LAGGED if name not in (SEQUENTIAL, "decoupled")]
     claims += [
         more(f"{task}: {name} learns more than PPO up to 256 updates old", "–", at[name, "lag 256"], at[older])
         for name in others

@@ -242,9 +242,8 @@ def collapses(study: Study, task: str) -> list[Claim]:
         [[a.name, "above" if a.above else "below", *(f"{x:.3g}" for x in a[2:9]), a.collapsed, a.sound] for a in found],
     )
     if found:
-        pictures.alarms(
-            found, study.results / f"figure_collapses_{task}_alarms.png", f"{task}: which diagnostic announces a collapse"
-        )
+        path = study.results / f"figure_collapses_{task}_alarms.png"
+        pictures.alarms(found, path, f"{task}: which diagnostic announces a collapse")
     return []
 
 

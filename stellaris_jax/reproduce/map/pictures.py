@@ -78,6 +78,8 @@ def alarms(found: Sequence[Alarm], path: Path, title: str) -> Path:
     names = [f"{a.name} {'>' if a.above else '<'} {a.threshold:.3g}" for a in found]
     measures = {
         "rank area": ([a.area for a in found], BLACK, "D"),
+        "at equal rate": ([a.area_at_rate for a in found], "0.5", "^"),
+        "in one cell": ([a.area_in_cell for a in found], "0.5", "v"),
         "collapses announced": ([a.sensitivity for a in found], BLUE, "o"),
         "false alarms": ([a.false for a in found], VERMILION, "X"),
     }
@@ -90,11 +92,12 @@ def alarms(found: Sequence[Alarm], path: Path, title: str) -> Path:
     axes.set_ylim(len(found) - 0.4, -0.6)
     axes.set_xlim(0.0, 1.25)
     axes.set_xticks(np.linspace(0, 1, 6))
-    axes.set_xlabel("share of runs; rank area: chance that a run that collapses looks more alarming", fontsize=TEXT)
+    label = "share of runs; rank area: chance that a run that collapses looks more alarming than another"
+    axes.set_xlabel(label, fontsize=TEXT)
     tidy(axes)
     handles = [
         Line2D([], [], marker=marker, color=colour, linestyle="none", label=name)
         for name, (_, colour, marker) in measures.items()
     ]
-    legend_below(figure, handles, 3)
+    legend_below(figure, handles, len(handles))
     return save(figure, path)

@@ -63,7 +63,8 @@ def samples(runs: Iterable[Outcome], name: str) -> list[Sample]:
 def peaks(found: Sequence[Sample], above: bool) -> tuple[np.ndarray, np.ndarray]:
     """The most alarming value of every run, of collapsed ones and of sound ones."""
     most = np.max if above else np.min
-    return tuple(np.array([most(one.seen()) for one in found if (one.fall is not None) == kind]) for kind in (True, False))  # type: ignore[return-value]
+    collapsed = [most(one.seen()) for one in found if one.fall is not None]
+    return np.array(collapsed), np.array([most(one.seen()) for one in found if one.fall is None])
 
 
 def rank_area(collapsed: np.ndarray, sound: np.ndarray, above: bool) -> float:
