@@ -48,6 +48,13 @@ def test_every_cell_is_a_run() -> None:
     assert len({store.digest(cell) for cell in at_8}) == len(at_8), "no two of them are the same"
 
 
+def test_masks_that_take_the_place_of_a_clip_are_tried_without_one() -> None:
+    """As published: DPPO's and M2PO's objectives have no clip, IcePop and OPSM stand beside one."""
+    kinds = {name: ("algorithm=importance" in METHODS[name]) for name in ("DPPO", "M2PO", "IcePop", "OPSM")}
+    assert kinds == {"DPPO": True, "M2PO": True, "IcePop": False, "OPSM": False}
+    assert load_config([*Cell("cartpole", "DPPO", 1, "1e-3", "lag 4").variant.overrides]).algorithm.name == "importance"
+
+
 def test_cells_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cells_module.TASKS, "tiny", TINY)
     monkeypatch.setattr(store, "TOGETHER", 1)

@@ -294,6 +294,16 @@ def test_drawn_policies_are_near_and_far(kind: str) -> None:
     np.testing.assert_allclose(unweighted, -score(kind, data.pi, data.action) / B, rtol=1e-6, atol=1e-8)
 
 
+def test_dppo_takes_the_place_of_a_clip() -> None:
+    """Beside a clip of its own size it masks only what is clipped already, where actions have probabilities."""
+    for seed in range(3):
+        data = drawn("discrete", seed)
+        clipped = computed("ppo", data, {})[2]
+        np.testing.assert_array_equal(computed("ppo", data, {}, ("dppo",))[2], clipped)
+        free = computed("importance", data, {}, ("dppo",))[2]
+        assert not np.allclose(free, clipped) and not np.allclose(free, computed("importance", data, {})[2])
+
+
 @kinds
 @pytest.mark.parametrize("partly", [False, True], ids=["all", "partly"])
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -60,7 +60,9 @@ class IcePop(Mask):
 class TotalVariation(Mask):
     """Drops samples that would push a probability further out of a trust region of total variation: A > 0 and
     pi - mu > delta, or A < 0 and mu - pi > delta (DPPO-TV). Where actions have densities, pi - mu is taken in units of
-    mu, halved, whose mean size over mu is the total variation, too."""
+    mu, halved, whose mean size over mu is the total variation, too. In the paper it takes the place of PPO's clip:
+    `algorithm=importance`. Beside PPO's clip of epsilon a delta of epsilon or more changes nothing where actions
+    have probabilities."""
 
     tv_bound: float = knob(0.2, "the most a probability may differ (delta)", within="(0, 1]")
 
@@ -86,6 +88,7 @@ class OffPolicySequence(Mask):
 @register.mask("m2po")
 class SecondMoment(Mask):
     """Drops the samples of largest (log R)^2 until its mean over the rest is at most tau (M2PO, Zheng et al. 2025).
+    In the paper it takes the place of PPO's clip: `algorithm=importance`.
 
     >>> ratios = jnp.log(jnp.array([1.0, 1.1, 0.9, 3.0]))
     >>> zeros, yes = jnp.zeros(4), jnp.ones(4, bool)

@@ -105,7 +105,11 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {
     },
     **{
         name: ("system=async", f"algorithm.masks=[{mask}]")
-        for name, mask in {"IcePop": "icepop", "DPPO": "dppo", "OPSM": "opsm", "M2PO": "m2po"}.items()
+        for name, mask in {"IcePop": "icepop", "OPSM": "opsm"}.items()
+    },
+    **{  # their masks take the place of PPO's clip
+        name: ("algorithm=importance", "system=async", f"algorithm.masks=[{mask}]")
+        for name, mask in {"DPPO": "dppo", "M2PO": "m2po"}.items()
     },
 }
 METHODS = {**SYSTEMS, **PARTS, **WEIGHTS, **CORRECTIONS, **ADMISSION, **OBJECTIVES}
