@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drawn import assert_picture
+from scenarios import used
 
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.reproduce.map import beyond, choices, figures, store, warnings
@@ -27,6 +28,7 @@ from stellaris_jax.reproduce.map.cells import (
 )
 from stellaris_jax.reproduce.map.store import POINTS, Outcome
 from stellaris_jax.reproduce.study import Study, reproduce
+from stellaris_jax.timeline import Timeline
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.records import WARNINGS
 
@@ -53,6 +55,19 @@ def test_masks_that_take_the_place_of_a_clip_are_tried_without_one() -> None:
     kinds = {name: ("algorithm=importance" in METHODS[name]) for name in ("DPPO", "M2PO", "IcePop", "OPSM")}
     assert kinds == {"DPPO": True, "M2PO": True, "IcePop": False, "OPSM": False}
     assert load_config([*Cell("cartpole", "DPPO", 1, "1e-3", "lag 4").variant.overrides]).algorithm.name == "importance"
+
+
+def test_what_admits_and_aggregates_differently_has_a_schedule_of_its_own() -> None:
+    """A bound that never binds would be a row of the map that says nothing."""
+
+    def schedule(method: str) -> tuple[int, ...]:
+        config = load_config([*Cell("cartpole", method, 8, "1e-3").variant.overrides])
+        gradients = config.algorithm.epochs * config.algorithm.minibatches
+        timeline = Timeline(config.system, config.platform, config.delays, gradients_per_round=gradients, seed=0)
+        return tuple(gradient.staleness for _ in range(8) for gradient in used([timeline.next_round()]))
+
+    names = ["all-reduce", "async", "SSP", "softsync", "Stellaris", *cells_module.ADMISSION]
+    assert len({schedule(name) for name in names}) == len(names)
 
 
 def test_cells_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ CORRECTIONS: dict[str, tuple[str, ...]] = {
 ADMISSION: dict[str, tuple[str, ...]] = {
     "drop above 8": ("system=async", "system.admission=bounded"),
     "wait at 8": ("system=async", "system.admission=waiting"),
-    "capacity (AReaL)": ("system=areal",),
+    "capacity (AReaL)": ("system=areal", "system.options.eta=1"),  # with more it never binds, and is softsync
     "in order": ("system=async", "system.admission=in_order"),
 }
 OBJECTIVES: dict[str, tuple[str, ...]] = {
