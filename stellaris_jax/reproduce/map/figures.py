@@ -163,7 +163,6 @@ def time(study: Study, task: str) -> list[Claim]:
         scales = at_equal_expense(found, cells)
         path = study.results / f"figure_time_{task}_{count}.png"
         title = f"{task}, {count} learners: area under the curve at equal expense"
-        title = f"{task}, {count} learners: area under the curve at equal expense"
         pictures.heat(by_expense(found, cells, scales), list(scales), "", path, title)
         synchronous, stellaris = cells[SEQUENTIAL], cells["Stellaris"]
         for name, measure in scales.items():
