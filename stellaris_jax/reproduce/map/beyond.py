@@ -1,20 +1,24 @@
-"""Beyond the map's axes: stale data without stale gradients, and tasks that nothing was chosen by."""
+"""Beyond the best rate of each: stale data without stale gradients, rates that nobody tuned, tasks not chosen by."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from stellaris_jax.reproduce.claims import Claim, more, no_less
 from stellaris_jax.reproduce.map import pictures
 from stellaris_jax.reproduce.map.cells import (
+    CORE,
     FEW,
     HELD_LEARNERS,
     HELD_OUT,
     LAGGED,
     LAGS,
     METHODS,
+    RATES,
     SEQUENTIAL,
     SYSTEMS,
     held_out,
@@ -27,6 +31,7 @@ from stellaris_jax.reproduce.map.choices import (
     at_equal_expense,
     by_expense,
     each_task,
+    over_rates,
     values,
 )
 from stellaris_jax.reproduce.study import Study
@@ -116,15 +121,40 @@ RIVALS = ("async", "softsync", "Stellaris")
 """What a default of our own would have to beat."""
 
 
-def chosen(study: Study) -> str:
-    """The method beside the published systems that learns most over tasks and learners, on the seeds for tuning."""
-    grounds = [Ground(study.results, task) for task in ENVS]
+def chosen(results: Path, tasks: Iterable[str] = ENVS) -> str:
+    """The method beside the published systems that learns most without a rate that was tuned for it.
+
+    At its own best rate hardly a method differs from another, so what counts is the mean over all rates, over tasks
+    and numbers of learners, on the seeds for tuning.
+    """
+    places = list(product([Ground(results, task) for task in tasks], FEW))
 
     def learned(method: str) -> float:
-        places = product(grounds, FEW)
-        return float(np.mean([values(at.tuning, at.best(method, count), area) for at, count in places]))
+        found = [values(at.tuning, cell, area) for at, count in places for cell in at.all_rates(method, count)]
+        return float(np.mean(found))
 
     return max((method for method in METHODS if method not in SYSTEMS), key=learned)
+
+
+@each_task
+def untuned(study: Study, task: str) -> list[Claim]:
+    """Who needs no rate tuned for him: the area under the curve at every rate, and over all of them alike."""
+    ground, ours, claims = Ground(study.results, task), chosen(study.results, [task]), []
+    methods = dict.fromkeys((*CORE, ours))
+    for count in FEW:
+        cells = {method: ground.all_rates(method, count) for method in methods}
+        found = ground.confirmed(cell for row in cells.values() for cell in row)
+        alike = {method: over_rates(found, row) for method, row in cells.items()}
+        rows = {
+            method: [("", one) for one in (*(values(found, cell, area) for cell in row), alike[method])]
+            for method, row in cells.items()
+        }
+        path = study.results / f"figure_untuned_{task}_{count}.png"
+        title = f"{task}: area under the curve by learning rate, {count} learners, seeds that nothing was chosen on"
+        pictures.heat(rows, [*RATES, "all alike"], "learning rate", path, title)
+        text = f"{task}, {count} learners, over all rates: {ours} learns more than"
+        claims += [more(f"{text} {rival}", "–", alike[ours], alike[rival]) for rival in methods if rival != ours]
+    return claims
 
 
 def held(study: Study) -> list[Claim]:
@@ -132,12 +162,13 @@ def held(study: Study) -> list[Claim]:
     tasks = [task for task in study.envs or HELD_OUT if task in HELD_OUT]
     if not tasks:
         return []
-    ours, claims = chosen(study), []
+    ours, claims = chosen(study.results), []
     for task in tasks:
         ground = Ground(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
         cells = {"one learner": ground.best(SEQUENTIAL, 1)}
         cells |= {method: ground.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
-        found = ground.confirmed(cells.values())
+        every = {method: ground.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
+        found = ground.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
         scales = at_equal_expense(found, cells)
         path = study.results / f"figure_held_{task}.png"
         title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
@@ -156,6 +187,11 @@ def held(study: Study) -> list[Claim]:
                 own,
                 at[rival, "equal gradients"],
             )
+            for rival in RIVALS
+        ]
+        alike = {method: over_rates(found, row) for method, row in every.items()}
+        claims += [
+            more(f"{place}, over all rates: {ours} learns more than {rival}", "–", alike[ours], alike[rival])
             for rival in RIVALS
         ]
         alone, text = (

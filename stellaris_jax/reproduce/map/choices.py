@@ -117,9 +117,13 @@ class Ground:
         """The cell of a method, which with one learner is every system's."""
         return Cell(self.task, method if learners > 1 else SEQUENTIAL, learners, rate, variation)
 
+    def all_rates(self, method: str, learners: int) -> list[Cell]:
+        """A method's cells at every learning rate."""
+        return [self.at(method, learners, rate) for rate in RATES]
+
     def best_rate(self, method: str, learners: int) -> str:
         """The learning rate of the largest mean area under the curve on the seeds for that."""
-        return _best(self.tuning, [self.at(method, learners, rate) for rate in RATES]).rate
+        return _best(self.tuning, self.all_rates(method, learners)).rate
 
     def best_lagged(self, method: str, lag: str) -> Cell:
         """A method's cell of stale data at the rate that is best for it there."""
@@ -137,6 +141,12 @@ def _best(found: Found, cells: list[Cell]) -> Cell:
 def values(found: Found, cell: Cell, measure: Measure) -> list[float]:
     """A measure of a cell, one value per seed."""
     return [measure(one) for one in found[cell]]
+
+
+def over_rates(found: Found, cells: Iterable[Cell]) -> list[float]:
+    """The mean area under the curve over cells, one value per seed."""
+    areas = np.mean([values(found, cell, area) for cell in cells], axis=0)
+    return [float(one) for one in areas]
 
 
 def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:

@@ -252,6 +252,7 @@ FIGURES: dict[str, Figure] = {
     "rates": rates,
     "ideas": ideas,
     "time": time,
+    "untuned": beyond.untuned,
     "variations": variations,
     "lag": beyond.lag,
     "collapses": collapses,
