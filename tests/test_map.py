@@ -251,7 +251,7 @@ def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, mo
     rivals = held_out("pendulum", (*beyond.RIVALS, "w"))
     store.write([earned(cell, seed) for cell in rivals for seed in range(16)], tmp_path / "pendulum.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["pendulum"])
-    assert beyond.chosen(tmp_path) == "w"
+    assert beyond.chosen([choices.Ground(tmp_path, task) for task in choices.ENVS]) == "w"
     verdicts = {claim.claim: claim.verdict for claim in beyond.held(study)}
     place = "pendulum, 16 learners: w learns"
     assert verdicts == {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
@@ -121,25 +120,31 @@ RIVALS = ("async", "softsync", "Stellaris")
 """What a default of our own would have to beat."""
 
 
-def chosen(results: Path, tasks: Iterable[str] = ENVS) -> str:
+def chosen(grounds: Sequence[Ground]) -> str:
     """The method beside the published systems that learns most without a rate that was tuned for it.
 
-    At its own best rate hardly a method differs from another, so what counts is the mean over all rates, over tasks
-    and numbers of learners, on the seeds for tuning.
+    At its own best rate hardly a method differs from another, so what counts is the mean over all rates, over these
+    tasks and numbers of learners, on the seeds for tuning.
     """
-    places = list(product([Ground(results, task) for task in tasks], FEW))
 
     def learned(method: str) -> float:
-        found = [values(at.tuning, cell, area) for at, count in places for cell in at.all_rates(method, count)]
-        return float(np.mean(found))
+        places = product(grounds, FEW)
+        return float(np.mean([over_rates(at.tuning, at.all_rates(method, count)) for at, count in places]))
 
     return max((method for method in METHODS if method not in SYSTEMS), key=learned)
+
+
+def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) -> list[Claim]:
+    """One method beside all others, by their means over all rates, one value per seed."""
+    text = f"{place}, over all rates: {ours} learns more than"
+    return [more(f"{text} {rival}", "–", alike[ours], side) for rival, side in alike.items() if rival != ours]
 
 
 @each_task
 def untuned(study: Study, task: str) -> list[Claim]:
     """Who needs no rate tuned for him: the area under the curve at every rate, and over all of them alike."""
-    ground, ours, claims = Ground(study.results, task), chosen(study.results, [task]), []
+    ground, claims = Ground(study.results, task), []
+    ours = chosen([ground])
     methods = dict.fromkeys((*CORE, ours))
     for count in FEW:
         cells = {method: ground.all_rates(method, count) for method in methods}
@@ -152,8 +157,7 @@ def untuned(study: Study, task: str) -> list[Claim]:
         path = study.results / f"figure_untuned_{task}_{count}.png"
         title = f"{task}: area under the curve by learning rate, {count} learners, seeds that nothing was chosen on"
         pictures.heat(rows, [*RATES, "all alike"], "learning rate", path, title)
-        text = f"{task}, {count} learners, over all rates: {ours} learns more than"
-        claims += [more(f"{text} {rival}", "–", alike[ours], alike[rival]) for rival in methods if rival != ours]
+        claims += _more_over_rates(f"{task}, {count} learners", ours, alike)
     return claims
 
 
@@ -162,13 +166,13 @@ def held(study: Study) -> list[Claim]:
     tasks = [task for task in study.envs or HELD_OUT if task in HELD_OUT]
     if not tasks:
         return []
-    ours, claims = chosen(study.results), []
+    ours, claims = chosen([Ground(study.results, task) for task in ENVS]), []
     for task in tasks:
         ground = Ground(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
         cells = {"one learner": ground.best(SEQUENTIAL, 1)}
         cells |= {method: ground.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
         every = {method: ground.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
-        found = ground.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
+        found = ground.confirmed([cells["one learner"], *(cell for row in every.values() for cell in row)])
         scales = at_equal_expense(found, cells)
         path = study.results / f"figure_held_{task}.png"
         title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
@@ -189,16 +193,9 @@ def held(study: Study) -> list[Claim]:
             )
             for rival in RIVALS
         ]
-        alike = {method: over_rates(found, row) for method, row in every.items()}
-        claims += [
-            more(f"{place}, over all rates: {ours} learns more than {rival}", "–", alike[ours], alike[rival])
-            for rival in RIVALS
-        ]
-        alone, text = (
-            at["one learner", "equal gradients"],
-            f"{place}: {ours} learns no less per gradient than one learner",
-        )
-        claims.append(no_less(text, "–", own, alone, MARGIN))
+        claims += _more_over_rates(place, ours, {method: over_rates(found, row) for method, row in every.items()})
+        text = f"{place}: {ours} learns no less per gradient than one learner"
+        claims.append(no_less(text, "–", own, at["one learner", "equal gradients"], MARGIN))
         text = f"{place}: {ours} learns no less than async in as many seconds"
         claims.append(no_less(text, "–", at[ours, "equal seconds"], at[NOTHING, "equal seconds"], MARGIN))
     return claims

@@ -94,7 +94,7 @@ def rates(study: Study, task: str) -> list[Claim]:
     ground = Ground(study.results, task)
     for count in FEW:
         rows = {
-            method: [("", values(ground.tuning, ground.at(method, count, rate), area)) for rate in RATES]
+            method: [("", values(ground.tuning, cell, area)) for cell in ground.all_rates(method, count)]
             for method in METHODS
         }
         title = f"{task}: area under the curve by learning rate, {count} learners"
@@ -212,8 +212,8 @@ def collapses(study: Study, task: str) -> list[Claim]:
     for count in FEW:
         rows = {
             method: [
-                ("", [float(collapse(one) is not None) for one in ground.tuning[ground.at(method, count, rate)]])
-                for rate in RATES
+                ("", [float(collapse(one) is not None) for one in ground.tuning[cell]])
+                for cell in ground.all_rates(method, count)
             ]
             for method in METHODS
         }
