@@ -170,6 +170,8 @@ def summarise(job: str, runs: Mapping[str, list[Figures]]) -> list[Figures]:
         for key in ("steps_per_second", "compile_seconds", "cores", "peak_memory_mb"):
             row[key] = statistics.median(run[key] for run in each)
         row["return_mean"] = statistics.mean(run["return_mean"] for run in each)
+        if all("planning_share" in run for run in each):
+            row["planning_share"] = statistics.median(run["planning_share"] for run in each)
         if job in GOALS:
             row["target"] = GOALS[job].target
             row["reached"] = sum(run["seconds_to_return"] is not None for run in each)
@@ -210,6 +212,7 @@ def rows(kind: str, table: list[Figures]) -> list[dict[str, str]]:
             "cores": f"{row['cores']:.2f}",
             "peak MB": f"{row['peak_memory_mb']:.0f}",
             "return": significant(row["return_mean"]),
+            "waits for plans": own.share(row.get("planning_share")),
         }
         for row in table
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from benchmarks.own import waiting
 from stellaris_jax.agent.losses import PolicyObjective
 from stellaris_jax.registry import register
 from stellaris_jax.training.loading import load_config
@@ -76,5 +77,6 @@ def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], N
         },
         "occupancy": {n: t.summary(None)["occupancy"] for n, t in trainers.items()},
         "staleness_mean": {n: t.summary(None)["staleness_mean"] for n, t in trainers.items()},
+        "planning_share": {n: waiting(t.summary(None))["planning_share"] for n, t in trainers.items()},
         "compiled_after_first_chunk": len(compiled),
     }

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.own import waiting
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
 
@@ -28,7 +29,10 @@ def members(counts: list[int], repeats: int, overrides: list[str], note: Callabl
             trainer.close()
         medians = {way: statistics.median(values) for way, values in speeds.items()}
         ratio = statistics.median(a / b for a, b in zip(speeds["apart"], speeds["together"], strict=True))
-        rows.append({"members": count, "steps_per_second": medians, "apart_to_together": ratio})
+        waits = {way: waiting(trainer.summary(None))["planning_share"] for way, trainer in trainers.items()}
+        rows.append(
+            {"members": count, "steps_per_second": medians, "apart_to_together": ratio, "planning_share": waits}
+        )
         note(f"{count} members: {medians['apart']:,.0f} steps/s apart, {medians['together']:,.0f} together")
     return rows
 

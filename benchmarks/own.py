@@ -133,7 +133,17 @@ def _throughput(overrides: list[str]) -> Figures:
     watch.stop()
     mean = trainer.evaluate().mean_ci95()[0]
     trainer.close()
-    return watch.figures(trainer.round * trainer.steps_per_round, mean)
+    return watch.figures(trainer.round * trainer.steps_per_round, mean) | waiting(trainer.summary(None))
+
+
+def share(value: float | None) -> str:
+    """A largest share as a cell of a table; empty where nothing is known."""
+    return "" if value is None else f"≤ {value:.1%}"
+
+
+def waiting(summary: Figures) -> Figures:
+    """The largest share of the seconds of training that the device may have waited for plans."""
+    return {"planning_share": summary["planning_seconds"] / summary["train_seconds"]}
 
 
 def _to_return(overrides: list[str], goal: Goal) -> Figures:
@@ -156,4 +166,4 @@ def _to_return(overrides: list[str], goal: Goal) -> Figures:
         summary = train(config, callbacks=[lambda *_: Evaluations.over])
         watch.stop()
     watch.compile_seconds = summary["compile_seconds"]
-    return watch.figures(round(summary["env_steps"]), summary["eval_return_mean"])
+    return watch.figures(round(summary["env_steps"]), summary["eval_return_mean"]) | waiting(summary)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from benchmarks.own import share, waiting
 from benchmarks.process import ROOT, figures
 from stellaris_jax.cli import program
 from stellaris_jax.config.outputs import check_directory
@@ -90,6 +91,7 @@ def measure(axis: str, size: int, repeats: int) -> Figures:
         "peak_memory_mb": peak / 2**20,
         "compile_seconds": compile_seconds,
         "chunks": len(times),
+        **waiting(trainer.summary(None)),
     }
 
 
@@ -145,6 +147,7 @@ def rows(table: list[Figures]) -> list[dict[str, str]]:
             "µs": significant(row.get("microseconds")),
             "peak MB": significant(row.get("peak_memory_mb")),
             "compile s": significant(row.get("compile_seconds")),
+            "waits for plans": share(row.get("planning_share")),
             "refused": row.get("refused", ""),
         }
         for row in table

@@ -16,7 +16,14 @@ SMALL = [
     "algorithm.anneal=false", "evaluation.points=2", "evaluation.episodes=4", "run.progress=false", "run.loggers=[]",
 ]  # fmt: skip
 SWEPT = [*SMALL, "num_seeds=2", "algorithm.learning_rate=1e-3,1e-2,3e-2"]
-CLOCKS = ("wall_seconds", "steps_per_second", "train_seconds", "compile_seconds", "detection_seconds")
+CLOCKS = (
+    "wall_seconds",
+    "steps_per_second",
+    "train_seconds",
+    "compile_seconds",
+    "detection_seconds",
+    "planning_seconds",
+)
 
 
 def records(run_dir: Path) -> list[dict[str, object]]:

@@ -57,7 +57,14 @@ ENVIRONMENTS = {
     "own": ["env.name=test/clockwork", "env.kwargs={}"],
     "envpool": ["env=envpool/cartpole", "env.overlap=false"],
 }
-MACHINE = ("wall_seconds", "train_seconds", "compile_seconds", "detection_seconds", "steps_per_second")
+MACHINE = (
+    "wall_seconds",
+    "train_seconds",
+    "compile_seconds",
+    "detection_seconds",
+    "planning_seconds",
+    "steps_per_second",
+)
 
 
 def begin(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:

@@ -14,6 +14,7 @@ from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.reproduce.map import beyond, choices, figures, store, warnings
 from stellaris_jax.reproduce.map import cells as cells_module
 from stellaris_jax.reproduce.map.cells import (
+    COMBINED,
     CORE,
     LAGGED,
     METHODS,
@@ -44,6 +45,7 @@ def test_every_cell_is_a_run() -> None:
     assert len(grid(["cartpole"])) == len(RATES) * (1 + 4 * len(CORE) + 2 * (len(METHODS) - len(CORE)))
     at_8 = list(grid(["cartpole"], learners=[8], rates=["1e-3"]))
     at_8 += [Cell("cartpole", "async", 8, "1e-3", name) for name in VARIATIONS if name]
+    at_8 += grid(["cartpole"], COMBINED, learners=[8], rates=["1e-3"])
     at_8 += [cell for cell in lags("cartpole") if cell.rate == "1e-3" and cell.variation == "lag 256"]
     for cell in at_8:
         validate(load_config(cell.variant.overrides))
@@ -194,12 +196,14 @@ def invented(cell: Cell, seed: int) -> Outcome:
 def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in set(METHODS) - {*CORE, *cells_module.PARTS, *LAGGED}:
         monkeypatch.delitem(METHODS, name)
+    for name in [*COMBINED][1:]:
+        monkeypatch.delitem(COMBINED, name)
     monkeypatch.setattr(store, "digest", lambda cell: "digest")
 
 
 @pytest.mark.usefixtures("few_methods")
 def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path) -> None:
-    cells = grid(["cartpole"], METHODS)
+    cells = [*grid(["cartpole"], METHODS), *grid(["cartpole"], COMBINED)]
     cells += [
         Cell("cartpole", method, 8, rate, name) for method in CORE for rate in RATES for name in VARIATIONS if name
     ]
@@ -223,6 +227,7 @@ def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path) -> None:
         "ideas_cartpole",
         "collapses_cartpole_alarms",
         "untuned_cartpole_8",
+        "combined_cartpole_8",
     ):
         assert_picture(tmp_path / f"figure_{name}.png", 1200)
     assert (tmp_path / "figure_collapses_cartpole_alarms.csv").read_text().count("\n") == 1 + len(WARNINGS)
@@ -245,8 +250,11 @@ def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, mo
     monkeypatch.setattr(beyond.pictures, "heat", lambda *_, **__: None)
     for name in set(METHODS) - {choices.SEQUENTIAL, *beyond.RIVALS, "w", "KL gate"}:
         monkeypatch.delitem(METHODS, name)
+    for name in [*COMBINED][1:]:
+        monkeypatch.delitem(COMBINED, name)
     for task in choices.ENVS:
-        rows = [earned(cell, seed) for cell in grid([task]) for seed in range(8)]
+        cells = [*grid([task]), *grid([task], COMBINED)]
+        rows = [earned(cell, seed) for cell in cells for seed in range(8)]
         store.write(rows, tmp_path / f"{task}.csv.gz")
     rivals = held_out("pendulum", (*beyond.RIVALS, "w"))
     store.write([earned(cell, seed) for cell in rivals for seed in range(16)], tmp_path / "pendulum.csv.gz")

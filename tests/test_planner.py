@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from training import assert_identical
 
 from stellaris_jax import Trainer, load_config
+from stellaris_jax.training.members import Running
 
 JOB = (
     "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
@@ -74,6 +76,25 @@ def test_a_rehearsal_changes_nothing() -> None:
     run()
     assert one.round == 0
     np.testing.assert_array_equal(before, one.state.params)
+
+
+def test_seconds_that_the_device_may_have_waited_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that comes after the chunk before it is over counts, and one that is there by then does not."""
+    one = trainer()
+    one.step()
+    before, plan_ahead = one.counters.planning_seconds, one.planner.plan_ahead
+
+    def slowly() -> None:
+        plan_ahead()
+        time.sleep(0.3)
+
+    monkeypatch.setattr(one.planner, "plan_ahead", slowly)
+    one.step()
+    waited = one.counters.planning_seconds
+    assert waited - before >= 0.3 and one.summary(None)["planning_seconds"] == waited
+    monkeypatch.setattr(Running, "over", property(lambda running: False))
+    one.step()
+    assert one.counters.planning_seconds - waited < 0.3
 
 
 # One chunk ahead ------------------------------------------------------------------------------------------------------

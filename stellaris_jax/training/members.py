@@ -34,6 +34,15 @@ class Running(NamedTuple):
     rounds: int
     blocks: list[Any]
 
+    @property
+    def over(self) -> bool:
+        """Whether all of it is computed; the outputs of a program are there at the same time."""
+
+        def computed(one: Any) -> bool:
+            return one.done() if isinstance(one, Future) else all(x.is_ready() for x in jax.tree.leaves(one[1]))
+
+        return all(map(computed, self.blocks))
+
 
 class Members:
     """The states of all seeds, in blocks of those that one program runs side by side.

@@ -28,12 +28,14 @@ class Counters:
     """Host-side totals of a run that its timelines do not carry; saved with every checkpoint.
 
     train_seconds: real seconds spent executing chunks, compilation apart. detection_seconds: of them, measuring what
-    scaling asks for. computed: gradients computed, empty places of waves included.
+    scaling asks for. planning_seconds: the most that the device may have waited for a plan. computed: gradients
+    computed, empty places of waves included.
     """
 
     train_seconds: float = 0.0
     wall_seconds: float = 0.0
     detection_seconds: float = 0.0
+    planning_seconds: float = 0.0
     computed: int = 0
     nonfinite: int = 0
 

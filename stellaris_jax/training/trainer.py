@@ -178,6 +178,20 @@ class Trainer:
         """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
         return self.planner.plan(begin, size)
 
+    def _next(self) -> Chunk:
+        """The next chunk; while it is planned, if it was not, the device has nothing to do."""
+        begin = time.perf_counter()
+        chunk = self.planner.next
+        self.counters.planning_seconds += time.perf_counter() - begin
+        return chunk
+
+    def _plan_ahead(self, running: Running) -> None:
+        """Plan while the device is busy; if it is not any more by then, it may have waited for as long as that took."""
+        begin = time.perf_counter()
+        self.planner.plan_ahead()
+        if running.over:
+            self.counters.planning_seconds += time.perf_counter() - begin
+
     @property
     def under_way(self) -> bool:
         """Whether the device has begun the next chunk."""
@@ -186,13 +200,13 @@ class Trainer:
     @property
     def compiled(self) -> bool:
         """Whether the engine is compiled for the next chunk, which is planned if it was not."""
-        return self.engine.widths.keys() >= set(self.planner.next.widths)
+        return self.engine.widths.keys() >= set(self._next().widths)
 
     def compile(self) -> float:
         """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
         if self.compiled:
             return 0.0
-        chunk = self.planner.next
+        chunk = self._next()
         state, hyper, example = self.members.states[0], self.members.hyper, self.source.example(self.static.seeds)
         seconds = 0.0
         for plan, width in zip(chunk.plans, chunk.widths, strict=True):
@@ -214,7 +228,7 @@ class Trainer:
     @property
     def about_chunk(self) -> str:
         """The next chunk in words: its rounds, and how many actors they are compiled for, where that may change."""
-        chunk = self.planner.next
+        chunk = self._next()
         first, last = chunk.begin + 1, chunk.end
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
         if len(self.limits.buckets) == 1 or self.static.hosted:
@@ -232,7 +246,7 @@ class Trainer:
             return []
         under_way, self._under_way = self._under_way or self._begin(), None
         chunk, before, received = under_way.chunk, under_way.before, under_way.received
-        self.planner.plan_ahead()
+        self._plan_ahead(under_way.running)
         metrics = self.members.finish(under_way.running)
         probes = self._measure(chunk)
         now = time.perf_counter()
@@ -264,7 +278,7 @@ class Trainer:
         """Have the next chunk executed, from `now` on; compilation takes time of its own."""
         begun = time.perf_counter() if now is None else now
         begun += self.compile()
-        chunk = self.planner.next
+        chunk = self._next()
         received = self.source.receive(self.members, chunk, self.planner.following(chunk))
         running = self.members.start(chunk, None if received is None else received.fragment)
         return UnderWay(chunk, received, running, self.usages, begun)
@@ -382,6 +396,7 @@ class Trainer:
             "wall_seconds": counters.wall_seconds + compile_seconds,
             "train_seconds": seconds,
             "detection_seconds": counters.detection_seconds,
+            "planning_seconds": counters.planning_seconds,
             "compile_seconds": compile_seconds,
             "steps_per_second": record["env_steps"] * len(self.seeds) / seconds if seconds else None,
             "nonfinite_gradients": counters.nonfinite,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from stellaris_jax.reproduce.claims import Claim, more, no_less
 from stellaris_jax.reproduce.map import pictures
 from stellaris_jax.reproduce.map.cells import (
+    COMBINED,
     CORE,
     FEW,
     HELD_LEARNERS,
@@ -20,11 +22,13 @@ from stellaris_jax.reproduce.map.cells import (
     RATES,
     SEQUENTIAL,
     SYSTEMS,
+    Cell,
     held_out,
 )
 from stellaris_jax.reproduce.map.choices import (
     ENVS,
     NOTHING,
+    Found,
     Ground,
     area,
     at_equal_expense,
@@ -129,9 +133,34 @@ def chosen(grounds: Sequence[Ground]) -> str:
 
     def learned(method: str) -> float:
         places = product(grounds, FEW)
-        return float(np.mean([over_rates(at.tuning, at.all_rates(method, count)) for at, count in places]))
+        found = {id(at): at.combined if method in COMBINED else at.tuning for at in grounds}
+        return float(np.mean([over_rates(found[id(at)], at.all_rates(method, count)) for at, count in places]))
 
-    return max((method for method in METHODS if method not in SYSTEMS), key=learned)
+    return max((method for method in (*METHODS, *COMBINED) if method not in SYSTEMS), key=learned)
+
+
+@each_task
+def combined(study: Study, task: str) -> list[Claim]:
+    """The KL gate at several strengths, and with other methods: at every rate, on the seeds that they are chosen on."""
+    ground = Ground(study.results, task)
+    known = ground.tuning | ground.combined
+    for count in FEW:
+        cells = {method: ground.all_rates(method, count) for method in (NOTHING, "KL gate", *COMBINED)}
+        path = study.results / f"figure_combined_{task}_{count}.png"
+        title = f"{task}: area under the curve by learning rate, {count} learners, seeds for tuning"
+        _by_rate(known, cells, path, title)
+    return []
+
+
+def _by_rate(found: Found, cells: Mapping[str, Sequence[Cell]], path: Path, title: str) -> dict[str, list[float]]:
+    """Draw methods' cells at every rate, and over all of them alike; returns the last of these, one value per seed."""
+    alike = {method: over_rates(found, row) for method, row in cells.items()}
+    rows = {
+        method: [("", one) for one in (*(values(found, cell, area) for cell in row), alike[method])]
+        for method, row in cells.items()
+    }
+    pictures.heat(rows, [*RATES, "all alike"], "learning rate", path, title)
+    return alike
 
 
 def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) -> list[Claim]:
@@ -144,19 +173,14 @@ def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) ->
 def untuned(study: Study, task: str) -> list[Claim]:
     """Who needs no rate tuned for him: the area under the curve at every rate, and over all of them alike."""
     ground, claims = Ground(study.results, task), []
-    ours = chosen([ground])
+    ours = chosen([Ground(study.results, one) for one in study.envs or ENVS])
     methods = dict.fromkeys((*CORE, ours))
     for count in FEW:
         cells = {method: ground.all_rates(method, count) for method in methods}
         found = ground.confirmed(cell for row in cells.values() for cell in row)
-        alike = {method: over_rates(found, row) for method, row in cells.items()}
-        rows = {
-            method: [("", one) for one in (*(values(found, cell, area) for cell in row), alike[method])]
-            for method, row in cells.items()
-        }
         path = study.results / f"figure_untuned_{task}_{count}.png"
         title = f"{task}: area under the curve by learning rate, {count} learners, seeds that nothing was chosen on"
-        pictures.heat(rows, [*RATES, "all alike"], "learning rate", path, title)
+        alike = _by_rate(found, cells, path, title)
         claims += _more_over_rates(f"{task}, {count} learners", ours, alike)
     return claims
 

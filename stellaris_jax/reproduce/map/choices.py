@@ -10,7 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from stellaris_jax.reproduce.claims import Claim
-from stellaris_jax.reproduce.map.cells import CONFIRMING, METHODS, RATES, SEQUENTIAL, TASKS, TUNING, Cell, grid, lags
+from stellaris_jax.reproduce.map.cells import (
+    COMBINED,
+    CONFIRMING,
+    METHODS,
+    RATES,
+    SEQUENTIAL,
+    TASKS,
+    TUNING,
+    Cell,
+    grid,
+    lags,
+)
 from stellaris_jax.reproduce.map.store import POINTS, Outcome, outcomes
 from stellaris_jax.reproduce.study import Figure, Study
 
@@ -103,6 +114,11 @@ class Ground:
     def tuning(self) -> Found:
         """The cells that rates are chosen from, on the seeds for that."""
         return outcomes(self.cells or grid([self.task], METHODS), TUNING, self.results)
+
+    @cached_property
+    def combined(self) -> Found:
+        """The cells of `COMBINED`, on the same seeds."""
+        return outcomes(grid([self.task], COMBINED), TUNING, self.results)
 
     @cached_property
     def lagged(self) -> Found:

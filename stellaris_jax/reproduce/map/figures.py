@@ -252,6 +252,7 @@ FIGURES: dict[str, Figure] = {
     "rates": rates,
     "ideas": ideas,
     "time": time,
+    "combined": beyond.combined,
     "untuned": beyond.untuned,
     "variations": variations,
     "lag": beyond.lag,
