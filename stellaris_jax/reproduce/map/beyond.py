@@ -13,18 +13,23 @@ from stellaris_jax.reproduce.map import pictures
 from stellaris_jax.reproduce.map.cells import (
     COMBINED,
     CORE,
+    CROWD,
+    CROWDED,
     FEW,
     HELD_LEARNERS,
     HELD_OUT,
+    IN_CROWD,
     LAGGED,
     LAGS,
     METHODS,
     RATES,
     SEQUENTIAL,
     SYSTEMS,
+    TUNING,
     Cell,
     held_out,
 )
+from stellaris_jax.reproduce.map.cells import crowd as crowd_cells
 from stellaris_jax.reproduce.map.choices import (
     ENVS,
     NOTHING,
@@ -32,11 +37,13 @@ from stellaris_jax.reproduce.map.choices import (
     Ground,
     area,
     at_equal_expense,
+    best_of,
     by_expense,
     each_task,
     over_rates,
     values,
 )
+from stellaris_jax.reproduce.map.store import outcomes
 from stellaris_jax.reproduce.study import Study
 
 MARGIN = 0.05
@@ -118,6 +125,34 @@ def lag(study: Study, task: str) -> list[Claim]:
         if name != SEQUENTIAL and (name, lag) not in told
     ]
     return claims
+
+
+@each_task
+def crowd(study: Study, task: str) -> list[Claim]:
+    """64 learners, in rounds of four times as many and as much smaller minibatches, each method at its best rate."""
+    known = outcomes(crowd_cells(task), TUNING, study.results)
+    ground = Ground(study.results, task)
+    best = {
+        "one learner" if count == 1 else method: best_of(
+            known, [ground.at(method, count, rate, CROWDED) for rate in RATES]
+        )
+        for method, count in ((SEQUENTIAL, 1), *((method, CROWD) for method in IN_CROWD))
+    }
+    found = ground.confirmed(best.values())
+    scales = at_equal_expense(found, best)
+    path = study.results / f"figure_crowd_{task}.png"
+    title = f"{task}, {CROWD} learners, {CROWDED}: area under the curve, each method at its best rate"
+    pictures.heat(by_expense(found, best, scales), list(scales), "", path, title)
+    sides = {method: values(found, cell, area) for method, cell in best.items()}
+    place = f"{task}, {CROWD} learners, {CROWDED}"
+    claims = [
+        more(f"{place}: one learner learns more per gradient than async", "–", sides["one learner"], sides[NOTHING])
+    ]
+    return claims + [
+        more(f"{place}: {method} learns more than async, each at its best rate", "–", sides[method], sides[NOTHING])
+        for method in IN_CROWD
+        if method != NOTHING
+    ]
 
 
 RIVALS = ("async", "softsync", "Stellaris")

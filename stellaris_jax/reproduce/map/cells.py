@@ -7,16 +7,21 @@ from typing import NamedTuple
 
 from stellaris_jax.reproduce.training import Variant
 
+RATES = ("3e-4", "1e-3", "3e-3", "1e-2", "3e-2")
+"""Learning rates."""
+
 
 class Task(NamedTuple):
     """A task of the map. env: as on the command line; overrides: beside those of its tuned file. steps: budget, in env
-    steps. solved: the return that counts as solved. worst: about what an untrained policy earns."""
+    steps. solved: the return that counts as solved. worst: about what an untrained policy earns. rates: that are
+    tried."""
 
     env: str
     steps: int
     solved: float
     worst: float
     overrides: tuple[str, ...] = ()
+    rates: tuple[str, ...] = RATES
 
     def share(self, value: float) -> float:
         """A return as a share of the way from the worst to what counts as solved."""
@@ -32,13 +37,13 @@ TASKS = {
     "breakout": Task("gymnax/breakout_minatar", 500_000, 6.0, 0.3),
     "asterix": Task("gymnax/asterix_minatar", 500_000, 4.0, 0.5),
     "pendulum": Task("brax/inverted_pendulum", 200_000, 900.0, 10.0),
+    "hopper": Task("envpool/hopper", 51_200, 400.0, 15.0, ("algorithm.epochs=4", "algorithm.minibatches=8"), RATES[:3]),
 }
 
 LEARNERS = (1, 4, 8, 16, 32)
 """No more than a round has gradients; beyond that nobody gets one."""
 FEW = (8, 32)
 """Numbers of learners that every method is tried with."""
-RATES = ("3e-4", "1e-3", "3e-3", "1e-2", "3e-2")
 TUNING, CONFIRMING = range(8), range(8, 16)
 """Seeds that rates and methods are chosen on, and seeds that what is chosen is judged by."""
 
@@ -161,7 +166,11 @@ once, but more of them collected at a time."""
 LAGGED = ("all-reduce", *(name for name in OBJECTIVES if name != "V-trace"), "ESS")
 """Methods that can do something about stale data in minibatches of single steps; the first is PPO as it is."""
 
-HELD_OUT = ("breakout", "asterix", "pendulum")
+CROWD, CROWDED = 64, "32 minibatches"
+"""More learners than a round has gradients elsewhere, and the variation in which it has more of them."""
+IN_CROWD = ("all-reduce", "async", "softsync", "Stellaris", "w", "KL gate")
+
+HELD_OUT = ("breakout", "asterix", "pendulum", "hopper")
 """Tasks that no method is chosen by."""
 HELD_LEARNERS = 16
 """Learners that no method is chosen with."""
@@ -187,6 +196,7 @@ class Cell(NamedTuple):
             grouped.append(f"system.options.c={group}")
         if "system=areal" in method:
             grouped.append(f"system.options.batch={group}")
+        machines = max(8, -(-self.learners // 4))  # of four learners each
         overrides = (
             f"env={task.env}",
             *method,
@@ -194,8 +204,8 @@ class Cell(NamedTuple):
             "delays=pareto",
             f"system.learners={self.learners}",
             "system.learner_billing=serverless",
-            "platform.gpus=8",
-            "prices.learner_vms=8",
+            f"platform.gpus={machines}",
+            f"prices.learner_vms={machines}",
             "system.versions=128",
             f"algorithm.learning_rate={self.rate}",
             "algorithm.anneal=false",
@@ -234,7 +244,13 @@ def lags(task: str) -> list[Cell]:
     return [Cell(task, method, 1, rate, lag) for lag in LAGS for method in LAGGED for rate in RATES]
 
 
+def crowd(task: str) -> list[Cell]:
+    """All cells of as many learners as there are anywhere, and of one, where rounds have as many gradients."""
+    places = [(SEQUENTIAL, 1), *((method, CROWD) for method in IN_CROWD)]
+    return [Cell(task, method, count, rate, CROWDED) for method, count in places for rate in RATES]
+
+
 def held_out(task: str, methods: Iterable[str]) -> list[Cell]:
     """All cells of methods that are judged on a task they were not chosen by, and the sequential trainer's."""
     places = [(SEQUENTIAL, 1), *((method, HELD_LEARNERS) for method in methods)]
-    return [Cell(task, method, count, rate) for method, count in places for rate in RATES]
+    return [Cell(task, method, count, rate) for method, count in places for rate in TASKS[task].rates]

@@ -135,22 +135,23 @@ class Ground:
 
     def all_rates(self, method: str, learners: int) -> list[Cell]:
         """A method's cells at every learning rate."""
-        return [self.at(method, learners, rate) for rate in RATES]
+        return [self.at(method, learners, rate) for rate in TASKS[self.task].rates]
 
     def best_rate(self, method: str, learners: int) -> str:
         """The learning rate of the largest mean area under the curve on the seeds for that."""
-        return _best(self.tuning, self.all_rates(method, learners)).rate
+        return best_of(self.tuning, self.all_rates(method, learners)).rate
 
     def best_lagged(self, method: str, lag: str) -> Cell:
         """A method's cell of stale data at the rate that is best for it there."""
-        return _best(self.lagged, [Cell(self.task, method, 1, rate, lag) for rate in RATES])
+        return best_of(self.lagged, [Cell(self.task, method, 1, rate, lag) for rate in RATES])
 
     def best(self, method: str, learners: int, variation: str = "") -> Cell:
         """A method's cell at that rate."""
         return self.at(method, learners, self.best_rate(method, learners), variation)
 
 
-def _best(found: Found, cells: list[Cell]) -> Cell:
+def best_of(found: Found, cells: list[Cell]) -> Cell:
+    """The cell of the largest mean area under the curve."""
     return max(cells, key=lambda cell: np.mean(values(found, cell, area)))
 
 

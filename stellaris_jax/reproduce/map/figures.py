@@ -256,6 +256,7 @@ FIGURES: dict[str, Figure] = {
     "untuned": beyond.untuned,
     "variations": variations,
     "lag": beyond.lag,
+    "crowd": beyond.crowd,
     "collapses": collapses,
     "held": beyond.held,
 }
