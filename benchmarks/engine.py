@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,24 @@ def methods(overrides: list[str]) -> Jobs:
     masks = {name: [*plain, f"algorithm.masks=[{name}]"] for name in register.mask}
     kinds = [name for name, kind in register.algorithm.items() if issubclass(kind, PolicyObjective) and name != "ppo"]
     return {"async": plain, **corrections, **masks, **{name: [*plain, f"algorithm={name}"] for name in kinds}}
+
+
+def policy_passes(trainer: Trainer) -> dict[str, float]:
+    """Forward passes of other policies that truncation takes in the trainer's next chunk, per gradient, in minibatches.
+
+    direct: as they are taken, each version once per gradient that asks for it. table: if log-probabilities were kept,
+    and every version evaluated once on the whole fragment wherever that is cheaper, as the plan can tell.
+    """
+    chunk, whole = trainer.planner.next, trainer.static.minibatches
+    asked: Counter[tuple[int, int, int, int]] = Counter()
+    gradients = 0
+    for r, row in enumerate(chunk.rounds):
+        for s, record in enumerate(row):
+            for gradient in (one for group in record.groups for one in group.gradients):
+                gradients += 1
+                asked.update((r, s, gradient.fragment, version) for version in gradient.peers)
+    taken = {"direct": sum(asked.values()), "table": sum(min(times, whole) for times in asked.values())}
+    return {way: passes / gradients for way, passes in taken.items()}
 
 
 def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], None]) -> dict[str, Any]:
@@ -78,5 +97,6 @@ def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], N
         "occupancy": {n: t.summary(None)["occupancy"] for n, t in trainers.items()},
         "staleness_mean": {n: t.summary(None)["staleness_mean"] for n, t in trainers.items()},
         "planning_share": {n: waiting(t.summary(None))["planning_share"] for n, t in trainers.items()},
+        "policy_passes": {n: policy_passes(t) for n, t in trainers.items() if t.static.peers},
         "compiled_after_first_chunk": len(compiled),
     }
