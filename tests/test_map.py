@@ -252,23 +252,29 @@ def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, mo
         monkeypatch.delitem(METHODS, name)
     for name in [*COMBINED][1:]:
         monkeypatch.delitem(COMBINED, name)
-    for task in choices.ENVS:
+    for task in choices.MAPPED:
         cells = [*grid([task]), *grid([task], COMBINED)]
         rows = [earned(cell, seed) for cell in cells for seed in range(8)]
         store.write(rows, tmp_path / f"{task}.csv.gz")
     rivals = held_out("pendulum", (*beyond.RIVALS, "w"))
     store.write([earned(cell, seed) for cell in rivals for seed in range(16)], tmp_path / "pendulum.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["pendulum"])
-    assert beyond.chosen([choices.Ground(tmp_path, task) for task in choices.ENVS]) == "w"
+    assert beyond.chosen([choices.Ground(tmp_path, task) for task in choices.MAPPED]) == "w"
     verdicts = {claim.claim: claim.verdict for claim in beyond.held(study)}
     place = "pendulum, 16 learners: w learns"
     assert verdicts == {
         f"{place} more than async, each at its best rate": "holds",
         f"{place} more than softsync, each at its best rate": "holds",
         f"{place} more than Stellaris, each at its best rate": "reversed",
+        f"{place} more than all-reduce, each at its best rate": "holds",
         **{
             f"pendulum, 16 learners, over all rates: w learns more than {rival}": verdict
-            for rival, verdict in {"async": "holds", "softsync": "holds", "Stellaris": "reversed"}.items()
+            for rival, verdict in {
+                "async": "holds",
+                "softsync": "holds",
+                "Stellaris": "reversed",
+                "all-reduce": "holds",
+            }.items()
         },
         f"{place} no less per gradient than one learner": "reversed",
         f"{place} no less than async in as many seconds": "holds",

@@ -86,8 +86,9 @@ class Study:
         return self.results / f"figure_{figure}.png"
 
 
-Figure = Callable[[Study], list[Claim]]
-"""Makes one figure: trains, writes its CSV and picture, and returns its claims."""
+Figure = Callable[[Study], list[Claim] | None]
+"""Makes one figure: trains, writes its CSV and picture, and returns its claims; None where it has nothing to do with
+what is asked for, and all stays as it is."""
 
 
 def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]) -> None:
@@ -104,6 +105,8 @@ def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]
     for figure in chain.from_iterable(parts.values()):
         print(f"figure {figure}", flush=True)
         claims = figures[figure](study)
+        if claims is None:
+            continue
         write_claims(corrected(claims), study.results / f"claims_{figure}.csv")
         write_readme(study.results, figures)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from stellaris_jax.reproduce.map.cells import (
     LAGGED,
     LAGS,
     METHODS,
-    RATES,
     SEQUENTIAL,
     SYSTEMS,
     TUNING,
@@ -31,16 +31,15 @@ from stellaris_jax.reproduce.map.cells import (
 )
 from stellaris_jax.reproduce.map.cells import crowd as crowd_cells
 from stellaris_jax.reproduce.map.choices import (
-    ENVS,
+    MAPPED,
     NOTHING,
     Found,
     Ground,
     area,
     at_equal_expense,
-    best_of,
     by_expense,
     each_task,
-    over_rates,
+    mean_area,
     values,
 )
 from stellaris_jax.reproduce.map.store import outcomes
@@ -92,10 +91,10 @@ def lag(study: Study, task: str) -> list[Claim]:
             at[old],
         ),
         no_less(
-            f"{task}: decoupled PPO learns no less than PPO up to 4 updates old",
-            "AReaL: as good at 4",
-            at["decoupled", "lag 4"],
-            at[fresh],
+            f"{task}: decoupled PPO learns no less than PPO, up to 32 updates old",
+            "AReaL: as good at 4 batches",
+            at["decoupled", "lag 32"],
+            at[SEQUENTIAL, "lag 32"],
             MARGIN,
         ),
         more(
@@ -133,8 +132,8 @@ def crowd(study: Study, task: str) -> list[Claim]:
     known = outcomes(crowd_cells(task), TUNING, study.results)
     ground = Ground(study.results, task)
     best = {
-        "one learner" if count == 1 else method: best_of(
-            known, [ground.at(method, count, rate, CROWDED) for rate in RATES]
+        "one learner" if count == 1 else method: ground.tuned(
+            known, partial(ground.at, method, count, variation=CROWDED)
         )
         for method, count in ((SEQUENTIAL, 1), *((method, CROWD) for method in IN_CROWD))
     }
@@ -155,7 +154,7 @@ def crowd(study: Study, task: str) -> list[Claim]:
     ]
 
 
-RIVALS = ("async", "softsync", "Stellaris")
+RIVALS = ("async", "softsync", "Stellaris", "all-reduce")
 """What a default of our own would have to beat."""
 
 
@@ -169,7 +168,7 @@ def chosen(grounds: Sequence[Ground]) -> str:
     def learned(method: str) -> float:
         places = product(grounds, FEW)
         found = {id(at): at.combined if method in COMBINED else at.tuning for at in grounds}
-        return float(np.mean([over_rates(found[id(at)], at.all_rates(method, count)) for at, count in places]))
+        return float(np.mean([mean_area(found[id(at)], at.all_rates(method, count)) for at, count in places]))
 
     return max((method for method in (*METHODS, *COMBINED) if method not in SYSTEMS), key=learned)
 
@@ -189,12 +188,13 @@ def combined(study: Study, task: str) -> list[Claim]:
 
 def _by_rate(found: Found, cells: Mapping[str, Sequence[Cell]], path: Path, title: str) -> dict[str, list[float]]:
     """Draw methods' cells at every rate, and over all of them alike; returns the last of these, one value per seed."""
-    alike = {method: over_rates(found, row) for method, row in cells.items()}
+    alike = {method: mean_area(found, row) for method, row in cells.items()}
     rows = {
         method: [("", one) for one in (*(values(found, cell, area) for cell in row), alike[method])]
         for method, row in cells.items()
     }
-    pictures.heat(rows, [*RATES, "all alike"], "learning rate", path, title)
+    rates = [cell.rate for cell in next(iter(cells.values()))]
+    pictures.heat(rows, [*rates, "all alike"], "learning rate", path, title)
     return alike
 
 
@@ -208,8 +208,8 @@ def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) ->
 def untuned(study: Study, task: str) -> list[Claim]:
     """Who needs no rate tuned for him: the area under the curve at every rate, and over all of them alike."""
     ground, claims = Ground(study.results, task), []
-    ours = chosen([Ground(study.results, one) for one in study.envs or ENVS])
-    methods = dict.fromkeys((*CORE, ours))
+    ours = chosen([Ground(study.results, one) for one in MAPPED])
+    methods = dict.fromkeys((*CORE, "capacity (AReaL)", ours))
     for count in FEW:
         cells = {method: ground.all_rates(method, count) for method in methods}
         found = ground.confirmed(cell for row in cells.values() for cell in row)
@@ -220,12 +220,12 @@ def untuned(study: Study, task: str) -> list[Claim]:
     return claims
 
 
-def held(study: Study) -> list[Claim]:
+def held(study: Study) -> list[Claim] | None:
     """What is best on the map, on tasks and with a number of learners that it was not chosen by."""
     tasks = [task for task in study.envs or HELD_OUT if task in HELD_OUT]
     if not tasks:
-        return []
-    ours, claims = chosen([Ground(study.results, task) for task in ENVS]), []
+        return None
+    ours, claims = chosen([Ground(study.results, task) for task in MAPPED]), []
     for task in tasks:
         ground = Ground(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
         cells = {"one learner": ground.best(SEQUENTIAL, 1)}
@@ -252,7 +252,7 @@ def held(study: Study) -> list[Claim]:
             )
             for rival in RIVALS
         ]
-        claims += _more_over_rates(place, ours, {method: over_rates(found, row) for method, row in every.items()})
+        claims += _more_over_rates(place, ours, {method: mean_area(found, row) for method, row in every.items()})
         text = f"{place}: {ours} learns no less per gradient than one learner"
         claims.append(no_less(text, "–", own, at["one learner", "equal gradients"], MARGIN))
         text = f"{place}: {ours} learns no less than async in as many seconds"

@@ -8,7 +8,9 @@ from typing import NamedTuple
 from stellaris_jax.reproduce.training import Variant
 
 RATES = ("3e-4", "1e-3", "3e-3", "1e-2", "3e-2")
-"""Learning rates."""
+"""Learning rates that every method is tried at."""
+LADDER = ("1e-5", "3e-5", "1e-4", *RATES, "1e-1", "3e-1")
+"""Those that a method may come to beside them, as long as the outermost is the best for it."""
 
 
 class Task(NamedTuple):
@@ -37,7 +39,7 @@ TASKS = {
     "breakout": Task("gymnax/breakout_minatar", 500_000, 6.0, 0.3),
     "asterix": Task("gymnax/asterix_minatar", 500_000, 4.0, 0.5),
     "pendulum": Task("brax/inverted_pendulum", 200_000, 900.0, 10.0),
-    "hopper": Task("envpool/hopper", 51_200, 400.0, 15.0, ("algorithm.epochs=4", "algorithm.minibatches=8"), RATES[:3]),
+    "hopper": Task("envpool/hopper", 40_960, 400.0, 15.0, ("algorithm.epochs=4", "algorithm.minibatches=8"), RATES[:3]),
 }
 
 LEARNERS = (1, 4, 8, 16, 32)
@@ -192,6 +194,8 @@ class Cell(NamedTuple):
         if self.learners == 1:  # where there is one system
             method = (*(one for one in method if not one.startswith("system=")), *METHODS[SEQUENTIAL])
         group, grouped = max(1, self.learners // 2), []
+        if "system=areal" in method:
+            group = min(group, 8)  # two of them are fewer than a round has gradients, or the bound would never bind
         if {"system=softsync", "system=fedbuff", "system=areal"} & set(method):
             grouped.append(f"system.options.c={group}")
         if "system=areal" in method:

@@ -13,8 +13,8 @@ from stellaris_jax.reproduce.claims import Claim
 from stellaris_jax.reproduce.map.cells import (
     COMBINED,
     CONFIRMING,
+    LADDER,
     METHODS,
-    RATES,
     SEQUENTIAL,
     TASKS,
     TUNING,
@@ -30,7 +30,7 @@ NOTHING = "async"
 LEARNED, FALLEN = 0.3, 0.5
 """A run has learned something that once came so far to what counts as solved, and has collapsed if it ends below this
 share of its best part."""
-ENVS = ("cartpole", "acrobot")
+MAPPED = ("cartpole", "acrobot")
 """Tasks that every method is tried on."""
 Found = dict[Cell, list[Outcome]]
 Measure = Callable[[Outcome], float]
@@ -139,20 +139,59 @@ class Ground:
 
     def best_rate(self, method: str, learners: int) -> str:
         """The learning rate of the largest mean area under the curve on the seeds for that."""
-        return best_of(self.tuning, self.all_rates(method, learners)).rate
+        return self.tuned(self.tuning, lambda rate: self.at(method, learners, rate)).rate
 
     def best_lagged(self, method: str, lag: str) -> Cell:
         """A method's cell of stale data at the rate that is best for it there."""
-        return best_of(self.lagged, [Cell(self.task, method, 1, rate, lag) for rate in RATES])
+        return self.tuned(self.lagged, lambda rate: Cell(self.task, method, 1, rate, lag))
+
+    def tuned(self, known: Found, at: Callable[[str], Cell]) -> Cell:
+        """The cell at the best rate; where that is the outermost tried, further ones are tried until it is not.
+
+        Args:
+          known: cells on the seeds for tuning, to which such are added.
+          at: the cell at a rate.
+        """
+        tried = list(TASKS[self.task].rates)
+        while True:
+            best = max(map(at, tried), key=lambda cell: np.mean(values(known, cell, area)))
+            further = outward(tried, best.rate)
+            if further is None:
+                return best
+            known.update(outcomes([at(further)], TUNING, self.results))
+            tried.append(further)
 
     def best(self, method: str, learners: int, variation: str = "") -> Cell:
         """A method's cell at that rate."""
         return self.at(method, learners, self.best_rate(method, learners), variation)
 
 
-def best_of(found: Found, cells: list[Cell]) -> Cell:
-    """The cell of the largest mean area under the curve."""
-    return max(cells, key=lambda cell: np.mean(values(found, cell, area)))
+def outward(tried: Iterable[str], rate: str) -> str | None:
+    """The rate beyond one of those tried if it is the outermost of them, and there is one.
+
+    >>> outward(["1e-3", "3e-3"], "1e-3"), outward(["3e-4", "1e-3", "3e-3"], "1e-3"), outward(["1e-5", "3e-5"], "1e-5")
+    ('3e-4', None, None)
+    """
+    place, places = LADDER.index(rate), [LADDER.index(one) for one in tried]
+    if place == min(places):
+        return LADDER[place - 1] if place > 0 else None
+    return LADDER[place + 1] if place == max(places) and place + 1 < len(LADDER) else None
+
+
+def distinct(sides: Mapping[str, list[float]], *known: list[float]) -> dict[str, list[float]]:
+    """Of methods whose values are the same to the bit the first; none that is the same as one of `known`."""
+    found: dict[str, list[float]] = {}
+    for method, side in sides.items():
+        if side not in known and side not in found.values():
+            found[method] = side
+    return found
+
+
+def distinct_runs(runs: Iterable[Outcome]) -> list[Outcome]:
+    """Of runs that are the same whatever their method is called the first."""
+    return list({(one.cell._replace(method=""), one.seed, one.returns): one for one in reversed([*runs])}.values())[
+        ::-1
+    ]
 
 
 def values(found: Found, cell: Cell, measure: Measure) -> list[float]:
@@ -160,17 +199,18 @@ def values(found: Found, cell: Cell, measure: Measure) -> list[float]:
     return [measure(one) for one in found[cell]]
 
 
-def over_rates(found: Found, cells: Iterable[Cell]) -> list[float]:
+def mean_area(found: Found, cells: Iterable[Cell]) -> list[float]:
     """The mean area under the curve over cells, one value per seed."""
     areas = np.mean([values(found, cell, area) for cell in cells], axis=0)
     return [float(one) for one in areas]
 
 
 def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:
-    """A figure of all tasks, of a function of one."""
+    """A figure of all tasks that every method is tried on, of a function of one; nothing where none is asked for."""
 
-    def made(study: Study) -> list[Claim]:
-        return [claim for task in study.envs or ENVS for claim in figure(study, task)]
+    def made(study: Study) -> list[Claim] | None:
+        tasks = [task for task in study.envs or MAPPED if task in MAPPED]
+        return [claim for task in tasks for claim in figure(study, task)] if tasks else None
 
     made.__doc__ = figure.__doc__
     return made

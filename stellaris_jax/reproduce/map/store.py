@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import gzip
 import io
 import math
@@ -83,12 +84,19 @@ def outcomes(cells: Iterable[Cell], seeds: range, results: Path) -> dict[Cell, l
         for begin in range(0, len(missing), TOGETHER):
             batch = missing[begin : begin + TOGETHER]
             print(f"{task}: cells {begin + 1} to {begin + len(batch)} of {len(missing)}", flush=True)
-            known |= {(one.cell, one.seed): one for one in trained(batch, seeds)}
-            write(known.values(), path)
+            enter(trained(batch, seeds), path)
     found = {
         key: one for task in {cell.task for cell in cells} for key, one in read(results / f"{task}.csv.gz").items()
     }
     return {cell: [found[cell, seed] for seed in seeds] for cell in cells}
+
+
+def enter(rows: Iterable[Outcome], path: Path) -> None:
+    """Add outcomes to a file; other processes may enter theirs at the same time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write((read(path) | {(one.cell, one.seed): one for one in rows}).values(), path)
 
 
 def _check(cells: Iterable[Cell], seeds: range, known: dict[Key, Outcome], path: Path) -> None:
