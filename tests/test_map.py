@@ -16,6 +16,7 @@ from stellaris_jax.reproduce.map import cells as cells_module
 from stellaris_jax.reproduce.map.cells import (
     COMBINED,
     CORE,
+    LADDER,
     LAGGED,
     METHODS,
     RATES,
@@ -23,6 +24,7 @@ from stellaris_jax.reproduce.map.cells import (
     VARIATIONS,
     Cell,
     Task,
+    crowd,
     grid,
     held_out,
     lags,
@@ -33,6 +35,8 @@ from stellaris_jax.timeline import Timeline
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.records import WARNINGS
 
+NEARBY = LADDER[2:-1]
+"""Rates of the grid, and the next ones."""
 TINY = Task(
     "gymnax/cartpole", 4096, 475.0, 20.0, ("env.num_envs=4", "algorithm.rollout_length=32", "network.hidden=[4]")
 )
@@ -186,7 +190,8 @@ def test_what_goes_on_for_longer_rings_no_more() -> None:
 def invented(cell: Cell, seed: int) -> Outcome:
     """Async bears 1e-3 and Stellaris 1e-2; on tuning seeds SSP seems to bear 3e-2, which it does not."""
     best = {"Stellaris": "1e-2", "SSP": "3e-2" if seed < 8 else "3e-4"}.get(cell.method, "1e-3")
-    value = 400.0 + seed + 10.0 * (cell.method == "Stellaris") if cell.rate == best else 50.0 + seed
+    more = {"Stellaris": 10.0, "KL gate": 0.5}.get(cell.method, 0.0)
+    value = 400.0 + seed + more if cell.rate == best else 50.0 + seed
     falls = cell.rate == "3e-2" and seed % 4 < 2
     returns = (value,) * 10 + (20.0 if falls else value,) * 10
     return outcome(cell, seed, returns, 8.0 if cell.method == "Stellaris" else 10.0, k3=float(falls) + 0.01 * seed)
@@ -194,20 +199,64 @@ def invented(cell: Cell, seed: int) -> Outcome:
 
 @pytest.fixture
 def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(METHODS) - {*CORE, *cells_module.PARTS, *LAGGED}:
+    for name in set(METHODS) - {*CORE, *cells_module.PARTS, *LAGGED, "capacity (AReaL)"}:
         monkeypatch.delitem(METHODS, name)
     for name in [*COMBINED][1:]:
         monkeypatch.delitem(COMBINED, name)
     monkeypatch.setattr(store, "digest", lambda cell: "digest")
 
 
+def test_rates_are_followed_beyond_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the outermost is the best, and no further."""
+    asked: list[str] = []
+
+    def earned(cell: Cell, seed: int) -> Outcome:
+        gap = abs(cells_module.LADDER.index(cell.rate) - cells_module.LADDER.index("1e-4"))
+        return outcome(cell, seed, [400.0 - 20.0 * gap + seed] * POINTS)
+
+    def trained(cells: list[Cell], seeds: range) -> list[Outcome]:
+        asked.extend(cell.rate for cell in cells)
+        return [earned(cell, seed) for cell in cells for seed in seeds]
+
+    monkeypatch.setattr(store, "digest", lambda cell: "digest")
+    monkeypatch.setattr(store, "trained", trained)
+    ground = choices.Ground(tmp_path, "cartpole", tuple(grid(["cartpole"], ["async"], [8])))
+    assert ground.best("async", 8).rate == "1e-4"
+    assert asked == [*RATES, "1e-4", "3e-5"]
+    assert ground.best("async", 8).rate == "1e-4" and len(asked) == len(RATES) + 2, "nothing is trained twice"
+
+
+def test_what_is_the_same_counts_once() -> None:
+    base, other = [1.0, 2.0], [2.0, 3.0]
+    assert choices.distinct({"a": base, "b": other, "c": [*other], "d": [4.0, 5.0]}, base) == {
+        "b": other,
+        "d": [4.0, 5.0],
+    }
+    cells = [Cell("cartpole", method, learners, "1e-3") for method, learners in (("a", 8), ("b", 8), ("a", 32))]
+    runs = [outcome(cell, seed, [float(seed)] * POINTS) for cell in cells for seed in range(2)]
+    assert choices.distinct_runs(runs) == [one for one in runs if one.cell.method == "a"]
+
+
 @pytest.mark.usefixtures("few_methods")
-def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path) -> None:
-    cells = [*grid(["cartpole"], METHODS), *grid(["cartpole"], COMBINED)]
+def test_a_figure_of_other_tasks_leaves_what_there_is(tmp_path: Path) -> None:
+    """Nothing is held out of CartPole, and nothing mapped of Breakout: their claims stay."""
+    for name, task in (("held", "cartpole"), ("learners", "breakout")):
+        claims = tmp_path / f"claims_{name}.csv"
+        claims.write_text("as they were")
+        reproduce(Study(tmp_path / "runs", tmp_path, [task]), {name: figures.FIGURES[name]}, [name])
+        assert claims.read_text() == "as they were"
+
+
+@pytest.mark.usefixtures("few_methods")
+def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beyond, "MAPPED", ["cartpole"])
+    cells = [*grid(["cartpole"], METHODS, rates=NEARBY), *grid(["cartpole"], COMBINED)]
     cells += [
-        Cell("cartpole", method, 8, rate, name) for method in CORE for rate in RATES for name in VARIATIONS if name
+        Cell("cartpole", method, 8, rate, name) for method in CORE for rate in NEARBY for name in VARIATIONS if name
     ]
-    cells += lags("cartpole")
+    cells += dict.fromkeys(
+        cell._replace(rate=rate) for cell in [*lags("cartpole"), *crowd("cartpole")] for rate in NEARBY
+    )
     store.write([invented(cell, seed) for cell in cells for seed in range(16)], tmp_path / "cartpole.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["cartpole"])
     reproduce(study, figures.FIGURES, list(figures.FIGURES))
@@ -256,7 +305,7 @@ def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, mo
         cells = [*grid([task]), *grid([task], COMBINED)]
         rows = [earned(cell, seed) for cell in cells for seed in range(8)]
         store.write(rows, tmp_path / f"{task}.csv.gz")
-    rivals = held_out("pendulum", (*beyond.RIVALS, "w"))
+    rivals = {cell._replace(rate=rate) for cell in held_out("pendulum", (*beyond.RIVALS, "w")) for rate in NEARBY}
     store.write([earned(cell, seed) for cell in rivals for seed in range(16)], tmp_path / "pendulum.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["pendulum"])
     assert beyond.chosen([choices.Ground(tmp_path, task) for task in choices.MAPPED]) == "w"

@@ -7,9 +7,10 @@ import fcntl
 import gzip
 import io
 import math
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -96,10 +97,10 @@ def enter(rows: Iterable[Outcome], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f".{path.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        write((read(path) | {(one.cell, one.seed): one for one in rows}).values(), path)
+        write({**read(path), **{(one.cell, one.seed): one for one in rows}}.values(), path)
 
 
-def _check(cells: Iterable[Cell], seeds: range, known: dict[Key, Outcome], path: Path) -> None:
+def _check(cells: Iterable[Cell], seeds: range, known: Mapping[Key, Outcome], path: Path) -> None:
     for cell in cells:
         for seed in seeds:
             if (cell, seed) in known and known[cell, seed].config != digest(cell):
@@ -174,13 +175,19 @@ def split(values: Sequence[float], number: int) -> list[Sequence[float]]:
     return [part.tolist() for part in np.array_split(np.asarray(values), number)]
 
 
-def read(path: Path) -> dict[Key, Outcome]:
-    """The outcomes in a file; none where there is no file."""
+def read(path: Path) -> Mapping[Key, Outcome]:
+    """The outcomes in a file, which is read again when it has changed; none where there is no file."""
     if not path.is_file():
         return {}
+    about = path.stat()
+    return _read(path, about.st_ino, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, *_version: int) -> Mapping[Key, Outcome]:
     with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
         rows = [_outcome(row) for row in csv.DictReader(file)]
-    return {(one.cell, one.seed): one for one in rows}
+    return MappingProxyType({(one.cell, one.seed): one for one in rows})
 
 
 def _outcome(row: dict[str, str]) -> Outcome:
