@@ -36,8 +36,8 @@ SEQUENTIAL = "all-reduce"
 TASKS = {
     "cartpole": Task("gymnax/cartpole", 150_000, 475.0, 20.0),
     "acrobot": Task("gymnax/acrobot", 150_000, -100.0, -500.0),
-    "breakout": Task("gymnax/breakout_minatar", 500_000, 6.0, 0.3),
-    "asterix": Task("gymnax/asterix_minatar", 500_000, 4.0, 0.5),
+    "breakout": Task("gymnax/breakout_minatar", 250_000, 10.0, 0.4),
+    "asterix": Task("gymnax/asterix_minatar", 250_000, 1.5, 0.45),
     "pendulum": Task("brax/inverted_pendulum", 200_000, 900.0, 10.0),
     "hopper": Task("envpool/hopper", 40_960, 400.0, 15.0, ("algorithm.epochs=4", "algorithm.minibatches=8"), RATES[:3]),
 }
