@@ -38,6 +38,7 @@ from stellaris_jax.reproduce.map.choices import (
     area,
     at_equal_expense,
     by_expense,
+    distinct,
     each_task,
     mean_area,
     values,
@@ -201,7 +202,8 @@ def _by_rate(found: Found, cells: Mapping[str, Sequence[Cell]], path: Path, titl
 def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) -> list[Claim]:
     """One method beside all others, by their means over all rates, one value per seed."""
     text = f"{place}, over all rates: {ours} learns more than"
-    return [more(f"{text} {rival}", "–", alike[ours], side) for rival, side in alike.items() if rival != ours]
+    rivals = distinct({rival: side for rival, side in alike.items() if rival != ours})
+    return [more(f"{text} {rival}", "–", alike[ours], side) for rival, side in rivals.items()]
 
 
 @each_task

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ MAPPED = ("cartpole", "acrobot")
 """Tasks that every method is tried on."""
 Found = dict[Cell, list[Outcome]]
 Measure = Callable[[Outcome], float]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def area(one: Outcome) -> float:
@@ -178,9 +181,9 @@ def outward(tried: Iterable[str], rate: str) -> str | None:
     return LADDER[place + 1] if place == max(places) and place + 1 < len(LADDER) else None
 
 
-def distinct(sides: Mapping[str, list[float]], *known: list[float]) -> dict[str, list[float]]:
+def distinct(sides: Mapping[K, list[V]], *known: list[V]) -> dict[K, list[V]]:
     """Of methods whose values are the same to the bit the first; none that is the same as one of `known`."""
-    found: dict[str, list[float]] = {}
+    found: dict[K, list[V]] = {}
     for method, side in sides.items():
         if side not in known and side not in found.values():
             found[method] = side

@@ -115,15 +115,16 @@ def rates(study: Study, task: str) -> list[Claim]:
         if ground.best_rate(method, count) != sequential
     ]
     found = ground.confirmed(cell for pair in moved for cell in pair)
+    sides = {pair: [values(found, cell, area) for cell in pair] for pair in moved}
     return [
         more(
             f"{task}, {own.learners} learners: {own.method} learns more at {own.rate} than at the sequential "
             f"{sequential}",
             "–",
-            values(found, own, area),
-            values(found, theirs, area),
+            at_own,
+            at_theirs,
         )
-        for own, theirs in moved
+        for (own, _), (at_own, at_theirs) in distinct(sides).items()
     ]
 
 
