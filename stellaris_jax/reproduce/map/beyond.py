@@ -233,7 +233,7 @@ def held(study: Study) -> list[Claim] | None:
         cells = {"one learner": ground.best(SEQUENTIAL, 1)}
         cells |= {method: ground.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
         every = {method: ground.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
-        found = ground.confirmed([cells["one learner"], *(cell for row in every.values() for cell in row)])
+        found = ground.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
         scales = at_equal_expense(found, cells)
         path = study.results / f"figure_held_{task}.png"
         title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
