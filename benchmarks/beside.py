@@ -212,7 +212,6 @@ def rows(kind: str, table: list[Figures]) -> list[dict[str, str]]:
             "cores": f"{row['cores']:.2f}",
             "peak MB": f"{row['peak_memory_mb']:.0f}",
             "return": significant(row["return_mean"]),
-            "waits for plans": own.share(row.get("planning_share")),
         }
         for row in table
     ]

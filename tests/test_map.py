@@ -307,7 +307,7 @@ def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, mo
         cells = [*grid([task]), *grid([task], COMBINED)]
         rows = [earned(cell, seed) for cell in cells for seed in range(8)]
         store.write(rows, tmp_path / f"{task}.csv.gz")
-    rivals = {cell._replace(rate=rate) for cell in held_out("pendulum", (*beyond.RIVALS, "w")) for rate in NEARBY}
+    rivals = {cell._replace(rate=rate) for cell in held_out("pendulum", (*beyond.RIVALS, "w")) for rate in LADDER}
     store.write([earned(cell, seed) for cell in rivals for seed in range(16)], tmp_path / "pendulum.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["pendulum"])
     assert beyond.chosen([choices.Ground(tmp_path, task) for task in choices.MAPPED]) == "w"

@@ -254,7 +254,7 @@ def test_a_failed_invocation_is_billed_and_retried() -> None:
 SYNCHRONOUS = {"rllib", "msrl", "srl", "par_rl", "stellaris_no_async", "allreduce"}
 CENTRAL = {"seed_rl", "impact", "minionsrl", "central", "nitro"}
 ABLATIONS = {f"stellaris_no_{what}" for what in ("async", "truncation", "weighting")}
-SERVERLESS = {"stellaris", "minionsrl", "artifact"} | ABLATIONS
+SERVERLESS = {"parallax", "stellaris", "minionsrl", "artifact"} | ABLATIONS
 
 
 @pytest.mark.parametrize("name", choices("system"))
