@@ -38,10 +38,10 @@ class Running(NamedTuple):
     def over(self) -> bool:
         """Whether all of it is computed; the outputs of a program are there at the same time."""
 
-        def computed(one: Any) -> bool:
+        def is_over(one: Any) -> bool:
             return one.done() if isinstance(one, Future) else all(x.is_ready() for x in jax.tree.leaves(one[1]))
 
-        return all(map(computed, self.blocks))
+        return all(map(is_over, self.blocks))
 
 
 class Members:

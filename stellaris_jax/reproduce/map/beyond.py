@@ -167,9 +167,9 @@ def chosen(grounds: Sequence[Ground]) -> str:
     """
 
     def learned(method: str) -> float:
-        places = product(grounds, FEW)
-        found = {id(at): at.combined if method in COMBINED else at.tuning for at in grounds}
-        return float(np.mean([mean_area(found[id(at)], at.all_rates(method, count)) for at, count in places]))
+        known = [(at, at.combined if method in COMBINED else at.tuning) for at in grounds]
+        places = product(known, FEW)
+        return float(np.mean([mean_area(found, at.all_rates(method, count)) for (at, found), count in places]))
 
     return max((method for method in (*METHODS, *COMBINED) if method not in SYSTEMS), key=learned)
 
