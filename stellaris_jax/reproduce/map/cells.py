@@ -33,13 +33,16 @@ class Task(NamedTuple):
 SEQUENTIAL = "all-reduce"
 """What stands for all systems where there is one learner."""
 
+_SHORT = ("algorithm.epochs=4", "algorithm.minibatches=8")
+
 TASKS = {
     "cartpole": Task("gymnax/cartpole", 150_000, 475.0, 20.0),
     "acrobot": Task("gymnax/acrobot", 150_000, -100.0, -500.0),
     "breakout": Task("gymnax/breakout_minatar", 250_000, 10.0, 0.4),
     "asterix": Task("gymnax/asterix_minatar", 250_000, 1.5, 0.45),
     "pendulum": Task("brax/inverted_pendulum", 200_000, 900.0, 10.0),
-    "hopper": Task("envpool/hopper", 40_960, 400.0, 15.0, ("algorithm.epochs=4", "algorithm.minibatches=8"), RATES[:3]),
+    "brax_hopper": Task("brax/hopper", 250_000, 550.0, 95.0, ("network.hidden=[64,64]", *_SHORT)),
+    "hopper": Task("envpool/hopper", 40_960, 400.0, 15.0, _SHORT, RATES[:3]),
 }
 
 LEARNERS = (1, 4, 8, 16, 32)
@@ -172,7 +175,7 @@ CROWD, CROWDED = 64, "32 minibatches"
 """More learners than a round has gradients elsewhere, and the variation in which it has more of them."""
 IN_CROWD = ("all-reduce", "async", "softsync", "Stellaris", "w", "KL gate")
 
-HELD_OUT = ("breakout", "asterix", "pendulum", "hopper")
+HELD_OUT = ("breakout", "asterix", "pendulum", "brax_hopper", "hopper")
 """Tasks that no method is chosen by."""
 HELD_LEARNERS = 16
 """Learners that no method is chosen with."""
