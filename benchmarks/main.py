@@ -196,7 +196,7 @@ def _main(argv: Sequence[str] | None) -> None:
 def context() -> dict[str, Any]:
     """Hardware and versions a figure belongs to."""
     from stellaris_jax.training.loading import load_config
-    from stellaris_jax.training.run import device_name, versions
+    from stellaris_jax.training.provenance import device_name, versions
 
     return {"device": device_name(load_config()), "versions": versions()}
 

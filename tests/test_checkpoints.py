@@ -32,7 +32,8 @@ from stellaris_jax.reproduce.training import Job, Variant, runs
 from stellaris_jax.timeline.billing import Bill
 from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.training.evaluate import Evaluation
-from stellaris_jax.training.run import Interrupted, open_run, train
+from stellaris_jax.training.run import open_run, train
+from stellaris_jax.training.session import Interrupted
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 STATE = {"x": jnp.arange(3.0)}

@@ -147,6 +147,6 @@ def test_faults_of_ours_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """They keep their traceback, and nothing is said of plug-ins."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.py").write_text("")
-    monkeypatch.setattr("stellaris_jax.training.run.Session._save", lambda session: json.loads("{"))
+    monkeypatch.setattr("stellaris_jax.training.session.Session._save", lambda session: json.loads("{"))
     ended = call("train.py", f"plugins=[{tmp_path / 'my.py'}]", *SMALL)
     assert ended.returncode == 1 and ended.stderr.splitlines()[-1].startswith("json.decoder.JSONDecodeError")

@@ -156,7 +156,7 @@ def require(package: str, of: str, extra: str) -> None:
 @contextmanager
 def signalled() -> Iterator[None]:
     """Training within the context, which ends the process with the shell's exit code once a signal has ended it."""
-    from stellaris_jax.training.run import Interrupted
+    from stellaris_jax.training.session import Interrupted
     from stellaris_jax.training.signals import Abandoned
 
     try:

@@ -89,7 +89,7 @@ def _resumed(asked: Sweep, config_dir: str | None) -> list[Config]:
 
 def _one_by_one(configs: Sequence[Config], task: Callable[[Config], Any]) -> Outcome:
     """Train points one after the other, each with its own display."""
-    from stellaris_jax.training.run import Interrupted
+    from stellaris_jax.training.session import Interrupted
     from stellaris_jax.training.sweep import Outcome, is_done
 
     outcome = Outcome()

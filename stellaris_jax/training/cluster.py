@@ -28,8 +28,9 @@ from stellaris_jax.report.telemetry.together import PointDisplay
 from stellaris_jax.training.footprint import needed
 from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
-from stellaris_jax.training.run import Interrupted, train_within
+from stellaris_jax.training.run import train_within
 from stellaris_jax.training.rundir import run_directory
+from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Signals
 from stellaris_jax.training.together import Lost
 

@@ -31,8 +31,9 @@ from stellaris_jax.report.telemetry.together import PointDisplay, Together
 from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
-from stellaris_jax.training.run import Interrupted, train_within
+from stellaris_jax.training.run import train_within
 from stellaris_jax.training.rundir import run_directory, store, writing
+from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Signals
 from stellaris_jax.training.together import Lost, in_threads, stoppable
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stellaris_jax.report.telemetry.together import Together
-from stellaris_jax.training.run import Interrupted
+from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Abandoned, Signals
 
 

@@ -35,8 +35,9 @@ from stellaris_jax.training.loading import checked
 from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
-from stellaris_jax.training.run import Interrupted, train_within
+from stellaris_jax.training.run import train_within
 from stellaris_jax.training.rundir import run_directory, store, writing
+from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Signals
 from stellaris_jax.training.space import Space, Values
 from stellaris_jax.training.together import in_threads, stoppable

@@ -11,7 +11,7 @@ from stellaris_jax.report.page.sources import run_command
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.telemetry.format import basis, count, over_seeds, significant
 from stellaris_jax.training.export.artefact import Metadata
-from stellaris_jax.training.run import versions
+from stellaris_jax.training.provenance import versions
 from stellaris_jax.training.trainer import Trainer
 
 NEEDS = {

@@ -1,0 +1,46 @@
+"""What a result depends on beside its configuration."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import jax
+
+from stellaris_jax import __version__
+from stellaris_jax.config.tree import Config
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "gymnax",
+    "brax",
+    "mujoco",
+    "mujoco-mjx",
+    "playground",
+    "warp-lang",
+    "envpool",
+    "gymnasium",
+)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of the packages a result depends on."""
+    found = {"python": platform.python_version(), "stellaris_jax": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def device_name(config: Config) -> str:
+    """What the run was executed on, in words."""
+    device = jax.devices()[0]
+    return f"{config.engine.devices} x {device.platform}:{device.device_kind} ({os.cpu_count()} host cores)"

@@ -1,0 +1,218 @@
+"""A run under way: training, and everything that is told of it and kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.report.telemetry import Telemetry
+from stellaris_jax.report.telemetry.commands import resume_command
+from stellaris_jax.report.telemetry.jsonl import plain
+from stellaris_jax.report.telemetry.progress import Display
+from stellaris_jax.training.checkpoint import Checkpoints
+from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.provenance import device_name, versions
+from stellaris_jax.training.records import Record
+from stellaris_jax.training.rundir import writing
+from stellaris_jax.training.signals import Abandoned, Signals
+from stellaris_jax.training.sources.watch import EnvStalled
+from stellaris_jax.training.trainer import Trainer
+
+
+class Interrupted(Exception):
+    """Training was stopped by a signal; a checkpoint has been written."""
+
+    def __init__(self, signum: int, run_dir: Path):
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum, self.run_dir = signum, run_dir
+
+
+Callback = Callable[[int, Record, Trainer], object]
+"""Called with (round, its record, trainer) after every round, those of a chunk once it is over; true ends the run."""
+
+
+@dataclass
+class Session:
+    """A run under way, and everything that is told of it; see `stellaris_jax.training.run.train_within`."""
+
+    run_dir: Path
+    trainer: Trainer
+    telemetry: Telemetry
+    display: Display
+    checkpoints: Checkpoints
+    signals: Signals
+    callbacks: Sequence[Callback] = ()
+    watch: Callable[[Record], bool] = lambda record: False
+    ended: bool = False  # by a callback, or by who watches
+
+    def __post_init__(self) -> None:
+        self._saved_at(self.trainer.round)
+        self.evaluation_rounds = set(self.trainer.evaluation_rounds)
+        self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
+        for record in self.telemetry.evaluations:
+            self.checkpoints.score(record["round"], record["eval_return_mean"])
+            # Evaluations come after the checkpoints of their rounds, and take time.
+            counters = self.trainer.counters
+            counters.wall_seconds = max(counters.wall_seconds, record["wall_seconds"])
+
+    def run(self) -> Evaluation | None:
+        """Train to the end; the last evaluation, if one was made at the last round.
+
+        Raises Interrupted after a signal.
+        """
+        try:
+            evaluation = self._train()
+        except EnvStalled:
+            self._rescue()
+            self._saved_at(self.checkpoints.newest())
+            if not self.signals.caught:
+                self.display.leave()
+                raise
+        except (Exception, SystemExit):
+            self._rescue()
+            self._saved_at(self.checkpoints.newest())
+            with suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads any more
+                self.display.leave()
+            raise
+        except Abandoned:
+            self.display.leave()
+            raise
+        if not self.signals.caught:
+            return evaluation
+        self.display.leave()
+        raise Interrupted(self.signals.caught[0], self.run_dir)
+
+    def _saved_at(self, number: int) -> None:
+        """Take note that everything up to a round is on disk."""
+        self.saved = number
+        state = f"round {number} is saved" if number else "nothing has been saved yet"
+        self.display.farewell = f"stopped; {state}; continue with: {resume_command(self.run_dir)}"
+
+    def _train(self) -> Evaluation | None:
+        trainer, stopping = self.trainer, self.signals.stopping
+        evaluated = {record["round"] for record in self.telemetry.evaluations}
+        evaluation = None
+        if self._evaluation_is_due() and trainer.round not in evaluated:
+            evaluation = self._evaluate()  # the run was stopped between the checkpoint and the evaluation
+        while trainer.under_way or not (trainer.finished or stopping.is_set() or self.ended):
+            if not trainer.compiled:
+                self._compile()
+                continue
+            with self.signals.during(f"{trainer.about_chunk} to end, and then to be saved"):
+                records = trainer.step(ahead=not (self.callbacks or stopping.is_set()))
+            with writing(self.run_dir):
+                self.telemetry.rounds(records)
+                self.trainer.write(self.run_dir)
+            # All of them are called, also after one that ends the run.
+            answers = [call(one["round"], one, trainer) for one in records for call in self.callbacks]
+            self.ended = any(answers)
+            evaluation = None
+            due = self._evaluation_is_due()
+            if due or trainer.round in self.checkpoint_rounds or trainer.finished:
+                self._save()
+            if due and not stopping.is_set():
+                evaluation = self._evaluate()
+        if trainer.round != self.saved:
+            self._save()
+        self.checkpoints.wait()
+        return evaluation
+
+    def _evaluation_is_due(self) -> bool:
+        ended = (self.trainer.finished or self.ended) and bool(self.evaluation_rounds)
+        return self.trainer.round > 0 and (ended or self.trainer.round in self.evaluation_rounds)
+
+    def _compile(self) -> None:
+        self.checkpoints.wait()
+        self.display.working(f"compiling {self.trainer.about_chunk}")
+        with self.signals.during("the compiler", transient=self.trainer.round == self.saved):
+            seconds = self.trainer.compile()
+        self.display.worked(f"compiled in {seconds:.1f} s")
+
+    def _save(self) -> None:
+        with writing(self.run_dir):
+            self.telemetry.flush()
+            self.trainer.save(self.checkpoints)
+        self._saved_at(self.trainer.round)
+
+    def _evaluate(self) -> Evaluation:
+        """Evaluate the policy, of a round that is on disk whatever becomes of it."""
+        self.checkpoints.wait()
+        if not self.display.evaluations:
+            self.display.working("compiling and making the first evaluation")
+        with self.signals.during(f"the evaluation of round {self.trainer.round} to end", transient=True):
+            evaluation = self.trainer.evaluate()
+        record = self.trainer.evaluation_record(evaluation)
+        self.checkpoints.score(self.trainer.round, record["eval_return_mean"])
+        with writing(self.run_dir):
+            self.telemetry.evaluation(record)
+        self.ended |= self.watch(record)
+        return evaluation
+
+    def _rescue(self) -> None:
+        """After an error, which is the one to be told of: save what was trained before it, if that is whole."""
+        with suppress(Exception):
+            if self.trainer.under_way:
+                with suppress(SystemExit):
+                    self.telemetry.rounds(self.trainer.step())
+            rounds = self.trainer.members.together(lambda state: state.round)
+            whole = (np.asarray(rounds) == self.trainer.round).all()
+            if whole and self.trainer.round != self.saved:
+                self._save()
+                self.checkpoints.wait()
+
+    def finish(self, evaluation: Evaluation | None) -> dict[str, Any]:
+        """Sum up a run that is over; returns the summary, which says under "failure" why it has no result."""
+        trainer = self.trainer
+        if evaluation is None and trainer.config.evaluation.episodes > 0:
+            evaluation = trainer.evaluate()
+        summary = {**trainer.summary(evaluation), "versions": versions(), "device": device_name(trainer.config)}
+        summary["ended_early"] |= self.ended
+        summary["failure"] = failure(trainer, summary)
+        from stellaris_jax.report.curves import plot_run  # matplotlib, which no step of training should wait for
+
+        with writing(self.run_dir):
+            text = json.dumps(plain(summary), indent=2, allow_nan=False)
+            write_atomically(self.run_dir / "summary.json", text + "\n")
+            plot_run(self.run_dir)
+        self.telemetry.finish(summary)
+        return summary
+
+
+def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:
+    """Why a run that is over has no result, in one sentence; None if it has one."""
+    rejected = np.asarray(trainer.members.together(lambda state: state.aggregator.rejected)).tolist()
+    counts = list(zip(trainer.seeds, [usage.gradients for usage in trainer.usages], rejected, strict=True))
+    lost = [str(seed) for seed, gradients, count in counts if 0 < gradients <= count]
+    if lost:
+        return f"no gradient of {_seeds(lost)} was finite, so all were rejected and nothing was learned."
+    idle = [str(seed) for seed, gradients, _ in counts if gradients == 0]
+    if idle and trainer.round > 0:
+        return f"all gradients of {_seeds(idle)} were thrown away before they were applied, so nothing was learned."
+    for key, name in RESULTS.items():
+        value = summary[key]
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and not math.isfinite(number):
+                return f"the run is over, but its {name} is {number}, which is no result."
+    return None
+
+
+def _seeds(names: list[str]) -> str:
+    return f"seed {names[0]}" if len(names) == 1 else f"seeds {', '.join(names)}"
+
+
+RESULTS = {
+    "eval_return_per_seed": "evaluated return",
+    "simulated_seconds": "simulated time in seconds",
+    "cost_usd": "cost in dollars",
+    "cost_common_usd": "cost at the common price in dollars",
+}
+"""What a run is for, by its key in the summary."""
