@@ -228,35 +228,41 @@ def held(study: Study) -> list[Claim] | None:
     if not tasks:
         return None
     ours, claims = chosen([Ground(study.results, task) for task in MAPPED]), []
+    overview: dict[str, list[pictures.Field]] = {}
     for task in tasks:
         ground = Ground(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
         cells = {"one learner": ground.best(SEQUENTIAL, 1)}
         cells |= {method: ground.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
         every = {method: ground.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
         found = ground.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
-        scales = at_equal_expense(found, cells)
-        path = study.results / f"figure_held_{task}.png"
-        title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
-        pictures.heat(by_expense(found, cells, scales), list(scales), "", path, title)
-        at = {
-            (method, name.partition(" (")[0]): values(found, cell, measure)
-            for method, cell in cells.items()
-            for name, measure in scales.items()
-        }
-        place = f"{task}, {HELD_LEARNERS} learners"
-        own = at[ours, "equal gradients"]
-        claims += [
-            more(
-                f"{place}: {ours} learns more than {rival}, each at its best rate",
-                "–",
-                own,
-                at[rival, "equal gradients"],
-            )
-            for rival in RIVALS
-        ]
-        claims += _more_over_rates(place, ours, {method: mean_area(found, row) for method, row in every.items()})
-        text = f"{place}: {ours} learns no less per gradient than one learner"
-        claims.append(no_less(text, "–", own, at["one learner", "equal gradients"], MARGIN))
-        text = f"{place}: {ours} learns no less than async in as many seconds"
-        claims.append(no_less(text, "–", at[ours, "equal seconds"], at[NOTHING, "equal seconds"], MARGIN))
+        for method, cell in cells.items():
+            overview.setdefault(method, []).append((cell.rate, values(found, cell, area)))
+        claims += _held(study, task, ours, cells, found)
+        alike = {method: mean_area(found, row) for method, row in every.items()}
+        claims += _more_over_rates(f"{task}, {HELD_LEARNERS} learners", ours, alike)
+    title = f"Tasks that nothing was chosen by, {HELD_LEARNERS} learners: area under the curve, each at its best rate"
+    pictures.heat(overview, tasks, "", study.results / "figure_held.png", title)
+    return claims
+
+
+def _held(study: Study, task: str, ours: str, cells: Mapping[str, Cell], found: Found) -> list[Claim]:
+    """One task: each method's cell at its best rate, per gradient, second and dollar."""
+    scales = at_equal_expense(found, cells)
+    path = study.results / f"figure_held_{task}.png"
+    title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
+    pictures.heat(by_expense(found, cells, scales), list(scales), "", path, title)
+    at = {
+        (method, name.partition(" (")[0]): values(found, cell, measure)
+        for method, cell in cells.items()
+        for name, measure in scales.items()
+    }
+    place, own = f"{task}, {HELD_LEARNERS} learners", at[ours, "equal gradients"]
+    claims = [
+        more(f"{place}: {ours} learns more than {rival}, each at its best rate", "–", own, at[rival, "equal gradients"])
+        for rival in RIVALS
+    ]
+    text = f"{place}: {ours} learns no less per gradient than one learner"
+    claims.append(no_less(text, "–", own, at["one learner", "equal gradients"], MARGIN))
+    text = f"{place}: {ours} learns no less than async in as many seconds"
+    claims.append(no_less(text, "–", at[ours, "equal seconds"], at[NOTHING, "equal seconds"], MARGIN))
     return claims
