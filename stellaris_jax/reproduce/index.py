@@ -33,9 +33,9 @@ ABOUT = (
     "Every claim that has been put to the test here, with what it was tested on, the command that does it again, and "
     "what came out. A verdict is of the 95 % interval of a difference of means over seeds: it *holds* where the "
     "interval lies on the claim's side of zero, is *reversed* where it lies on the other, and *not shown* where zero "
-    "is in it; in **bold** it survives Holm's correction for the number of claims of its figure. What each figure "
-    "shows, its data and its pictures are in the page of its study. This page is made by `python scripts/reproduce.py "
-    "index`."
+    "is in it; in **bold** it survives Holm's correction for the number of claims of its figure; what was never tested "
+    "is not corrected. What each figure shows, its data and its pictures are in the page of its study. This page is "
+    "made by `python scripts/reproduce.py index`."
 )
 
 
@@ -112,10 +112,12 @@ def _about(paper: str, figure: str) -> str:
 
 
 def _counted(claims: Sequence[Claim], verdict: str) -> str:
-    """How many have a verdict, and how many of them keep it."""
+    """How many have a verdict, and how many of them keep it, if that was asked."""
     found = Counter(claim.survives for claim in claims if claim.verdict == verdict)
     total = sum(found.values())
-    return f"{total} (**{found[True]}**)" if total and verdict != OPEN else str(total)
+    if not total or verdict == OPEN:
+        return str(total)
+    return f"{total} (not corrected)" if found[None] == total else f"{total} (**{found[True]}**)"
 
 
 def _verdict(claim: Claim) -> str:
