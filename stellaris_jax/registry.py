@@ -16,11 +16,13 @@ entry-point group `stellaris_jax.plugins`.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import walk_tb
@@ -161,10 +163,16 @@ def load_plugins(plugins: Iterable[str]) -> list[str]:
     Raises:
       RegistrationError: one is not there, or fails.
     """
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in _installed(tuple((path, os.path.getmtime(path)) for path in sys.path if os.path.exists(path))):
         _told(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
         _plugins[_package(point.module)] = point.value
     return [_load_plugin(name) for name in plugins]
+
+
+@lru_cache(maxsize=1)
+def _installed(_places: tuple[tuple[str, float], ...]) -> tuple[EntryPoint, ...]:
+    """What installed packages name; they are looked through again when one comes or goes, which changes its place."""
+    return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def _load_plugin(name: str) -> str:

@@ -422,3 +422,16 @@ def test_resume_takes_the_stored_configuration(tmp_path: Path) -> None:
         assert override.partition("=")[0] in message and "total_steps" in message
     assert "an integer" in complaint(f"resume={tmp_path}", "total_steps=many")
     assert "holds no run" in complaint(f"resume={tmp_path / 'nowhere'}")
+
+
+def test_a_file_that_comes_or_changes_is_read(tmp_path: Path) -> None:
+    (tmp_path / "system").mkdir()
+    with pytest.raises(ConfigError, match="system=mine is not one of"):
+        load_config(["system=mine"], tmp_path)
+    file = tmp_path / "system" / "mine.yaml"
+    for learners in (3, 4):
+        file.write_text(f"defaults: [async, _self_]\nlearners: {learners}\n")
+        assert load_config(["system=mine"], tmp_path).system.learners == learners
+    file.unlink()
+    with pytest.raises(ConfigError, match="system=mine is not one of"):
+        load_config(["system=mine"], tmp_path)

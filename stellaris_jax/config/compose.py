@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin
@@ -167,7 +167,7 @@ class _Composer:
 
     def __init__(self, own: Path | None):
         self.files = _files(own) + _files(shipped_configs())
-        self.search = [f"hydra.searchpath=['own://{own.resolve()}','suites://']"] if own else []
+        self.search = (f"hydra.searchpath=['own://{own.resolve()}','suites://']",) if own else ()
         self.loader = GlobalHydra.instance().config_loader()
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -229,7 +229,7 @@ class _Composer:
         return [folder + name for folder in folders for name in self._list(f"{group}/{folder}", ObjectType.CONFIG)]
 
     def _list(self, group: str, kind: ObjectType) -> list[str]:
-        return self.loader.get_group_options(group.rstrip("/"), kind, PRIMARY, self.search)
+        return _listed(group.rstrip("/"), kind, self.search, self.files)
 
     def compose(self, overrides: Sequence[Override], hydra: bool = False) -> DictConfig:
         """The composed tree; with `hydra`, Hydra's own settings are in it.
@@ -250,12 +250,24 @@ class _Composer:
         return node
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _merged(lines: tuple[str, ...], hydra: bool, files: tuple[Any, ...]) -> DictConfig:
     """What chosen files come to, as long as they are the same files."""
     node = compose(PRIMARY, list(lines), return_hydra_config=hydra)
     OmegaConf.set_struct(node, False)
     return node
+
+
+@lru_cache(maxsize=64)
+def _listed(group: str, kind: ObjectType, search: tuple[str, ...], files: tuple[Any, ...]) -> list[str]:
+    """The names in a group, as long as the files are the same."""
+    return GlobalHydra.instance().config_loader().get_group_options(group, kind, PRIMARY, list(search))
+
+
+@cache
+def _store_schema() -> None:
+    """Have Hydra know the keys and their types."""
+    ConfigStore.instance().store(name="schema", node=defaults())
 
 
 def _files(directory: Path | None) -> tuple[Any, ...]:
@@ -267,7 +279,7 @@ def _files(directory: Path | None) -> tuple[Any, ...]:
 @contextmanager
 def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
     """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
-    ConfigStore.instance().store(name="schema", node=defaults())
+    _store_schema()
     for source in (SuiteSource, OwnSource):
         Plugins.instance().register(source)
     own = Path(config_dir) if config_dir else None
