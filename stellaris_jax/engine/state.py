@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -50,6 +50,19 @@ def policies(state: EngineState, slots: np.ndarray) -> jax.Array:
     return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
 
 
+class Keys(NamedTuple):
+    """What the key of a seed is split into."""
+
+    params: jax.Array
+    envs: jax.Array
+    run: jax.Array
+
+    @classmethod
+    def of(cls, key: jax.Array) -> Keys:
+        """Those of one."""
+        return cls(*jax.random.split(key, 3))
+
+
 class StateLayout:
     """Makes states for one engine.
 
@@ -73,15 +86,27 @@ class StateLayout:
 
     def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh; `hyper` are arrays `[S]`."""
-        # One seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
-        # once can starve XLA's CPU thread pool for ever.
-        state: EngineState = jax.block_until_ready(self._init(jnp.asarray(seeds, jnp.uint32), hyper))
+        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        state: EngineState = jax.block_until_ready(self._init(self._params(keys), keys, hyper))
         return state
 
     @cached_property
-    def _init(self) -> Callable[[jax.Array, Hyper], EngineState]:
-        def init(seeds: jax.Array, hyper: Hyper) -> EngineState:
-            state: EngineState = jax.lax.map(lambda x: self.init_one(*x), (jax.vmap(jax.random.key)(seeds), hyper))
+    def _params(self) -> Callable[[jax.Array], jax.Array]:
+        """Parameters `[S, P]` of the keys `[S]` of seeds.
+
+        A program of its own, for most of the time to compile is its, and all runs of one network find it on disk. One
+        seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at once
+        can starve XLA's CPU thread pool for ever.
+        """
+        return jax.jit(partial(jax.lax.map, lambda key: self.network.init(Keys.of(key).params)))
+
+    @cached_property
+    def _init(self) -> Callable[[jax.Array, jax.Array, Hyper], EngineState]:
+        def one(params: jax.Array, key: jax.Array, hyper: Hyper) -> EngineState:
+            return self.init_one(params, Keys.of(key), hyper)
+
+        def init(params: jax.Array, keys: jax.Array, hyper: Hyper) -> EngineState:
+            state: EngineState = jax.lax.map(lambda x: one(*x), (params, keys, hyper))
             return state
 
         return jax.jit(init, out_shardings=self._shardings(self._shapes()))
@@ -90,12 +115,10 @@ class StateLayout:
         """A state where it belongs on the mesh."""
         return put(state, self._shardings(state))
 
-    def init_one(self, key: jax.Array, hyper: Hyper) -> EngineState:
+    def init_one(self, params: jax.Array, keys: Keys, hyper: Hyper) -> EngineState:
         """The state of one seed, without its leading axis."""
-        params_key, env_key, run_key = jax.random.split(key, 3)
         static, observation = self.static, self.network.observation_space
-        params = self.network.init(params_key)
-        actor = init_actor(self.env, self.network, jax.random.split(env_key, static.envs))
+        actor = init_actor(self.env, self.network, jax.random.split(keys.envs, static.envs))
         rows = static.envs * static.steps * static.buffers
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
         zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
@@ -122,7 +145,7 @@ class StateLayout:
             loader=DataLoader(fragments, order, jnp.zeros(self.shape.buffers, jnp.int32)),
             normalizers=init_normalizers(observation),
             kl_coefficient=jnp.asarray(hyper.kl_coefficient),
-            key=run_key,
+            key=keys.run,
             round=jnp.int32(0),
         )
 
@@ -136,8 +159,10 @@ class StateLayout:
         return NamedSharding(self.mesh, PartitionSpec())
 
     def _shapes(self) -> EngineState:
-        keys = jax.random.split(jax.random.key(0), self.shape.seeds)
-        return jax.eval_shape(jax.vmap(self.init_one), keys, Hyper.of(Config()).rows(self.shape.seeds))
+        count = self.shape.seeds
+        params, keys = jnp.zeros((count, self.network.size)), Keys.of(jax.random.key(0))
+        init = jax.vmap(self.init_one, in_axes=(0, None, 0))
+        return jax.eval_shape(init, params, keys, Hyper.of(Config()).rows(count))
 
     def specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)

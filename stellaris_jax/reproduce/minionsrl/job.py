@@ -19,7 +19,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import DelayConfig
 from stellaris_jax.engine.program import Engine
-from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.state import EngineState, Keys
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.engine.wave import Wave, WaveCarry
 from stellaris_jax.envs.autoreset import AutoResetEnv
@@ -113,7 +113,8 @@ class JobEnv(AutoResetEnv):
         return jax.lax.map(self.reset_one, keys)
 
     def reset_one(self, key: Array) -> tuple[JobState, Array]:
-        engine = self.engine.layout.init_one(key, Hyper.of(self.config))
+        keys = Keys.of(key)
+        engine = self.engine.layout.init_one(self.engine.network.init(keys.params), keys, Hyper.of(self.config))
         zero = jnp.float32(0.0)
         state = JobState(
             engine._replace(key=jax.random.key_data(engine.key)),
