@@ -199,3 +199,12 @@ def test_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert programs._once("a", object) is first
     programs._once("c", object)
     assert programs._once("a", object) is first and programs._once("b", object) is not second
+
+
+def test_shapes_are_known_before_there_is_a_state() -> None:
+    """A checkpoint is read into them."""
+    trainer = Trainer(small("num_seeds=2"))
+    known = trainer.engine.layout.abstract(2)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), known) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), trainer.state
+    )

@@ -102,14 +102,14 @@ class StateLayout:
 
     @cached_property
     def _init(self) -> Callable[[jax.Array, jax.Array, Hyper], EngineState]:
-        def one(params: jax.Array, key: jax.Array, hyper: Hyper) -> EngineState:
-            return self.init_one(params, Keys.of(key), hyper)
-
         def init(params: jax.Array, keys: jax.Array, hyper: Hyper) -> EngineState:
-            state: EngineState = jax.lax.map(lambda x: one(*x), (params, keys, hyper))
+            state: EngineState = jax.lax.map(lambda x: self._one(*x), (params, keys, hyper))
             return state
 
         return jax.jit(init, out_shardings=self._shardings(self._shapes()))
+
+    def _one(self, params: jax.Array, key: jax.Array, hyper: Hyper) -> EngineState:
+        return self.init_one(params, Keys.of(key), hyper)
 
     def place(self, state: EngineState) -> EngineState:
         """A state where it belongs on the mesh."""
@@ -159,10 +159,9 @@ class StateLayout:
         return NamedSharding(self.mesh, PartitionSpec())
 
     def _shapes(self) -> EngineState:
-        count = self.shape.seeds
-        params, keys = jnp.zeros((count, self.network.size)), Keys.of(jax.random.key(0))
-        init = jax.vmap(self.init_one, in_axes=(0, None, 0))
-        return jax.eval_shape(init, params, keys, Hyper.of(Config()).rows(count))
+        keys = jax.random.split(jax.random.key(0), self.shape.seeds)
+        hyper = Hyper.of(Config()).rows(self.shape.seeds)
+        return jax.eval_shape(lambda keys, hyper: jax.vmap(self._one)(self._params(keys), keys, hyper), keys, hyper)
 
     def specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
