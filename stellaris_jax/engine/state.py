@@ -103,21 +103,18 @@ class StateLayout:
     @cached_property
     def _init(self) -> Callable[[jax.Array, jax.Array, Hyper], EngineState]:
         def init(params: jax.Array, keys: jax.Array, hyper: Hyper) -> EngineState:
-            state: EngineState = jax.lax.map(lambda x: self._one(*x), (params, keys, hyper))
+            state: EngineState = jax.lax.map(lambda x: self.init_one(*x), (params, keys, hyper))
             return state
 
         return jax.jit(init, out_shardings=self._shardings(self._shapes()))
-
-    def _one(self, params: jax.Array, key: jax.Array, hyper: Hyper) -> EngineState:
-        return self.init_one(params, Keys.of(key), hyper)
 
     def place(self, state: EngineState) -> EngineState:
         """A state where it belongs on the mesh."""
         return put(state, self._shardings(state))
 
-    def init_one(self, params: jax.Array, keys: Keys, hyper: Hyper) -> EngineState:
-        """The state of one seed, without its leading axis."""
-        static, observation = self.static, self.network.observation_space
+    def init_one(self, params: jax.Array, key: jax.Array, hyper: Hyper) -> EngineState:
+        """The state of one seed, whose key and first parameters these are, without its leading axis."""
+        static, observation, keys = self.static, self.network.observation_space, Keys.of(key)
         actor = init_actor(self.env, self.network, jax.random.split(keys.envs, static.envs))
         rows = static.envs * static.steps * static.buffers
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
@@ -161,7 +158,7 @@ class StateLayout:
     def _shapes(self) -> EngineState:
         keys = jax.random.split(jax.random.key(0), self.shape.seeds)
         hyper = Hyper.of(Config()).rows(self.shape.seeds)
-        return jax.eval_shape(lambda keys, hyper: jax.vmap(self._one)(self._params(keys), keys, hyper), keys, hyper)
+        return jax.eval_shape(lambda keys, hyper: jax.vmap(self.init_one)(self._params(keys), keys, hyper), keys, hyper)
 
     def specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)

@@ -113,8 +113,8 @@ class JobEnv(AutoResetEnv):
         return jax.lax.map(self.reset_one, keys)
 
     def reset_one(self, key: Array) -> tuple[JobState, Array]:
-        keys = Keys.of(key)
-        engine = self.engine.layout.init_one(self.engine.network.init(keys.params), keys, Hyper.of(self.config))
+        params = self.engine.network.init(Keys.of(key).params)
+        engine = self.engine.layout.init_one(params, key, Hyper.of(self.config))
         zero = jnp.float32(0.0)
         state = JobState(
             engine._replace(key=jax.random.key_data(engine.key)),
