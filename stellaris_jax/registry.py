@@ -163,8 +163,13 @@ def load_plugins(plugins: Iterable[str]) -> list[str]:
     Raises:
       RegistrationError: one is not there, or fails.
     """
-    for point in _installed(tuple((path, os.path.getmtime(path)) for path in sys.path if os.path.exists(path))):
-        _told(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
+    places = [os.path.abspath(path) for path in sys.path]  # "" is wherever this is called
+    for point in _installed(tuple((path, os.path.getmtime(path)) for path in places if os.path.exists(path))):
+        try:
+            _told(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
+        except RegistrationError:
+            _installed.cache_clear()  # it may be mended where it stands
+            raise
         _plugins[_package(point.module)] = point.value
     return [_load_plugin(name) for name in plugins]
 

@@ -424,8 +424,13 @@ def test_resume_takes_the_stored_configuration(tmp_path: Path) -> None:
     assert "holds no run" in complaint(f"resume={tmp_path / 'nowhere'}")
 
 
-def test_a_file_that_comes_or_changes_is_read(tmp_path: Path) -> None:
-    (tmp_path / "system").mkdir()
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_that_comes_or_changes_is_read(linked: bool, tmp_path: Path) -> None:
+    if linked:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "system").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    else:
+        (tmp_path / "system").mkdir()
     with pytest.raises(ConfigError, match="system=mine is not one of"):
         load_config(["system=mine"], tmp_path)
     file = tmp_path / "system" / "mine.yaml"
@@ -435,3 +440,16 @@ def test_a_file_that_comes_or_changes_is_read(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(ConfigError, match="system=mine is not one of"):
         load_config(["system=mine"], tmp_path)
+
+
+def test_hydras_store_may_be_put_back_by_others() -> None:
+    """Its pytest fixture does that, and applications have schemas of their own."""
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.singleton import Singleton
+
+    before = copy.deepcopy(Singleton.get_state())
+    assert compose_config(["system=async", "algorithm=cispo"]).system.name == "async"
+    Singleton.set_state(before)
+    assert compose_config(["system=ssp", "algorithm=cispo"]).system.name == "ssp"
+    ConfigStore.instance().store(name="schema", node={"mine": 1})
+    assert compose_config(["system=softsync", "algorithm=cispo"]).system.name == "softsync"

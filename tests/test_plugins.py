@@ -137,6 +137,22 @@ def test_a_package_installed_meanwhile_is_seen(tmp_path: Path, monkeypatch: pyte
     assert "later_lab" in sys.modules
 
 
+def test_a_package_in_the_working_directory_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook the empty path stands for it, wherever that is."""
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    load_config()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here_lab.py").write_text("1 / 0\n")
+    (tmp_path / "here_lab.egg-info").mkdir()
+    (tmp_path / "here_lab.egg-info" / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: here_lab\n")
+    points = tmp_path / "here_lab.egg-info" / "entry_points.txt"
+    points.write_text("[stellaris_jax.plugins]\nhere = here_lab\n")
+    with pytest.raises(ConfigError, match="here_lab"):
+        load_config()
+    points.write_text("")
+    load_config()
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [

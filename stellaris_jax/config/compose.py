@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import cache, lru_cache
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin
@@ -264,16 +264,28 @@ def _listed(group: str, kind: ObjectType, search: tuple[str, ...], files: tuple[
     return GlobalHydra.instance().config_loader().get_group_options(group, kind, PRIMARY, list(search))
 
 
-@cache
+SCHEMA = "schema"
+_stored: list[Any] = []
+
+
 def _store_schema() -> None:
-    """Have Hydra know the keys and their types."""
-    ConfigStore.instance().store(name="schema", node=defaults())
+    """Have Hydra know the keys and their types, unless it does; its store is whoever's who uses Hydra."""
+    store = ConfigStore.instance()
+    if not _stored or store.repo.get(f"{SCHEMA}.yaml") is not _stored[0]:
+        store.store(name=SCHEMA, node=defaults())
+        _stored[:] = [store.repo[f"{SCHEMA}.yaml"]]
 
 
 def _files(directory: Path | None) -> tuple[Any, ...]:
-    """All files below a directory, each with when it was changed and its size."""
-    found = sorted(directory.rglob("*.yaml")) if directory else []
-    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in found)
+    """All files below a directory, behind links too, each with when it was changed and its size."""
+    found, known = [], set()
+    for folder, folders, names in os.walk(directory, followlinks=True) if directory else []:
+        if (place := os.path.realpath(folder)) in known:
+            folders.clear()  # a link to where it lies
+            continue
+        known.add(place)
+        found += [Path(folder, name) for name in names if name.endswith(".yaml")]
+    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in sorted(found))
 
 
 @contextmanager

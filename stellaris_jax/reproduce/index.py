@@ -33,9 +33,9 @@ ABOUT = (
     "Every claim that has been put to the test here, with what it was tested on, the command that does it again, and "
     "what came out. A verdict is of the 95 % interval of a difference of means over seeds: it *holds* where the "
     "interval lies on the claim's side of zero, is *reversed* where it lies on the other, and *not shown* where zero "
-    "is in it; in **bold** it survives Holm's correction for the number of claims of its figure; what was never tested "
-    "is not corrected. What each figure shows, its data and its pictures are in the page of its study. This page is "
-    "made by `python scripts/reproduce.py index`."
+    "is in it; in **bold** it survives Holm's correction for the number of claims of its figure; those of figures "
+    "made by an earlier version are not corrected. What each figure shows, its data and its pictures are in the page "
+    "of its study. This page is made by `python scripts/reproduce.py index`."
 )
 
 

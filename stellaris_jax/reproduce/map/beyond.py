@@ -228,7 +228,8 @@ def held(study: Study) -> list[Claim] | None:
     if not tasks:
         return None
     ours, claims = chosen([Ground(study.results, task) for task in MAPPED]), []
-    overview: dict[str, list[pictures.Field]] = {}
+    tuned: dict[str, list[pictures.Field]] = {}
+    untuned: dict[str, list[pictures.Field]] = {}
     for task in tasks:
         ground = Ground(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
         cells = {"one learner": ground.best(SEQUENTIAL, 1)}
@@ -236,12 +237,15 @@ def held(study: Study) -> list[Claim] | None:
         every = {method: ground.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
         found = ground.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
         for method, cell in cells.items():
-            overview.setdefault(method, []).append((cell.rate, values(found, cell, area)))
+            tuned.setdefault(method, []).append((cell.rate, values(found, cell, area)))
         claims += _held(study, task, ours, cells, found)
         alike = {method: mean_area(found, row) for method, row in every.items()}
+        for method, side in alike.items():
+            untuned.setdefault(method, []).append(("", side))
         claims += _more_over_rates(f"{task}, {HELD_LEARNERS} learners", ours, alike)
-    title = f"Tasks that nothing was chosen by, {HELD_LEARNERS} learners: area under the curve, each at its best rate"
-    pictures.heat(overview, tasks, "", study.results / "figure_held.png", title)
+    title = f"Tasks that nothing was chosen by, {HELD_LEARNERS} learners: area under the curve"
+    pictures.heat(tuned, tasks, "", study.results / "figure_held.png", f"{title}, each at its best rate")
+    pictures.heat(untuned, tasks, "", study.results / "figure_held_rates.png", f"{title}, all rates alike")
     return claims
 
 
