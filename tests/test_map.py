@@ -136,6 +136,16 @@ def test_equal_expense() -> None:
     assert choices.area_for(slow, 1.0) == pytest.approx(choices.area_until(slow, 10.0))
 
 
+def test_seconds_to_a_return() -> None:
+    cell = Cell("cartpole", "async", 8, "1e-3")
+    rises = outcome(cell, 0, [20.0] * (POINTS // 2) + [475.0] * (POINTS // 2), 20.0)
+    falls = outcome(cell, 0, [247.5] + [20.0] * (POINTS - 1), 20.0)
+    assert choices.seconds_to(rises, 0.5) == pytest.approx(20.0 * (POINTS // 2 + 1) / POINTS)
+    assert choices.seconds_to(falls, 0.5) == pytest.approx(20.0 / POINTS), "it is there, though not for long"
+    assert choices.seconds_to(falls, 0.75) == float("inf")
+    assert figures._there([rises, falls, falls]) == ["3", "1", "3", "1", "1", ""]
+
+
 @pytest.mark.parametrize(
     ("shares", "fall"),
     [

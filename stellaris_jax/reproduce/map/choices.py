@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,6 +64,13 @@ def area_until(one: Outcome, seconds: float) -> float:
 def area_for(one: Outcome, dollars: float) -> float:
     """The same over dollars, which a run spends evenly over its seconds."""
     return area_until(one, dollars / one.cost_usd * one.seconds[-1])
+
+
+def seconds_to(one: Outcome, share: float) -> float:
+    """Simulated seconds at the end of the first part of a run whose mean return is so far on the way to what counts as
+    solved; infinitely many where none is."""
+    task, parts = TASKS[one.cell.task], zip(one.returns, one.seconds, strict=True)
+    return next((end for value, end in parts if task.share(value) >= share), math.inf)
 
 
 def at_equal_expense(found: Found, cells: Mapping[str, Cell]) -> dict[str, Measure]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -34,6 +36,7 @@ from stellaris_jax.reproduce.map.choices import (
     each_task,
     final,
     mean_area,
+    seconds_to,
     values,
 )
 from stellaris_jax.reproduce.map.store import Outcome
@@ -161,8 +164,9 @@ def ideas(study: Study, task: str) -> list[Claim]:
 
 @each_task
 def time(study: Study, task: str) -> list[Claim]:
-    """At equal gradients, equal simulated seconds and equal dollars, each at its best rate."""
-    ground, claims = Ground(study.results, task), []
+    """At equal gradients, equal simulated seconds and equal dollars, each at its best rate; and the seconds it takes to
+    come so far."""
+    ground, claims, rows = Ground(study.results, task), [], []
     for count in FEW:
         cells = {method: ground.best(method, count) for method in CORE}
         found = ground.confirmed(cells.values())
@@ -170,6 +174,7 @@ def time(study: Study, task: str) -> list[Claim]:
         path = study.results / f"figure_time_{task}_{count}.png"
         title = f"{task}, {count} learners: area under the curve at equal expense"
         pictures.heat(by_expense(found, cells, scales), list(scales), "", path, title)
+        rows += [[count, method, cell.rate, *_there(found[cell])] for method, cell in cells.items()]
         synchronous, stellaris = cells[SEQUENTIAL], cells["Stellaris"]
         for name, measure in scales.items():
             text = f"{task}, {count} learners, {name}: Stellaris learns more than all-reduce, each at its best rate"
@@ -181,7 +186,23 @@ def time(study: Study, task: str) -> list[Claim]:
             text = f"{count} learners: Stellaris takes fewer {what} than all-reduce for as many gradients"
             ours, theirs = (values(found, cell, measure) for cell in (stellaris, synchronous))
             claims.append(less(text, "41 % less cost" if what == "dollars" else "–", ours, theirs))
+    told = [text for share in MARKS for text in (f"seeds at {share}", f"seconds to {share} (median)")]
+    study.table(f"time_{task}", ["learners", "method", "rate", *told], rows)
     return claims
+
+
+MARKS = (0.25, 0.5, 0.75)
+"""Shares of the way to what counts as solved that runs are timed to."""
+
+
+def _there(runs: Sequence[Outcome]) -> list[str]:
+    """For every mark how many seeds came there, and the median of their seconds if most did."""
+    told = []
+    for share in MARKS:
+        seconds = [seconds_to(one, share) for one in runs]
+        median = float(np.median(seconds))
+        told += [str(sum(map(math.isfinite, seconds))), f"{median:.4g}" if math.isfinite(median) else ""]
+    return told
 
 
 def _seconds(one: Outcome) -> float:
