@@ -126,9 +126,7 @@ def test_installed_packages_name_their_plugins(site: Path, tmp_path: Path) -> No
 def test_a_package_installed_meanwhile_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     load_config()
-    (tmp_path / "later_lab.py").write_text(
-        "import stellaris_jax as sj\n@sj.register.weight('later')\ndef later(staleness): return 1.0\n"
-    )
+    (tmp_path / "later_lab.py").write_text("")  # registers nothing, which would stay for the tests after this one
     (tmp_path / "later_lab-1.0.dist-info").mkdir()
     (tmp_path / "later_lab-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: later_lab\n")
     points = "[stellaris_jax.plugins]\nlater = later_lab\n"

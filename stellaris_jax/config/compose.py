@@ -32,7 +32,7 @@ from omegaconf.errors import OmegaConfBaseException
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.options import check_given, unknown_key
 from stellaris_jax.config.schema import ConfigError, Knob, shown
-from stellaris_jax.config.sources import OwnSource, SuiteSource, shipped_configs
+from stellaris_jax.config.sources import OwnSource, SuiteSource, files_below, shipped_configs
 from stellaris_jax.config.stored import UNREADABLE, defaults, from_yaml, no_value, retold, schema, typed
 from stellaris_jax.config.sweeps import SWEEP_KEYS, SweepSettings
 from stellaris_jax.config.tree import Config, knobs, sections
@@ -166,7 +166,7 @@ class _Composer:
     """Hydra, initialised on the config directories: parses and checks overrides, and composes."""
 
     def __init__(self, own: Path | None):
-        self.files = _files(own) + _files(shipped_configs())
+        self.files = files_below(own) + files_below(shipped_configs())
         self.search = (f"hydra.searchpath=['own://{own.resolve()}','suites://']",) if own else ()
         self.loader = GlobalHydra.instance().config_loader()
 
@@ -274,18 +274,6 @@ def _store_schema() -> None:
     if not _stored or store.repo.get(f"{SCHEMA}.yaml") is not _stored[0]:
         store.store(name=SCHEMA, node=defaults())
         _stored[:] = [store.repo[f"{SCHEMA}.yaml"]]
-
-
-def _files(directory: Path | None) -> tuple[Any, ...]:
-    """All files below a directory, behind links too, each with when it was changed and its size."""
-    found, known = [], set()
-    for folder, folders, names in os.walk(directory, followlinks=True) if directory else []:
-        if (place := os.path.realpath(folder)) in known:
-            folders.clear()  # a link to where it lies
-            continue
-        known.add(place)
-        found += [Path(folder, name) for name in names if name.endswith(".yaml")]
-    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in sorted(found))
 
 
 @contextmanager

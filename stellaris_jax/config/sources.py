@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.object_type import ObjectType
@@ -18,6 +20,18 @@ def shipped_configs() -> Path:
     """The directory of the shipped config files: inside the installed package, or at the top of a checkout."""
     installed = PACKAGE / "configs"
     return installed if installed.is_dir() else PACKAGE.parent / "configs"
+
+
+def files_below(directory: Path | None) -> tuple[Any, ...]:
+    """All files of configuration below a directory, behind links too, each with when it was changed and its size."""
+    found, known = [], set()
+    for folder, folders, names in os.walk(directory, followlinks=True) if directory else []:
+        if (place := os.path.realpath(folder)) in known:
+            folders.clear()  # a link to where it lies
+            continue
+        known.add(place)
+        found += [Path(folder, name) for name in names if name.endswith(".yaml")]
+    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in sorted(found))
 
 
 class SuiteSource(ConfigSource):
