@@ -125,7 +125,7 @@ def measure(job: str, seed: int, goal: Goal | None = None, overrides: list[str] 
 def _throughput(overrides: list[str]) -> Figures:
     """All steps of a job without compilation and evaluation."""
     watch = Stopwatch()
-    trainer = Trainer(load_config(overrides))
+    trainer = Trainer(load_config(overrides, alone=True))
     with watch.compiling():
         trainer.compile()
     watch.start()
@@ -148,7 +148,7 @@ def waiting(summary: Figures) -> Figures:
 
 def _to_return(overrides: list[str], goal: Goal) -> Figures:
     """A run as `train` makes it, with its directory and checkpoints, until its goal is reached or it is over."""
-    config = load_config(overrides)
+    config = load_config(overrides, alone=True)
     points = max(1, round(config.total_steps / goal.every))
     config = config.replace(
         {

@@ -159,4 +159,4 @@ def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str
         sweep = load_sweep(overrides, config_dir)
         if len(sweep.points) > 1:
             raise ConfigError(f"This is a sweep over {len(sweep.points)} points; add -m to run them all.")
-    task(load_config(overrides, config_dir))
+    task(load_config(overrides, config_dir, alone=True))

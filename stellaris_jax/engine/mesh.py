@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 
 import jax
 from jax.sharding import AxisType, Mesh
 
 from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import processes
 
 AXIS = "learner"
@@ -60,6 +63,28 @@ def check_spread(env: str, devices: int) -> None:
             f"engine.devices={devices} is not possible with env.name={env} on a CPU, where XLA's compiler crashes on "
             "it; leave it at 1, which is faster there anyway."
         )
+
+
+SMALL = 2**22
+"""Multiply-adds of a product that one thread does as fast as several."""
+
+
+def suit(config: Config) -> None:
+    """Have JAX start with one thread for operations on a CPU if all of a run's are small, unless `NPROC` is set.
+
+    XLA shares out what is ready among its threads, and waking one up takes longer than a small operation: runs are 6 to
+    10 % slower for it, and up to 30 % where another process has the other core (docs/speed.md). Results are the same to
+    the bit. Several seeds want all threads; on an accelerator, so do compilation and transfers.
+    """
+    if jax.config.jax_platforms != "cpu" and (entry_points(group="jax_plugins") or find_spec("libtpu")):
+        return
+    algorithm, network = config.algorithm, config.network
+    batch = config.env.num_envs * algorithm.rollout_length // algorithm.minibatches
+    small = batch * max(network.hidden, default=1) ** 2 <= SMALL and network.torso == "mlp" and network.memory == "none"
+    alone = config.num_seeds == config.engine.devices == 1 and not config.engine.distributed
+    control = config.env.name.startswith("gymnax/") and config.env.name.endswith(("-v0", "-v1"))  # of few numbers each
+    if small and alone and control and config.executor == "simulated":
+        os.environ.setdefault("NPROC", "1")
 
 
 def make_mesh(devices: int) -> Mesh:

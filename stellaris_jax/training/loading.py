@@ -11,40 +11,43 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.config.validation import check_values, require
 
 
-def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
+def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None, alone: bool = False) -> Config:
     """Compose and validate a configuration.
 
     Args:
       overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
       config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
+      alone: this process trains this one run and no more, so that JAX may be started for it (`engine.mesh.suit`).
 
     With `resume=RUN_DIR` the configuration is the stored one of that run, with the overrides that may change.
     Raises ConfigError, whose message is one sentence, for anything that cannot run.
     """
-    return checked(compose_config(overrides, config_dir))
+    return checked(compose_config(overrides, config_dir), alone)
 
 
-def checked(config: Config) -> Config:
+def checked(config: Config, alone: bool = False) -> Config:
     """The configuration, if it can run, with the full name of its environment. Raises ConfigError."""
     config = complete(config)
-    validate(config)
+    validate(config, alone)
     # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
     from stellaris_jax.envs.registry import resolve
 
     return config.replace({"env.name": resolve(config.env.name)})
 
 
-def validate(config: Config) -> None:
+def validate(config: Config, alone: bool = False) -> None:
     """Raise ConfigError for the first value or combination of values that cannot run here.
 
-    That takes JAX to be started, with as many devices as are asked for.
+    That takes JAX to be started, with as many devices as are asked for; for this run only where it is `alone`.
     """
     check_values(config)
     # Late, because they start JAX, which every other mistake should not have to wait for.
-    from stellaris_jax.engine.mesh import check_spread, use_devices
+    from stellaris_jax.engine.mesh import check_spread, suit, use_devices
     from stellaris_jax.timeline.scaling.check import conditions
     from stellaris_jax.training.footprint import check_run
 
+    if alone:
+        suit(config)
     use_devices(config.engine.devices, config.engine.distributed)
     check_spread(config.env.name, config.engine.devices)
     check_run(config)
