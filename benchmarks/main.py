@@ -15,6 +15,7 @@ cost        what being live costs: env steps/s live, in the compiled engine and 
             work on gymnasium's CartPole and envpool's Hopper
 limit       arithmetic and bytes of each job, counted, beside this machine's matrix-product and memory rates, measured:
             the share of the limit that a job reaches, and where its time goes
+operations  what XLA executes on a CPU, operation by operation, from its trace: products, reductions, arithmetic, moves
 scale       time and memory as environments, learners, members, network width and version ring grow, a plot for each
 calibrate   seconds of a rollout, a gradient and an aggregation of a job on this machine, written as a file of group
             delays: --out configs/delays/mine.yaml, then delays=mine
@@ -58,6 +59,7 @@ def _main(argv: Sequence[str] | None) -> None:
     from benchmarks import envs as environments
     from benchmarks import limit as limits
     from benchmarks import live as foretold
+    from benchmarks import operations as executed
     from benchmarks import plan as planning
     from benchmarks.peers.contract import goal_of
     from benchmarks.process import ROOT
@@ -105,6 +107,10 @@ def _main(argv: Sequence[str] | None) -> None:
     bound.add_argument("--jobs", nargs="+", choices=list(own.THROUGHPUT), default=list(own.THROUGHPUT))
     bound.add_argument("--systems", nargs="+", choices=list(limits.SYSTEMS), default=["stellaris"])
     bound.add_argument("--repeats", type=count, default=3, help="timings of each part (default 3)")
+    single = commands.add_parser("operations", help="what XLA executes, one by one")
+    single.add_argument("--jobs", nargs="+", choices=list(own.THROUGHPUT), default=["cartpole_small"])
+    single.add_argument("--systems", nargs="+", choices=list(limits.SYSTEMS), default=list(limits.SYSTEMS))
+    single.add_argument("--rounds", type=count, default=8, help="rounds of the chunk that is traced (default 8)")
     alive = commands.add_parser("live", help="live runs, and what is foretold of them")
     alive.add_argument("--rules", nargs="+", choices=list(foretold.RULES), default=list(foretold.RULES))
     learners = list(foretold.LEARNERS)
@@ -122,7 +128,7 @@ def _main(argv: Sequence[str] | None) -> None:
     grow.add_argument("--most", type=count, help="leave out larger sizes than this one")
     grow.add_argument("--repeats", type=count, default=5, help="chunks of each size (default 5)")
     grow.add_argument("--out", type=Path, help="directory for a plot of every axis, <axis>.png")
-    for command in (peers, seeds, engine, methods, envs, plan, start, bound, alive, dear, grow):
+    for command in (peers, seeds, engine, methods, envs, plan, start, bound, single, alive, dear, grow):
         command.add_argument("--json", type=Path, help="write the figures, with hardware and versions, to this file")
     delays = commands.add_parser("calibrate", help="this machine's durations as a delay model")
     delays.add_argument("--out", type=Path, required=True, help="the file to write, e.g. configs/delays/mine.yaml")
@@ -164,6 +170,10 @@ def _main(argv: Sequence[str] | None) -> None:
         print_table(console, "the share of the limit (medians)", limits.rows(result), names=("job", "system"))
         title = "where the time goes (medians; in brackets: beside other parts)"
         print_table(console, title, limits.part_rows(result), names=("job", "system", "part"))
+    elif arguments.command == "operations":
+        result = executed.operations(arguments.jobs, arguments.systems, arguments.rounds, console.print)
+        title = "operations per gradient, and the microseconds of the longest (medians)"
+        print_table(console, title, executed.rows(result), names=("job", "system", "kind", "the longest"))
     elif arguments.command == "live":
         result = foretold.live(arguments.rules, arguments.learners, arguments.rounds, arguments.out, console.print)
         title = "live / foretold per round, and the error of the prediction (means of five seeds)"

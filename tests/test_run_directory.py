@@ -24,6 +24,7 @@ from stellaris_jax.config.commands import argument, command
 from stellaris_jax.config.compose import _composer
 from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
 from stellaris_jax.training.checkpoint import CheckpointError
+from stellaris_jax.training.provenance import processor
 from stellaris_jax.training.run import open_run, train
 from stellaris_jax.training.rundir import LOCK, run_directory
 
@@ -308,3 +309,14 @@ def test_a_read_of_a_run_touches_nothing(run_dir: Path) -> None:
     before = contents(run_dir)
     trainer = open_run(run_dir)
     assert isinstance(trainer, Trainer) and contents(run_dir) == before
+
+
+def test_the_processor_is_named(tmp_path: Path) -> None:
+    """By more than the name that a cloud gives it; elsewhere than on Linux by what Python knows."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\nmodel\t: 9\n"
+    )
+    assert processor(cpuinfo) == "AMD EPYC (family 25, model 17)"
+    cpuinfo.write_text("processor\t: 0\nBogoMIPS\t: 50.00\n")
+    assert processor(cpuinfo) == processor(tmp_path / "missing") != ""

@@ -10,24 +10,19 @@ import pytest
 
 from stellaris_jax import load_policy
 from stellaris_jax.config.compose import compose_config
-from stellaris_jax.engine.mesh import suit
+from stellaris_jax.engine.mesh import threads_of
 
 COUNT = """
-import sys
+import os, sys
 from pathlib import Path
 from stellaris_jax.training.loading import load_config
 load_config(sys.argv[2:], alone=sys.argv[1] == "alone")
-print(sum(task.read_text().startswith("tf_XLAEigen") for task in Path("/proc/self/task").glob("*/comm")))
+threads = sum(task.read_text().startswith("tf_XLAEigen") for task in Path("/proc/self/task").glob("*/comm"))
+print(threads, os.environ.get("NPROC"))
 """
 SMALL = ["env=gymnax/cartpole"]
 
 
-@pytest.fixture
-def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NPROC", raising=False)
-
-
-@pytest.mark.usefixtures("unset")
 @pytest.mark.parametrize(
     ("overrides", "one"),
     [
@@ -45,26 +40,22 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_one_where_all_operations_are_small(overrides: list[str], one: bool) -> None:
-    suit(compose_config(overrides))
-    assert os.environ.get("NPROC") == ("1" if one else None)
+    assert threads_of(compose_config(overrides)) == (1 if one else None)
 
 
-def test_who_says_how_many_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NPROC", "3")
-    suit(compose_config(SMALL))
-    assert os.environ["NPROC"] == "3"
-
-
-@pytest.mark.usefixtures("unset")
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are told by Linux")
 def test_a_run_that_is_not_alone_has_all() -> None:
-    """The variable is JAX's own affair: this tells if it is not heard any more."""
-    cores = len(os.sched_getaffinity(0))
-    for alone, count in (("alone", 1), ("beside others", cores)):
+    """And who says how many is heard. The variable is JAX's own affair: this tells if it is not heard any more."""
+    cores = str(len(os.sched_getaffinity(0)))
+    for alone, given, told in (
+        ("alone", {}, "1 None"),
+        ("beside others", {}, f"{cores} None"),
+        ("alone", {"NPROC": "3"}, "3 3"),
+    ):
         command = [sys.executable, "-c", COUNT, alone, *SMALL]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        environment = {name: value for name, value in os.environ.items() if name != "NPROC"} | given
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert int(done.stdout) == count
+        assert done.stdout.strip() == told
 
 
 def test_their_number_changes_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
@@ -29,17 +30,23 @@ def emulate(devices: int) -> None:
             jax.config.update("jax_num_cpu_devices", devices)
 
 
-def use_devices(devices: int, distributed: bool = False) -> None:
-    """Start JAX with at least so many devices, on a CPU emulated ones; as one process of several where `distributed`.
+def use_devices(devices: int, distributed: bool = False, threads: int | None = None) -> None:
+    """Start JAX, unless it has started.
 
-    Raises ConfigError where they cannot be had.
+    Args:
+      devices: so many at least, on a CPU emulated ones.
+      distributed: as one process of several.
+      threads: of operations on a CPU; JAX's default is one for each core.
+
+    Raises ConfigError where the devices cannot be had.
     """
     if distributed:
         processes.join(devices)
         return
     emulate(devices)
     try:
-        found, platform = jax.device_count(), jax.default_backend()
+        with _starting(threads):
+            found, platform = jax.device_count(), jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # the latter without a word, for cuda without its plugin
         wanted = os.environ.get("JAX_PLATFORMS") or jax.config.values["jax_platforms"]
         raise ConfigError(
@@ -69,22 +76,34 @@ SMALL = 2**22
 """Multiply-adds of a product that one thread does as fast as several."""
 
 
-def suit(config: Config) -> None:
-    """Have JAX start with one thread for operations on a CPU if all of a run's are small, unless `NPROC` is set.
+def threads_of(config: Config) -> int | None:
+    """The threads that operations of a run on a CPU should have, where it has JAX to itself; `None` for JAX's default.
 
-    XLA shares out what is ready among its threads, and waking one up takes longer than a small operation: runs are 6 to
-    10 % slower for it, and up to 30 % where another process has the other core (docs/speed.md). Results are the same to
-    the bit. Several seeds want all threads; on an accelerator, so do compilation and transfers.
+    XLA shares out what is ready among its threads, and waking one up takes longer than a small operation: where all are
+    small, runs are 5 to 10 % slower for it, and up to 24 % where another process has the other core (docs/speed.md).
+    Results are the same to the bit. Several seeds want all threads; with an accelerator, so does compilation.
     """
     if jax.config.jax_platforms != "cpu" and (entry_points(group="jax_plugins") or find_spec("libtpu")):
-        return
+        return None
     algorithm, network = config.algorithm, config.network
     batch = config.env.num_envs * algorithm.rollout_length // algorithm.minibatches
     small = batch * max(network.hidden, default=1) ** 2 <= SMALL and network.torso == "mlp" and network.memory == "none"
-    alone = config.num_seeds == config.engine.devices == 1 and not config.engine.distributed
+    single = config.num_seeds == config.engine.devices == 1 and not config.engine.distributed
     control = config.env.name.startswith("gymnax/") and config.env.name.endswith(("-v0", "-v1"))  # of few numbers each
-    if small and alone and control and config.executor == "simulated":
-        os.environ.setdefault("NPROC", "1")
+    return 1 if small and single and control and config.executor == "simulated" else None
+
+
+@contextmanager
+def _starting(threads: int | None) -> Iterator[None]:
+    """If JAX starts meanwhile, its operations on a CPU have so many threads, unless `NPROC` says otherwise."""
+    given = "NPROC" in os.environ
+    if threads is not None and not given:
+        os.environ["NPROC"] = str(threads)
+    try:
+        yield
+    finally:
+        if not given:
+            os.environ.pop("NPROC", None)
 
 
 def make_mesh(devices: int) -> Mesh:

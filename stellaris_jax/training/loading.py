@@ -17,7 +17,7 @@ def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = N
     Args:
       overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
       config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
-      alone: this process trains this one run and no more, so that JAX may be started for it (`engine.mesh.suit`).
+      alone: this process trains this one run and no more, so that JAX is started for it (`engine.mesh.threads_of`).
 
     With `resume=RUN_DIR` the configuration is the stored one of that run, with the overrides that may change.
     Raises ConfigError, whose message is one sentence, for anything that cannot run.
@@ -42,13 +42,11 @@ def validate(config: Config, alone: bool = False) -> None:
     """
     check_values(config)
     # Late, because they start JAX, which every other mistake should not have to wait for.
-    from stellaris_jax.engine.mesh import check_spread, suit, use_devices
+    from stellaris_jax.engine.mesh import check_spread, threads_of, use_devices
     from stellaris_jax.timeline.scaling.check import conditions
     from stellaris_jax.training.footprint import check_run
 
-    if alone:
-        suit(config)
-    use_devices(config.engine.devices, config.engine.distributed)
+    use_devices(config.engine.devices, config.engine.distributed, threads_of(config) if alone else None)
     check_spread(config.env.name, config.engine.devices)
     check_run(config)
     require(conditions(config))

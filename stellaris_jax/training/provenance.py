@@ -48,13 +48,14 @@ def device_name(config: Config) -> str:
     return f"{config.engine.devices} x {device.platform}:{device.device_kind} ({host})"
 
 
-def processor() -> str:
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """What the host computes with, in words: cloud machines of one name differ by a factor of two in speed."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = cpuinfo.read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    told = dict(reversed([[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]))
+        lines = []
+    found = [[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]
+    told = dict(reversed(found))  # of the first of several
     if "model name" not in told:
-        return platform.machine()
+        return platform.processor() or platform.machine()
     return f"{told['model name']} (family {told.get('cpu family')}, model {told.get('model')})"
