@@ -1,7 +1,7 @@
 """What XLA executes for a job on a CPU, operation by operation, from its own trace.
 
-An operation of the program is a product, a reduction, one that moves data, or arithmetic on every element. Tracing
-costs some 0.2 microseconds an operation, so a traced chunk is slower than another; both are told.
+An operation of the program is a product, a reduction, one that moves data, or arithmetic on every element. Being traced
+takes time of its own, so that a chunk of small operations is two to three times as slow as another; both are told.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ KINDS = {
     ),
 }
 """Kinds of operations, by what their names have in them; the first that fits. All others are `elementwise`."""
+LONGEST = 20
+"""Operations of a job that are told of one by one."""
 LOOPS = ("while", "conditional", "cond", "call")
 """Operations that others are within."""
 
@@ -58,8 +60,9 @@ def operations(jobs: list[str], systems: list[str], rounds: int, note: Callable[
       rounds: of the chunk that is traced.
       note: told of every job.
 
-    Returns: rows with seconds of a chunk, untraced and traced, how many gradients it has, and its `operations`: of each
-    the kind, how often it was executed, the median microseconds, and its share of the time of all.
+    Returns: rows with seconds of a chunk, untraced and traced, how many gradients it has, for each of its `kinds` the
+    operations per gradient and their share of the time of all, and the `LONGEST` of its `operations`: of each the kind,
+    how often it was executed, the median microseconds, and its share.
     """
     rows = []
     for job in jobs:
@@ -87,11 +90,13 @@ def trace(overrides: list[str]) -> Figures:
         events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     for trainer in (plain, traced):
         trainer.close()
+    gradients, found = traced.shape.rounds * traced.shape.gradients, summarise(events, names)
     return {
         "seconds": seconds,
         "traced_seconds": traced_seconds,
-        "gradients": traced.shape.rounds * traced.shape.gradients,
-        "operations": summarise(events, names),
+        "gradients": gradients,
+        "kinds": kinds_of(found, gradients),
+        "operations": found[:LONGEST],
     }
 
 
@@ -146,20 +151,32 @@ def kind_of(name: str) -> str:
     return next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), "elementwise")
 
 
+def kinds_of(found: list[Figures], gradients: int) -> dict[str, Figures]:
+    """For each kind of operations, how many there are for a gradient, and their share of the time."""
+    kinds = {}
+    for name in (*KINDS, "elementwise"):
+        own = [one for one in found if one["kind"] == name]
+        kinds[name] = {
+            "per_gradient": sum(one["times"] for one in own) / gradients,
+            "share": sum(one["share"] for one in own),
+        }
+    return kinds
+
+
 def rows(table: list[Figures]) -> list[dict[str, str]]:
     """For each job its time by kind of operation, as cells to be printed."""
-    cells = []
-    for row in table:
-        for name in (*KINDS, "elementwise"):
-            own = [one for one in row["operations"] if one["kind"] == name]
-            cells.append(
-                {
-                    "job": row["job"],
-                    "system": row["system"],
-                    "kind": name,
-                    "operations": f"{sum(one['times'] for one in own) / row['gradients']:.1f}",
-                    "share": f"{sum(one['share'] for one in own):.0%}",
-                    "the longest": ", ".join(f"{one['operation']} {one['microseconds']:.1f}" for one in own[:3]),
-                }
-            )
-    return cells
+    return [
+        {
+            "job": row["job"],
+            "system": row["system"],
+            "kind": name,
+            "per gradient": f"{figures['per_gradient']:.1f}",
+            "share": f"{figures['share']:.0%}",
+            "the longest": ", ".join(
+                f"{one['operation']} {one['microseconds']:.1f}"
+                for one in [one for one in row["operations"] if one["kind"] == name][:3]
+            ),
+        }
+        for row in table
+        for name, figures in row["kinds"].items()
+    ]
