@@ -146,8 +146,8 @@ TRACED: list[tuple[dict[str, Any], str]] = [
         r"has in its state\[0\] the shape \(1,\), not \(4, ...\), for 4 keys",
     ),
     (
-        {"observation_space": Box((2,), (0.0,) * 2, (9.0,) * 2, "uint8")},
-        "returns observations of dtype float32 from reset, not uint8",
+        {"reset": lambda self, keys: (Line.reset(self, keys)[0], jnp.zeros((4, 2), jnp.uint8))},
+        "returns observations of dtype uint8 from reset, not float32",
     ),
     (changed_batch(lambda state, step: (state, tuple(step))), "from step as second a tuple, not a .*TimeStep"),
     (changed_batch(lambda state, step: step), r"does not return \(state, TimeStep\) from step"),

@@ -101,7 +101,7 @@ def test_what_is_counted_is_there(overrides: list[str]) -> None:
     """No more than what a trainer really holds: nothing that fits is refused."""
     trainer = Trainer(tiny("network.hidden=[32]", *overrides))
     config = trainer.config
-    found = {part.what: part for part in parts(config, _sizes(trainer.env, trainer.network))}
+    found = {part.what: part for part in parts(config, _sizes(config, trainer.env, trainer.network))}
     state = trainer.state
 
     def held(tree: object) -> int:

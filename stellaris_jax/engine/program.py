@@ -57,7 +57,7 @@ class Engine:
         self.mesh = make_mesh(static.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
         self.axis = AXIS if static.devices > 1 else None
-        self.layout = StateLayout(env, network, static, self.aggregator, self.mesh)
+        self.layout = StateLayout(options, env, network, static, self.aggregator, self.mesh)
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if static.seeds > 1 else lambda f, in_axes=0: f
         self.widths: dict[int, Any] = {}

@@ -103,6 +103,11 @@ def view(normalizers: Normalizers, obs: jax.Array, config: EnvConfig) -> jax.Arr
     return normalizer.normalize(normalizers.obs, obs) if config.normalize_observation else obs
 
 
+def viewed(space: Box, config: EnvConfig) -> str:
+    """The dtype of what `view` makes of observations."""
+    return "float32" if config.normalize_observation else space.dtype
+
+
 def rollout(
     env: VecEnv,
     network: ActorCritic,

@@ -15,13 +15,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import Config
+from stellaris_jax.config.tree import Config, EnvConfig
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS
 from stellaris_jax.engine.processes import put
-from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers
+from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.static import Static
 from stellaris_jax.envs.base import VecEnv
 
@@ -67,20 +67,21 @@ class StateLayout:
     """Makes states for one engine.
 
     Args:
-      env, network, static: as of `stellaris_jax.engine.program.Engine`.
+      options, env, network, static: as of `stellaris_jax.engine.program.Engine`.
       aggregator: the parameter function of one seed's numbers.
       mesh: the devices.
     """
 
     def __init__(
         self,
+        options: EnvConfig,
         env: VecEnv | None,
         network: ActorCritic,
         static: Static,
         aggregator: Callable[[Hyper], optax.GradientTransformationExtraArgs],
         mesh: Mesh,
     ):
-        self.env, self.network = env, network
+        self.options, self.env, self.network = options, env, network
         self.static, self.shape = static, static.shape
         self.aggregator, self.mesh = aggregator, mesh
 
@@ -120,7 +121,7 @@ class StateLayout:
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
         zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
         fragments = Samples(
-            obs=jnp.zeros((rows, *observation.shape), observation.dtype),
+            obs=jnp.zeros((rows, *observation.shape), viewed(observation, self.options)),
             action=action,
             distribution=jnp.zeros((rows, self.network.distribution.size)),
             log_prob=zeros,

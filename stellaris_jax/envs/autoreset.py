@@ -48,9 +48,9 @@ class AutoResetEnv(ABC):
         raise not_drawn(self.name)
 
     def reset(self, keys: Array) -> tuple[EnvState, Array]:
-        """Keys `[N]` -> (state with leading axis `[N]` on every leaf, observations `[N, ...]` float32)."""
+        """Keys `[N]` -> (state with leading axis `[N]` on every leaf, observations `[N, ...]`)."""
         state, obs = jax.vmap(self.reset_one)(keys)
-        return jax.tree.map(_strong, state), obs.astype(jnp.float32)
+        return jax.tree.map(_strong, state), obs.astype(self.observation_space.dtype)
 
     def starts(self, key: Array) -> Any:
         """One key -> the start states and observations of the next fragment, leading axis `[start_pool]`."""
@@ -65,7 +65,7 @@ class AutoResetEnv(ABC):
         if isinstance(self.action_space, Box):
             action = jnp.clip(action, *_bounds(self.action_space))
         next_state, final_obs, reward, terminated, truncated = jax.vmap(self.step_one)(keys, state, action)
-        final_obs = final_obs.astype(jnp.float32)
+        final_obs = final_obs.astype(self.observation_space.dtype)
         terminated, truncated = terminated.astype(bool), truncated.astype(bool)
         done = terminated | truncated
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.networks import ActorCritic
@@ -15,6 +16,7 @@ from stellaris_jax.config.memory import Part, check_fits, cores, of_device, of_h
 from stellaris_jax.config.options import value_of
 from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import viewed
 from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
 from stellaris_jax.registry import register
@@ -33,12 +35,13 @@ OBJECT = 64
 class Sizes(NamedTuple):
     """What a configuration alone does not say; by default the least that can be.
 
-    observation, state: bytes of one environment's. starts: start states drawn for a fragment. action, distribution,
-    parameters, carry: numbers in an action, in what it is drawn from, in a policy, and in what it carries. host:
-    fragments come from the host.
+    observation, viewed, state: bytes of one environment's, of its observation as the environment and as the network
+    has it. starts: start states drawn for a fragment. action, distribution, parameters, carry: numbers in an action, in
+    what it is drawn from, in a policy, and in what it carries. host: fragments come from the host.
     """
 
     observation: int = WORD
+    viewed: int = WORD
     state: int = 0
     starts: int = 0
     action: int = 1
@@ -56,7 +59,7 @@ def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: Acto
     if env is None or network is None:
         check_fits(parts(config, _least(config)))
     else:
-        check_fits(parts(config, _sizes(env, network)))
+        check_fits(parts(config, _sizes(config, env, network)))
 
 
 def _least(config: Config) -> Sizes:
@@ -87,11 +90,12 @@ def needed(configs: Sequence[Config]) -> int:
     return PROCESS + int(max(most, default=0) / SPARE)
 
 
-def _sizes(env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
+def _sizes(config: Config, env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
     inside, space = in_program(env), env.observation_space
     state = [] if inside is None else jax.tree.leaves(jax.eval_shape(partial(_state, inside)))
     return Sizes(
-        observation=space.size * (1 if space.dtype == "uint8" else WORD),
+        observation=space.size * np.dtype(space.dtype).itemsize,
+        viewed=space.size * np.dtype(viewed(space, config.env)).itemsize,
         state=sum(leaf.size * leaf.dtype.itemsize for leaf in state),
         starts=getattr(env, "start_pool", 0),
         action=sum(env.action_space.shape) or 1,
@@ -125,7 +129,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
         return tuple(f"{key}={plain(value)}" for key, value in settings.items() if value not in (0, 1, (), {}))
 
     numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
-    samples = static.buffers * envs * static.steps * (sizes.observation + WORD * numbers)
+    samples = static.buffers * envs * static.steps * (sizes.viewed + WORD * numbers)
     where = ("env.num_envs", "algorithm.rollout_length")
     yield Part("training samples", copies * samples, 0, of(*where, "env.frame_stack"))
     yield Part("minibatches", copies * static.buffers * order, 0, of("algorithm.epochs", *where))

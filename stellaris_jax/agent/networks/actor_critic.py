@@ -19,6 +19,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from stellaris_jax.agent.networks.convolution import Initializer
+from stellaris_jax.agent.networks.dense import product
 from stellaris_jax.agent.networks.distributions import DiagonalGaussian, Distribution, for_space
 from stellaris_jax.agent.networks.recurrent import Carry, Past, Trunk, unroll
 from stellaris_jax.agent.networks.torsos import check_observation, torso
@@ -76,9 +77,10 @@ class MLP(nn.Module):
         if convolutions is not None:
             x = convolutions(x)
         x = x.reshape(x.shape[0], -1)
+        layer = partial(nn.Dense, dot_general=product)
         for width in self.hidden:
-            x = ACTIVATIONS[self.activation](nn.Dense(width, kernel_init=self.kernel_init)(x))
-        return x if self.output_init is None else nn.Dense(self.outputs, kernel_init=self.output_init)(x)
+            x = ACTIVATIONS[self.activation](layer(width, kernel_init=self.kernel_init)(x))
+        return x if self.output_init is None else layer(self.outputs, kernel_init=self.output_init)(x)
 
 
 class ActorCritic:

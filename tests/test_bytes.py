@@ -1,0 +1,55 @@
+"""Observations that are bytes: of environments in JAX and on the host, as fractions of 255 or normalised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from training import tiny
+
+from stellaris_jax import AutoResetEnv, Box, Discrete, Trainer
+from stellaris_jax.envs.registry import register
+from stellaris_jax.training.footprint import _sizes, parts
+
+
+class Pixels(AutoResetEnv):
+    """An image whose pixels count steps, and are truncated at the fifth."""
+
+    name = "test/pixels"
+    observation_space = Box((2, 3, 1), (0.0,) * 6, (255.0,) * 6, "uint8")
+    action_space = Discrete(2)
+    max_episode_steps = 5
+    start_pool = 4
+
+    def reset_one(self, key: Any) -> Any:
+        return jnp.int32(0), jnp.zeros((2, 3, 1), jnp.uint8)
+
+    def step_one(self, key: Any, state: Any, action: Any) -> Any:
+        steps = state + 1
+        # int32, which the adapter makes bytes of.
+        return steps, jnp.full((2, 3, 1), steps), jnp.float32(action), False, steps >= 5
+
+
+register("test/pixels", Pixels)
+
+
+@pytest.mark.parametrize("normalize", ["false", "true"])
+@pytest.mark.parametrize("env", ["test/pixels", "gymnasium/gym_lab:Drift-v0"])
+def test_bytes_are_learned_from(env: str, normalize: str) -> None:
+    kwargs = "env.kwargs={observation: bytes}" if env.startswith("gymnasium/") else "env.kwargs={}"
+    changes = [f"env.name={env}", kwargs, f"env.normalize_observation={normalize}", "total_steps=256"]
+    trainer = Trainer(tiny(*changes))
+    try:
+        records = trainer.run()
+        assert len(records) == 2 and records[-1]["nonfinite_gradients"] == 0
+        obs = trainer.state.loader.fragments.obs
+        assert obs.dtype == (np.float32 if normalize == "true" else np.uint8)
+        sizes = _sizes(trainer.config, trainer.env, trainer.network)
+        assert sizes.viewed * 8 * 16 * trainer.static.buffers == obs.nbytes
+        assert sizes.observation == trainer.env.observation_space.size
+        assert any(part.what == "training samples" for part in parts(trainer.config, sizes))
+        assert np.isfinite(trainer.evaluate(episodes=2).returns).all()
+    finally:
+        trainer.close()
