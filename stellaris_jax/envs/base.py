@@ -154,7 +154,7 @@ class VecEnv(Protocol):
     max_episode_steps: int
 
     def reset(self, keys: Array) -> tuple[EnvState, Array]:
-        """Keys `[N]` -> (state with leading axis `[N]`, observations `[N, ...]` float32)."""
+        """Keys `[N]` -> (state with leading axis `[N]`, observations `[N, ...]`)."""
         ...
 
     def starts(self, key: Array) -> Any:

@@ -1,7 +1,7 @@
 """Products of dense layers, `[B, I]` times `[I, O]`, in two forms that agree.
 
 XLA's own gradient of a kernel, `[I, B]` times `[B, O]`, reads its first factor transposed. On CPU that is slow where
-outputs are few, as those of policy and critic: 2 to 18 times as slow as a product of plain factors, the errors
+outputs are few, as those of policy and critic: up to 18 times as slow as a product of plain factors, the errors
 transposed, whose result is transposed in turn.
 """
 
