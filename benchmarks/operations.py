@@ -1,7 +1,7 @@
 """What XLA executes for a job on a CPU, operation by operation, from its own trace.
 
 An operation of the program is a product, a reduction, one that moves data, or arithmetic on every element. Being traced
-takes time of its own, so that a chunk of small operations is two to three times as slow as another; both are told.
+takes time of its own, so that a chunk of small operations is two to four times as slow as another; both are told.
 """
 
 from __future__ import annotations

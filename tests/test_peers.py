@@ -60,6 +60,19 @@ def test_medians_and_ratios_of_pairs(tmp_path: Path) -> None:
     assert [note.split(":")[0] for note in notes[:3]] == [f"{JOB} {name} seed 0" for name in (OURS, "quick", "slow")]
 
 
+def test_every_program_keeps_what_it_compiles_where_time_to_a_return_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only ours did once, so that the others compiled anew for every seed."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    place = "__import__('os').environ.get('JAX_COMPILATION_CACHE_DIR', '').rpartition('/')[2]"
+    body = f"print(json.dumps(json.loads({json.dumps(told(1, 1.0))!r}) | {{'place': {place}}}))"
+    contestants = {name: fake(tmp_path, name, body) for name in (OURS, "other")}
+    for job, places in ((GOAL, [OURS, "other"]), (JOB, ["", ""])):
+        rows = compare([job], contestants, 1, lambda _: None)
+        assert [row["runs"][0]["place"] for row in rows] == places
+
+
 def test_targets_reached_and_not() -> None:
     runs = {
         OURS: [told(1, seconds) for seconds in (10.0, 30.0, None)],

@@ -72,8 +72,8 @@ def check_spread(env: str, devices: int) -> None:
         )
 
 
-SMALL = 2**22
-"""Multiply-adds of a product that one thread does as fast as several."""
+SMALL = 2**21
+"""Multiply-adds at most of a product between hidden layers that one thread was seen to be faster with than two."""
 
 
 def threads_of(config: Config) -> int | None:
