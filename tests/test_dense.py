@@ -62,6 +62,13 @@ def test_a_hessian_may_be_taken_of_it() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_it_has_no_derivative_forwards() -> None:
+    """As docs/limits.md has it."""
+    x, kernel = normal(9, 4, seed=0), normal(4, 3, seed=1)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda kernel: dense.product_of_few(x, kernel), (kernel,), (kernel,))
+
+
 @pytest.mark.parametrize(("actions", "transposed"), [(dense.FEW, 2), (dense.FEW + 1, 1)])
 def test_the_form_is_that_of_layers_of_few_outputs(actions: int, transposed: int) -> None:
     """Of the critic's output always, and of the policy's where it has few."""

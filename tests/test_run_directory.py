@@ -320,3 +320,7 @@ def test_the_processor_is_named(tmp_path: Path) -> None:
     assert processor(cpuinfo) == "AMD EPYC (family 25, model 17)"
     cpuinfo.write_text("processor\t: 0\nBogoMIPS\t: 50.00\n")
     assert processor(cpuinfo) == processor(tmp_path / "missing") != ""
+    cpuinfo.write_bytes(b"model name\t: \xe9 ARM\n")
+    assert processor(cpuinfo) == "\ufffd ARM"
+    cpuinfo.write_text("model name\t:\nmodel\t: 9\n")
+    assert processor(cpuinfo) == f"{processor(tmp_path / 'missing')} (model 9)"

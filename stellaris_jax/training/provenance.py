@@ -51,11 +51,11 @@ def device_name(config: Config) -> str:
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """What the host computes with, in words: cloud machines of one name differ by a factor of two in speed."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:
         lines = []
     found = [[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]
     told = dict(reversed(found))  # of the first of several
-    if "model name" not in told:
-        return platform.processor() or platform.machine()
-    return f"{told['model name']} (family {told.get('cpu family')}, model {told.get('model')})"
+    name = told.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{word} {told[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if told.get(key)]
+    return f"{name} ({', '.join(numbers)})" if numbers else name

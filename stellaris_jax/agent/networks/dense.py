@@ -24,7 +24,10 @@ def product(x: jax.Array, kernel: jax.Array, dimensions: Any, precision: Any = N
 
 @jax.custom_vjp
 def product_of_few(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """The product of inputs `[B, I]` and a kernel `[I, O]` of few outputs."""
+    """The product of inputs `[B, I]` and a kernel `[I, O]` of few outputs.
+
+    As of all functions with gradients of their own, it has derivatives forwards of its gradients alone.
+    """
     return x @ kernel
 
 
