@@ -49,7 +49,8 @@ def test_bytes_are_learned_from(env: str, normalize: str) -> None:
         sizes = _sizes(trainer.config, trainer.env, trainer.network)
         assert sizes.viewed * 8 * 16 * trainer.static.buffers == obs.nbytes
         assert sizes.observation == trainer.env.observation_space.size
-        assert any(part.what == "training samples" for part in parts(trainer.config, sizes))
+        (samples,) = (part for part in parts(trainer.config, sizes) if part.what == "training samples")
+        assert samples.device > obs.nbytes
         assert np.isfinite(trainer.evaluate(episodes=2).returns).all()
     finally:
         trainer.close()

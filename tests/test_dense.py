@@ -73,7 +73,7 @@ def test_it_has_no_derivative_forwards() -> None:
 def test_the_form_is_that_of_layers_of_few_outputs(actions: int, transposed: int) -> None:
     """Of the critic's output always, and of the policy's where it has few."""
     network = ActorCritic(Box((3,), (0.0,) * 3, (1.0,) * 3), Discrete(actions), NetworkConfig(hidden=(32, 32)))
-    tree = network.unravel(jnp.zeros(network.size + len(network._tail)))
+    tree = network.unravel(network.init(jax.random.key(0)))
 
     def loss(tree: dict) -> jax.Array:
         policy, value = network.policy_and_value(tree, jnp.ones((4, 3)))

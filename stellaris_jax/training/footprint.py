@@ -35,9 +35,9 @@ OBJECT = 64
 class Sizes(NamedTuple):
     """What a configuration alone does not say; by default the least that can be.
 
-    observation, viewed, state: bytes of one environment's, of its observation as the environment and as the network
-    has it. starts: start states drawn for a fragment. action, distribution, parameters, carry: numbers in an action, in
-    what it is drawn from, in a policy, and in what it carries. host: fragments come from the host.
+    observation, viewed: bytes of an observation, as the environment gives it and as the network sees it. state: bytes
+    of one environment's. starts: start states drawn for a fragment. action, distribution, parameters, carry: numbers in
+    an action, in what it is drawn from, in a policy, and in what it carries. host: fragments come from the host.
     """
 
     observation: int = WORD
