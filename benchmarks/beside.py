@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import own
 from benchmarks.peers.contract import GOALS, NOT_REACHED
-from benchmarks.process import ROOT, figures
+from benchmarks.process import figures
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.report.telemetry.format import significant
 
@@ -80,7 +80,7 @@ def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:
     Raises:
       ConfigError: if there is no peer at all.
     """
-    found = {OURS: Program([sys.executable, str(ROOT / "scripts" / "benchmark.py"), "measure"], own.JOBS)}
+    found = {OURS: Program([sys.executable, "-m", "benchmarks.own"], own.JOBS)}
     missing = []
     for name, peer in PEERS.items():
         python = folder.resolve() / peer.environment / "bin" / "python"

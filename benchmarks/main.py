@@ -53,15 +53,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that a mistake in what comes before answers at once.
-    from benchmarks import beside, members, own, scale, startup
     from benchmarks import cost as costs
     from benchmarks import engine as engines
     from benchmarks import envs as environments
     from benchmarks import limit as limits
     from benchmarks import live as foretold
+    from benchmarks import members, own, scale, startup
     from benchmarks import operations as executed
     from benchmarks import plan as planning
-    from benchmarks.peers.contract import goal_of
     from benchmarks.process import ROOT
     from benchmarks.sweep import MEMBERS
     from stellaris_jax.training.run import enable_compile_cache
@@ -86,10 +85,6 @@ def _main(argv: Sequence[str] | None) -> None:
         command.add_argument("--rounds", type=count, default=16, help="rounds per chunk (default 16)")
         command.add_argument("--repeats", type=count, default=15, help="chunks of each (default 15)")
         command.add_argument("overrides", nargs="*", help="config overrides, e.g. engine.lanes=8")
-    one = commands.add_parser("measure", help="one run of one job, as a JSON line (used by peers)")
-    one.add_argument("job", choices=own.JOBS)
-    one.add_argument("--seed", type=program.seed, default=0)
-    one.add_argument("--target", type=program.finite, help="another return to train for than the job's")
     envs = commands.add_parser("envs", help="env steps/s of every adapter")
     envs.add_argument("--envs", nargs="+", choices=list(environments.ENVS), default=list(environments.ENVS))
     envs.add_argument("--repeats", type=count, default=7, help="fragments or chunks of each kind (default 7)")
@@ -142,11 +137,6 @@ def _main(argv: Sequence[str] | None) -> None:
         check_output("--json", arguments.json)
     if getattr(arguments, "csv", None) is not None:
         check_output("--csv", arguments.csv)
-    if arguments.command == "measure":
-        goal = goal_of(arguments.job, arguments.target)
-        figures = own.measure(arguments.job, arguments.seed, goal)
-        print(json.dumps({"job": arguments.job, "program": beside.OURS, "seed": arguments.seed, **figures}))
-        return
     enable_compile_cache()
     if arguments.command == "calibrate":
         write_delays(console, arguments)

@@ -1,16 +1,15 @@
-"""This program's side of the comparison with others: the same jobs, in a process of its own."""
+"""This program's side of the comparison with others: `python -m benchmarks.own JOB` runs one of the same jobs."""
 
 from __future__ import annotations
 
 import tempfile
+from importlib.metadata import version
 from typing import Any, ClassVar
 
-from benchmarks.peers.contract import Figures, Goal, Stopwatch
+from benchmarks.peers.contract import Figures, Goal, Stopwatch, main
+from stellaris_jax.cli import program
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.logger import Logger
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.run import train
-from stellaris_jax.training.trainer import Trainer
 
 CARTPOLE = [
     "env=gymnax/cartpole",
@@ -124,6 +123,10 @@ def measure(job: str, seed: int, goal: Goal | None = None, overrides: list[str] 
 
 def _throughput(overrides: list[str]) -> Figures:
     """All steps of a job without compilation and evaluation."""
+    # Here and below imported as late as `train` does.
+    from stellaris_jax.training.loading import load_config
+    from stellaris_jax.training.trainer import Trainer
+
     watch = Stopwatch()
     trainer = Trainer(load_config(overrides, alone=True))
     with watch.compiling():
@@ -148,6 +151,9 @@ def waiting(summary: Figures) -> Figures:
 
 def _to_return(overrides: list[str], goal: Goal) -> Figures:
     """A run as `train` makes it, with its directory and checkpoints, until its goal is reached or it is over."""
+    from stellaris_jax.training.loading import load_config
+    from stellaris_jax.training.run import train
+
     config = load_config(overrides, alone=True)
     points = max(1, round(config.total_steps / goal.every))
     config = config.replace(
@@ -167,3 +173,7 @@ def _to_return(overrides: list[str], goal: Goal) -> Figures:
         watch.stop()
     watch.compile_seconds = summary["compile_seconds"]
     return watch.figures(round(summary["env_steps"]), summary["eval_return_mean"]) | waiting(summary)
+
+
+if __name__ == "__main__":
+    program.run(lambda: main("stellaris_jax", version("stellaris_jax"), JOBS, measure))

@@ -174,15 +174,17 @@ def test_one_nan_evaluation_does_not_lose_the_best_checkpoint(tmp_path: Path, mo
 # Before what may fail ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("broken", [2, 4])
 def test_an_evaluation_that_fails_loses_no_round(
-    reference: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broken: int, reference: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its round is on disk, also where no checkpoint was due; the evaluation is made up for by going on."""
+    """Its round is on disk, also where no checkpoint was due, and before the first evaluation is begun; the evaluation
+    is made up for by going on."""
     evaluate = Trainer.evaluate
 
     def failing(trainer: Trainer) -> Evaluation:
-        if trainer.round == 4:
-            assert (run_dir / "checkpoints" / "4").is_dir()
+        if trainer.round == broken:
+            assert broken > 2 or (run_dir / "checkpoints" / "2").is_dir()
             raise ZeroDivisionError("the evaluation broke")
         return evaluate(trainer)
 
@@ -190,13 +192,33 @@ def test_an_evaluation_that_fails_loses_no_round(
     monkeypatch.setattr(Trainer, "evaluate", failing)
     with pytest.raises(ZeroDivisionError, match="the evaluation broke"):
         train(tiny(steps(8), f"run.dir={run_dir}", "evaluation.points=4", "checkpoint.interval=7"))
-    assert evaluations(run_dir) == [2]
+    assert evaluations(run_dir) == list(range(2, broken, 2))
+    assert f"stopped; round {broken} is saved" in capsys.readouterr().out
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     train(load_config([f"resume={run_dir}"]))
     assert evaluations(run_dir) == [2, 4, 6, 8]
     assert_identical(open_run(run_dir), reference)
     wall = [record["wall_seconds"] for record in read_records(run_dir / "metrics.jsonl")]
     assert wall == sorted(wall)
+
+
+def test_an_evaluation_does_not_wait_for_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the first one of a process, in which it is most likely to die."""
+    evaluate, wait, waited, written = Trainer.evaluate, Checkpoints.wait, [], []
+
+    def waiting(self: Checkpoints) -> None:
+        if self._saving is not None:
+            waited.append(self._saving)
+        wait(self)
+
+    def asked(trainer: Trainer) -> Evaluation:
+        written.append(waited[-1:] == [trainer.round])
+        return evaluate(trainer)
+
+    monkeypatch.setattr(Checkpoints, "wait", waiting)
+    monkeypatch.setattr(Trainer, "evaluate", asked)
+    train(tiny(steps(8), f"run.dir={tmp_path / 'run'}", "evaluation.points=4"))
+    assert written == [True, False, False, False] and waited == [2, 4, 6, 8]
 
 
 def test_an_environment_that_fails_loses_no_round(

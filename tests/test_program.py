@@ -64,7 +64,6 @@ def process(command: str, cwd: Path, **environment: str) -> subprocess.Completed
         ("evaluate.py RUN --seed -1", "--seed: must be an integer of at least 0, not '-1'"),
         ("evaluate.py RUN --seed 4294967296", "--seed: must be at most 4294967295"),
         ("evaluate.py nowhere", "nowhere holds no run"),
-        ("benchmark.py measure cartpole_small --seed 4294967296", "--seed: must be at most 4294967295"),
         ("benchmark.py peers --peers /nope", "--peers=/nope has no environment of a peer"),
         ("benchmark.py peers --parts sweep --jobs cartpole", "--jobs=cartpole is one of the part return"),
         ("benchmark.py peers --processes 65", "--processes=65 must be at most 64"),
@@ -207,8 +206,8 @@ def test_platforms_that_are_not_there(platform: str, tmp_path: Path) -> None:
 
 def test_what_a_measurement_in_another_process_refuses() -> None:
     """Its sentence is ours, instead of a traceback around it."""
-    command = [sys.executable, str(SCRIPTS / "benchmark.py"), "measure", "cartpole_small", "--seed", "-1"]
-    with pytest.raises(ConfigError, match=r"^argument --seed: must be an integer of at least 0, not '-1'$"):
+    command = [sys.executable, str(SCRIPTS / "benchmark.py"), "plan", "--repeats", "0"]
+    with pytest.raises(ConfigError, match=r"^argument --repeats: must be an integer of at least 1, not '0'$"):
         figures(command)
 
 

@@ -21,7 +21,8 @@ from stellaris_jax.training import signals
 signals.PATIENCE_SECONDS = signals.FUSE_SECONDS = 0.5
 tell = lambda text: print(text, flush=True)
 with signals.Signals(tell, lambda: tell("farewell")) as caught:
-    with caught.during("the hash", transient=sys.argv[1] == "transient"):
+    transient = {"needed": False, "transient": True, "writing": lambda: False, "over": lambda: True}[sys.argv[1]]
+    with caught.during("the hash", transient=transient):
         print("ready", flush=True)
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # half an hour, in C
 """
@@ -51,8 +52,9 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_first_signal_is_told_of_and_a_second_one_ends_the_process(signum: signal.Signals) -> None:
-    with deaf("needed") as process:
+@pytest.mark.parametrize("work", ["needed", "writing"])
+def test_a_first_signal_is_told_of_and_a_second_one_ends_the_process(work: str, signum: signal.Signals) -> None:
+    with deaf(work) as process:
         process.send_signal(signum)
         assert line(process) == f"{signum.name}: waiting for the hash; a second signal ends the run at once\n"
         process.send_signal(signum)
@@ -60,8 +62,9 @@ def test_a_first_signal_is_told_of_and_a_second_one_ends_the_process(signum: sig
         assert process.wait(60) == 128 + signum
 
 
-def test_sigterm_does_not_wait_for_what_nobody_needs() -> None:
-    with deaf("transient") as process:
+@pytest.mark.parametrize("work", ["transient", "over"])
+def test_sigterm_does_not_wait_for_what_nobody_needs(work: str) -> None:
+    with deaf(work) as process:
         process.send_signal(signal.SIGTERM)
         assert line(process).startswith("SIGTERM: waiting for at most ")
         assert line(process) == "farewell\n"

@@ -87,23 +87,24 @@ class StateLayout:
 
     def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh; `hyper` are arrays `[S]`."""
-        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-        state: EngineState = jax.block_until_ready(self._init(self._params(keys), keys, hyper))
+        numbers = np.asarray(seeds, np.uint32)
+        state: EngineState = jax.block_until_ready(self._init(self._params(numbers), numbers, hyper))
         return state
 
     @cached_property
-    def _params(self) -> Callable[[jax.Array], jax.Array]:
-        """Parameters `[S, P]` of the keys `[S]` of seeds.
+    def _params(self) -> Callable[[np.ndarray | jax.Array], jax.Array]:
+        """Parameters `[S, P]` of seeds `[S]`.
 
         A program of its own, for most of the time to compile is its, and all runs of one network find it on disk. One
         seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at once
         can starve XLA's CPU thread pool for ever.
         """
-        return jax.jit(partial(jax.lax.map, lambda key: self.network.init(Keys.of(key).params)))
+        return jax.jit(partial(jax.lax.map, lambda seed: self.network.init(Keys.of(jax.random.key(seed)).params)))
 
     @cached_property
-    def _init(self) -> Callable[[jax.Array, jax.Array, Hyper], EngineState]:
-        def init(params: jax.Array, keys: jax.Array, hyper: Hyper) -> EngineState:
+    def _init(self) -> Callable[[jax.Array, np.ndarray, Hyper], EngineState]:
+        def init(params: jax.Array, seeds: jax.Array, hyper: Hyper) -> EngineState:
+            keys = jax.vmap(jax.random.key)(seeds)
             state: EngineState = jax.lax.map(lambda x: self.init_one(*x), (params, keys, hyper))
             return state
 
@@ -157,9 +158,15 @@ class StateLayout:
         return NamedSharding(self.mesh, PartitionSpec())
 
     def _shapes(self) -> EngineState:
-        keys = jax.random.split(jax.random.key(0), self.shape.seeds)
+        seeds = np.zeros(self.shape.seeds, np.uint32)
         hyper = Hyper.of(Config()).rows(self.shape.seeds)
-        return jax.eval_shape(lambda keys, hyper: jax.vmap(self.init_one)(self._params(keys), keys, hyper), keys, hyper)
+
+        def init(seeds: jax.Array, hyper: Hyper) -> EngineState:
+            keys = jax.vmap(jax.random.key)(seeds)
+            state: EngineState = jax.vmap(self.init_one)(self._params(seeds), keys, hyper)
+            return state
+
+        return jax.eval_shape(init, seeds, hyper)
 
     def specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)

@@ -172,7 +172,7 @@ class HostEvaluator:
             self._watch.close()
 
 
-def evaluation_key(seed: int, stream: int) -> jax.Array:
+def evaluation_key(seed: int | jax.Array, stream: int | jax.Array) -> jax.Array:
     """The key of an evaluation, apart from those training uses."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0x5EED), stream)
 
@@ -181,8 +181,13 @@ class Evaluator:
     """Evaluates all seeds' policies at once; compiled on first use."""
 
     def __init__(self, env: VecEnv, network: ActorCritic, config: Config, episodes: int):
-        def run(params: jax.Array, normalizers: Normalizers, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return jax.vmap(lambda p, n, k: play(env, network, config, p, n, k, episodes))(params, normalizers, keys)
+        def run(
+            params: jax.Array, normalizers: Normalizers, seeds: jax.Array, stream: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            def one(params: jax.Array, normalizers: Normalizers, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
+                return play(env, network, config, params, normalizers, evaluation_key(seed, stream), episodes)
+
+            return jax.vmap(one)(params, normalizers, seeds)
 
         self._run, self._lock = jax.jit(run), threading.Lock()
         self._programs: dict[int, jax.stages.Compiled] = {}
@@ -204,10 +209,9 @@ class Evaluator:
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
         """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
-        keys = jnp.stack([evaluation_key(seed, stream) for seed in seeds])
         # Evaluation runs on one device, whatever the mesh the state lives on.
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
-        arguments = (params, normalizers, keys)
+        arguments = (params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
         returns, lengths = jax.device_get(self._program(*arguments)(*arguments))
         return Evaluation(returns, lengths)
 

@@ -53,9 +53,11 @@ class Session:
     callbacks: Sequence[Callback] = ()
     watch: Callable[[Record], bool] = lambda record: False
     ended: bool = False  # by a callback, or by who watches
+    evaluated: bool = False  # in this process
 
     def __post_init__(self) -> None:
-        self._saved_at(self.trainer.round)
+        self.saved = self.trainer.round  # of this round there is a checkpoint, or it is being written
+        self.display.farewell = self._farewell
         self.evaluation_rounds = set(self.trainer.evaluation_rounds)
         self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
         for record in self.telemetry.evaluations:
@@ -73,13 +75,11 @@ class Session:
             evaluation = self._train()
         except EnvStalled:
             self._rescue()
-            self._saved_at(self.checkpoints.newest())
             if not self.signals.caught:
                 self.display.leave()
                 raise
         except (Exception, SystemExit):
             self._rescue()
-            self._saved_at(self.checkpoints.newest())
             with suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads any more
                 self.display.leave()
             raise
@@ -91,11 +91,11 @@ class Session:
         self.display.leave()
         raise Interrupted(self.signals.caught[0], self.run_dir)
 
-    def _saved_at(self, number: int) -> None:
-        """Take note that everything up to a round is on disk."""
-        self.saved = number
+    def _farewell(self) -> str:
+        """What is on disk, and how to go on with it."""
+        number = self.checkpoints.newest()
         state = f"round {number} is saved" if number else "nothing has been saved yet"
-        self.display.farewell = f"stopped; {state}; continue with: {resume_command(self.run_dir)}"
+        return f"stopped; {state}; continue with: {resume_command(self.run_dir)}"
 
     def _train(self) -> Evaluation | None:
         trainer, stopping = self.trainer, self.signals.stopping
@@ -141,17 +141,24 @@ class Session:
         with writing(self.run_dir):
             self.telemetry.flush()
             self.trainer.save(self.checkpoints)
-        self._saved_at(self.trainer.round)
+        self.saved = self.trainer.round
 
     def _evaluate(self) -> Evaluation:
-        """Evaluate the policy, of a round that is on disk whatever becomes of it."""
-        self.checkpoints.wait()
+        """Evaluate the policy, whose checkpoint is written meanwhile."""
+        # A process that dies in an evaluation does so in the first one, which may take more memory than there is, or in
+        # an environment of the host.
+        if not self.evaluated or self.trainer.static.hosted:
+            self.checkpoints.wait()
+        self.evaluated = True
         if not self.display.evaluations:
             self.display.working("compiling and making the first evaluation")
-        with self.signals.during(f"the evaluation of round {self.trainer.round} to end", transient=True):
+        number = self.trainer.round
+        with self.signals.during(
+            f"the evaluation of round {number} to end", transient=lambda: self.checkpoints.newest() == number
+        ):
             evaluation = self.trainer.evaluate()
         record = self.trainer.evaluation_record(evaluation)
-        self.checkpoints.score(self.trainer.round, record["eval_return_mean"])
+        self.checkpoints.score(number, record["eval_return_mean"])
         with writing(self.run_dir):
             self.telemetry.evaluation(record)
         self.ended |= self.watch(record)
@@ -167,7 +174,8 @@ class Session:
             whole = (np.asarray(rounds) == self.trainer.round).all()
             if whole and self.trainer.round != self.saved:
                 self._save()
-                self.checkpoints.wait()
+        with suppress(Exception):
+            self.checkpoints.wait()
 
     def finish(self, evaluation: Evaluation | None) -> dict[str, Any]:
         """Sum up a run that is over; returns the summary, which says under "failure" why it has no result."""

@@ -46,7 +46,7 @@ class Signals:
         self.tell, self.leave = tell, leave
         self.stopping = threading.Event()
         self.caught: list[int] = []
-        self._work: dict[int, tuple[str, bool]] = {}  # of each thread
+        self._work: dict[int, tuple[str, bool | Callable[[], bool]]] = {}  # of each thread
         self._handled = 0
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -56,8 +56,11 @@ class Signals:
         self.stopping.set()
 
     @contextmanager
-    def during(self, work: str, transient: bool = False) -> Iterator[None]:
-        """Name what is under way; `transient` work is of no use to anybody once it has been given up."""
+    def during(self, work: str, transient: bool | Callable[[], bool] = False) -> Iterator[None]:
+        """Name what is under way; `transient` work is of no use to anybody once it has been given up.
+
+        Where that depends on when a signal comes, it is asked then, from the thread.
+        """
         thread = threading.get_ident()
         before = self._work.get(thread)
         self._work[thread] = work, transient
@@ -120,7 +123,9 @@ class Signals:
     def _note(self, signum: signal.Signals) -> bool:
         """Take note of the first signal; whether the process is to end soon whatever happens."""
         under_way = list(self._work.values()) or [("what is under way", False)]
-        impatient = signum == signal.SIGTERM and all(transient for _, transient in under_way)
+        impatient = signum == signal.SIGTERM and all(
+            transient() if callable(transient) else transient for _, transient in under_way
+        )
         limit = f" for at most {PATIENCE_SECONDS:.0f} s" if impatient else ""
         work = "; and for ".join(dict.fromkeys(text for text, _ in under_way))
         self.stopping.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Display:
         self.latest: dict[str, Any] = {}
         self.evaluations: list[dict[str, Any]] = []
         self.work = ("", self.started)
-        self.farewell = ""
+        self.farewell: Callable[[], str] | None = None
         self._first_arrival: tuple[float, int] | None = None
         self._last_arrival = (self.started, 0)
 
@@ -90,8 +90,8 @@ class Display:
 
     def leave(self) -> None:
         """Ends the display of a run that is stopped, telling how to go on with it."""
-        if self.farewell:
-            self.note(self.farewell)
+        if self.farewell is not None:
+            self.note(self.farewell())
         self.close()
 
     def seconds_left(self) -> float | None:
