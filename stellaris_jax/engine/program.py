@@ -57,17 +57,13 @@ class Engine:
         self.mesh = make_mesh(static.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
         self.axis = AXIS if static.devices > 1 else None
+        self.aggregator = partial(aggregator, static, self.axis)
         self.layout = StateLayout(options, env, network, static, self.aggregator, self.mesh)
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if static.seeds > 1 else lambda f, in_axes=0: f
         self.widths: dict[int, Any] = {}
         self.compile_seconds = 0.0
         self._compiling = threading.Lock()
-
-    def aggregator(self, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
-        """The parameter function of one seed."""
-        corrections = [correction.bound(hyper.corrections) for correction in self.static.corrections]
-        return staleness_weighted(hyper.optimizer(), self.static.aggregation, self.axis, corrections)
 
     def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
         """The state before the first round, one row per seed, laid out over the mesh; `hyper` are arrays `[S]`."""
@@ -390,6 +386,12 @@ class Engine:
         self.compile(state, hyper, plan, fragment, width)
         run = self.widths[width or self.static.envs]
         return run(state, self._replicated(hyper), self.put(plan), *self._replicated((np.int32(rounds), fragment)))
+
+
+def aggregator(static: Static, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
+    """The parameter function of one seed."""
+    corrections = [correction.bound(hyper.corrections) for correction in static.corrections]
+    return staleness_weighted(hyper.optimizer(), static.aggregation, axis, corrections)
 
 
 SHARED = ("bounds", "learning_rate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -99,13 +100,16 @@ class StateLayout:
         seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at once
         can starve XLA's CPU thread pool for ever.
         """
-        return jax.jit(partial(jax.lax.map, lambda seed: self.network.init(Keys.of(jax.random.key(seed)).params)))
+        network = self.network
+        return jax.jit(partial(jax.lax.map, lambda seed: network.init(Keys.of(jax.random.key(seed)).params)))
 
     @cached_property
     def _init(self) -> Callable[[jax.Array, np.ndarray, Hyper], EngineState]:
+        mine = weakref.proxy(self)  # an engine and what it has compiled shall go with the last who uses it
+
         def init(params: jax.Array, seeds: jax.Array, hyper: Hyper) -> EngineState:
             keys = jax.vmap(jax.random.key)(seeds)
-            state: EngineState = jax.lax.map(lambda x: self.init_one(*x), (params, keys, hyper))
+            state: EngineState = jax.lax.map(lambda x: mine.init_one(*x), (params, keys, hyper))
             return state
 
         return jax.jit(init, out_shardings=self._shardings(self._shapes()))

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self.saved = self.trainer.round  # of this round there is a checkpoint, or it is being written
-        self.display.farewell = self._farewell
+        # Not a method of this session's, which display and trainer would then outlive together.
+        self.display.farewell = partial(farewell, self.checkpoints, self.run_dir)
         self.evaluation_rounds = set(self.trainer.evaluation_rounds)
         self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
         for record in self.telemetry.evaluations:
@@ -90,12 +92,6 @@ class Session:
             return evaluation
         self.display.leave()
         raise Interrupted(self.signals.caught[0], self.run_dir)
-
-    def _farewell(self) -> str:
-        """What is on disk, and how to go on with it."""
-        number = self.checkpoints.newest()
-        state = f"round {number} is saved" if number else "nothing has been saved yet"
-        return f"stopped; {state}; continue with: {resume_command(self.run_dir)}"
 
     def _train(self) -> Evaluation | None:
         trainer, stopping = self.trainer, self.signals.stopping
@@ -193,6 +189,13 @@ class Session:
             plot_run(self.run_dir)
         self.telemetry.finish(summary)
         return summary
+
+
+def farewell(checkpoints: Checkpoints, run_dir: Path) -> str:
+    """What of a run that is stopped is on disk, and how to go on with it."""
+    number = checkpoints.newest()
+    state = f"round {number} is saved" if number else "nothing has been saved yet"
+    return f"stopped; {state}; continue with: {resume_command(run_dir)}"
 
 
 def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:
