@@ -90,9 +90,11 @@ def test_what_is_set_aside_is_never_overwritten(tmp_path: Path) -> None:
             if path.is_file():
                 path.write_bytes(b"")
         checkpoints = Checkpoints(tmp_path / "checkpoints", keep=5)
-        assert checkpoints.restore(ABSTRACT, silent)[0] == 1
+        (tmp_path / "checkpoints" / "7").write_text("not a checkpoint")
+        assert checkpoints.restore(ABSTRACT, silent)[0] == checkpoints.newest() == 1
         checkpoints.save(2, STATE, {"again": True})
         checkpoints.wait()
+        assert checkpoints.newest() == 2
         assert {path.name for path in (tmp_path / "checkpoints").glob("damaged*")} == expected
         assert checkpoints.restore(ABSTRACT, silent)[2] == {"again": True}
         checkpoints.close()

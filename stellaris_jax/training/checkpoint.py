@@ -143,8 +143,9 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def newest(self) -> int:
-        """The newest round that is on disk, whole; 0 without one. What is being written is not."""
-        return max((int(path.name) for path in self.directory.glob("[0-9]*") if path.name.isdigit()), default=0)
+        """The newest round that is on disk, whole; 0 without one. What is being written is not, nor what is damaged."""
+        rounds = {int(path.name) for path in self.directory.glob("[0-9]*") if path.name.isdigit() and path.is_dir()}
+        return max(rounds - set(self._damaged), default=0)
 
     def score(self, round_: int, value: float | None) -> None:
         """What the policy of a round is worth; nothing where that is not a number."""

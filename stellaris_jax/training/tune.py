@@ -218,24 +218,29 @@ class _Trials:
 
 
 class _Pruned:
-    """Reports every evaluation of a trial, and answers whether it shall end."""
+    """Reports every evaluation of a trial, and answers whether it shall end.
+
+    Its rungs are those of a trial that was never stopped: a kill may leave an evaluation whose checkpoint had not been
+    written, and which is made again.
+    """
 
     def __init__(self, trial: optuna.Trial, place: Path, points: int):
         self.trial, self.points, self.ended = trial, points, False
         self.told = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
         metrics = place / "metrics.jsonl"
         records = read_records(metrics) if metrics.is_file() else []
-        self.rung = sum(record["kind"] == "evaluation" for record in records)
+        self.rounds = {record["round"] for record in records if record["kind"] == "evaluation"}
 
     def __call__(self, record: Record) -> bool:
-        self.rung += 1
+        self.rounds.add(record["round"])
+        rung = sum(number <= record["round"] for number in self.rounds)
         value = record["eval_return_mean"]
         if value is None or not math.isfinite(value):
             self.ended = True
         else:
-            if self.rung not in self.told:  # as it is where the run was stopped right after
-                self.trial.report(value, self.rung)
-            self.ended = self.rung < self.points and self.trial.should_prune()
+            if rung not in self.told:  # as it is where the run was stopped right after
+                self.trial.report(value, rung)
+            self.ended = rung < self.points and self.trial.should_prune()
         return self.ended
 
 
