@@ -81,7 +81,7 @@ def run(main: Callable[[], None]) -> None:
     Where the reader of a pipe has gone (`| head`), or at Ctrl-C, it ends without a word, with the shell's exit codes.
     """
     # Imports and JAX's tracing make objects by the million that stay: looking through them as often as Python does by
-    # default takes a tenth of the time to the first training step.
+    # default takes 5 to 10 % of the time to the first training step.
     gc.set_threshold(*COLLECT_AFTER)
     before = at_work()
     try:

@@ -83,7 +83,7 @@ def threads_of(config: Config) -> int | None:
     small, runs are 5 to 10 % slower for it, and up to 24 % where another process has the other core (docs/speed.md).
     Results are the same to the bit. Several seeds want all threads; with an accelerator, so does compilation.
     """
-    if jax.config.jax_platforms != "cpu" and (entry_points(group="jax_plugins") or find_spec("libtpu")):
+    if jax.config.values["jax_platforms"] != "cpu" and (entry_points(group="jax_plugins") or find_spec("libtpu")):
         return None
     algorithm, network = config.algorithm, config.network
     batch = config.env.num_envs * algorithm.rollout_length // algorithm.minibatches
