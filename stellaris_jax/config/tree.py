@@ -299,7 +299,7 @@ class EvaluationConfig(Section):
 @dataclass(frozen=True)
 class CheckpointConfig(Section):
     interval: int = knob(
-        0, "rounds between checkpoints, beside those before every evaluation; 0: only those", within="[0, inf)"
+        0, "rounds between checkpoints, beside those at every evaluation; 0: only those", within="[0, inf)"
     )
     keep: int = knob(3, "most recent checkpoints kept beside the best one", within="[1, inf)")
     replay: int = knob(
