@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import beside, main, own, sweep
 from benchmarks.beside import OURS, PEERS, Peer, Program, compare, programs, summarise
+from benchmarks.peers import contract
 from benchmarks.peers.contract import GOALS, NOT_REACHED, Stopwatch, goal_of, process_age
 from benchmarks.process import ROOT
 from stellaris_jax.config.schema import ConfigError, RunError
@@ -160,6 +161,16 @@ def test_clocks() -> None:
     assert figures["steps_to_return"] == 20 and figures["seconds_to_return"] >= figures["compile_seconds"] >= 0.02
     assert figures["command_seconds_to_return"] >= max(before, figures["seconds_to_return"]) - 0.02
     assert figures["steps_per_second"] == pytest.approx(30 / figures["seconds"])
+
+
+@pytest.mark.parametrize("mistake", ["--seed=4294967296", "--seed=-1", "--target=nan"])
+def test_mistakes_cost_no_run(
+    mistake: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["own", GOAL, mistake])
+    with pytest.raises(SystemExit) as stop:
+        contract.main("ours", "1", own.JOBS, own.measure)
+    assert stop.value.code == 2 and f"error: {mistake} must be" in capsys.readouterr().err
 
 
 def test_own_throughput() -> None:

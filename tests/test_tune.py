@@ -196,9 +196,6 @@ def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     assert all(found[name] == pytest.approx(rate) for name, rate in settings.items()), "what was begun is gone on with"
 
 
-# Pictures -------------------------------------------------------------------------------------------------------------
-
-
 def test_rungs_are_those_of_a_trial_that_was_never_stopped(tmp_path: Path) -> None:
     """A kill may leave an evaluation without its checkpoint (that of round 4 here), which is then made again."""
 
@@ -214,6 +211,9 @@ def test_rungs_are_those_of_a_trial_that_was_never_stopped(tmp_path: Path) -> No
     pruned = tune._Pruned(trial, tmp_path, points=3)
     assert [pruned(record(number)) for number in (4, 6)] == [False, False]
     assert study.trials[0].intermediate_values == {1: 2.0, 2: 4.0, 3: 6.0}
+
+
+# Pictures -------------------------------------------------------------------------------------------------------------
 
 
 def test_pictures_of_a_search() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import sys
@@ -141,6 +142,8 @@ def main(peer: str, version: str, jobs: Iterable[str], run: Callable[[str, int, 
     arguments = parser.parse_args()
     if not 0 <= arguments.seed <= LAST_SEED:
         parser.error(f"--seed={arguments.seed} must be from 0 to {LAST_SEED}")
+    if arguments.target is not None and not math.isfinite(arguments.target):
+        parser.error(f"--target={arguments.target} must be a finite number")
     goal = goal_of(arguments.job, arguments.target)
     figures = run(arguments.job, arguments.seed, goal)
     print(json.dumps({"job": arguments.job, "peer": peer, "version": version, "seed": arguments.seed, **figures}))

@@ -58,7 +58,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.saved = self.trainer.round  # of this round there is a checkpoint, or it is being written
-        # Not a method of this session's, which display and trainer would then outlive together.
+        # Not a bound method, by which display and trainer would keep each other in memory after the run.
         self.display.farewell = partial(farewell, self.checkpoints, self.run_dir)
         self.evaluation_rounds = set(self.trainer.evaluation_rounds)
         self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
