@@ -163,8 +163,7 @@ def load_plugins(plugins: Iterable[str]) -> list[str]:
     Raises:
       RegistrationError: one is not there, or fails.
     """
-    places = [os.path.abspath(path) for path in sys.path]  # "" is wherever this is called
-    for point in _installed(tuple((path, os.path.getmtime(path)) for path in places if os.path.exists(path))):
+    for point in _points():
         try:
             _told(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
         except RegistrationError:
@@ -174,10 +173,30 @@ def load_plugins(plugins: Iterable[str]) -> list[str]:
     return [_load_plugin(name) for name in plugins]
 
 
+def _points() -> tuple[EntryPoint, ...]:
+    places = [os.path.abspath(path) for path in sys.path]  # "" is wherever this is called
+    return _installed(tuple((path, os.path.getmtime(path)) for path in places if os.path.exists(path)))
+
+
 @lru_cache(maxsize=1)
 def _installed(_places: tuple[tuple[str, float], ...]) -> tuple[EntryPoint, ...]:
     """What installed packages name; they are looked through again when one comes or goes, which changes its place."""
     return tuple(entry_points(group=ENTRY_POINTS))
+
+
+def is_imported(plugin: str) -> bool:
+    """Whether a plug-in has been imported in this process, so that loading it runs nothing."""
+    return (_module_of(Path(plugin).resolve()) if plugin.endswith(".py") else plugin) in sys.modules
+
+
+def is_installed(plugin: str) -> bool:
+    """Whether a plug-in is the module that an installed package names in the entry-point group."""
+    return any(plugin == point.module for point in _points())
+
+
+def plugin_path(plugin: str) -> str:
+    """The name under which a run keeps a plug-in: a file's absolute path, or the module's own name."""
+    return str(Path(plugin).resolve()) if plugin.endswith(".py") else plugin
 
 
 def _load_plugin(name: str) -> str:
@@ -186,21 +205,28 @@ def _load_plugin(name: str) -> str:
         _plugins[_package(name)] = name
         return name
     path = Path(name).resolve()
-    module = f"stellaris_jax_plugin_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    module = _module_of(path)
     if module not in sys.modules:
         _told(f"plugins={name}", lambda: _import_file(module, path))
         _plugins[module] = str(path)
     return str(path)
 
 
+def _module_of(path: Path) -> str:
+    """The name of the module that a plug-in's file is imported as."""
+    return f"stellaris_jax_plugin_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+
+
 def _import_file(name: str, path: Path) -> None:
     if not path.is_file():
         raise FileNotFoundError("there is no such file")
     spec = spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    # Compiled from the source itself: what lies in __pycache__ beside it need not come from that source.
+    code = compile(path.read_bytes(), str(path), "exec")
     sys.modules[name] = module = module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        exec(code, vars(module))
     except BaseException:
         del sys.modules[name]
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ def pytest_configure() -> None:
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(user_cache / "stellaris-jax" / "tests"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+    # What commands remember of this user, such as whose code was allowed, is that of the tests alone.
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stellaris-jax-state-")
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Most of the suite's time is LLVM's, for programs that run once. XLA_FLAGS=--xla_backend_optimization_level=3 tests
     # them as users run them.

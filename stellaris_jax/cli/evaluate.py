@@ -38,6 +38,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--video", metavar="FILE", help="film the first trained seed instead, as .mp4 or (short) .gif")
     parser.add_argument("--video-episodes", type=count, default=1, metavar="N", help="episodes in the film (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
+    program.add_trust(parser)
     arguments = parser.parse_args(argv)
 
     from stellaris_jax.training.run import open_run
@@ -48,7 +49,7 @@ def _main(argv: Sequence[str] | None) -> None:
     values: dict[str, Any] = {"evaluation.episodes": arguments.episodes} if arguments.video is None else {}
     if arguments.greedy or arguments.sample:
         values["evaluation.greedy"] = arguments.greedy
-    trainer = open_run(arguments.run_dir, values)
+    trainer = open_run(arguments.run_dir, values, program.trust_of(arguments))
     (evaluate if arguments.video is None else film)(trainer, arguments)
 
 

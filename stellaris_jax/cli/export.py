@@ -30,10 +30,11 @@ def _main(argv: Sequence[str] | None) -> None:
         "--out", type=Path, metavar="FILE", help=f"by default RUN_DIR/policy with the format's ending ({endings})"
     )
     parser.add_argument("--seed", type=program.seed, metavar="N", help="trained seed (by default the first)")
+    program.add_trust(parser)
     arguments = parser.parse_args(argv)
     # Imported late, so that --help answers at once.
     from stellaris_jax.training.export.writing import export_policy
 
-    out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed)
+    out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed, program.trust_of(arguments))
     print(f"{out} ({out.stat().st_size:,} bytes)")
     print(f"{out}.md")

@@ -14,6 +14,7 @@ from pathlib import Path
 from stellaris_jax.cli import program
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.engine.static import Static
 from stellaris_jax.report.curves import FORMATS, checked, plot_run, plot_runs
 from stellaris_jax.report.gantt import plot_timeline
@@ -39,11 +40,13 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--sweep", type=Path, metavar="DIR", help="report on the runs of a sweep again")
     parser.add_argument("--threshold", type=program.finite, metavar="X", help="with --sweep: what reaching it takes")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
+    program.add_trust(parser)
     arguments = parser.parse_args(argv)
     if arguments.trace is not None:
         if arguments.out is not None or arguments.sweep is not None or len(arguments.subjects) != 1:
             parser.error("--trace takes one run directory, and nothing else but --timeline")
-        print(traced(Path(arguments.subjects[0]), arguments.trace, arguments.timeline))
+        trust = program.trust_of(arguments)
+        print(traced(Path(arguments.subjects[0]), arguments.trace, arguments.timeline, trust))
         return
     if arguments.sweep is not None:
         if arguments.out is not None or arguments.timeline is not None or arguments.subjects:
@@ -77,13 +80,13 @@ def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
     return plot_runs(runs, out or Path("comparison.png"), title="Comparison of runs")
 
 
-def traced(run_dir: Path, out: Path, rounds: int | None) -> Path:
-    """Write a run's timeline as trace events."""
+def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -> Path:
+    """Write a run's timeline as trace events, which takes the run's own rules: its plug-ins need consent."""
     path = run_dir / "config.yaml"
     if not path.is_file():
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     try:
-        return export(run_dir, Static.of(from_yaml(path)).cut, out, rounds)
+        return export(run_dir, Static.of(admit(from_yaml(path), path, trust)).cut, out, rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror}.") from error
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TextIO
 
 from stellaris_jax.config.commands import command, localised
 from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError
+from stellaris_jax.config.trust import Trust
 from stellaris_jax.registry import author
 from stellaris_jax.training.sources.watch import at_work
 
@@ -34,6 +35,20 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n")
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the options `--plugin` and `--trust`, by which a user allows what a stored run imports; see `trust_of`."""
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="NAME",
+        help="allow the run to import this plug-in, module or service that its config.yaml names; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--trust", action="store_true", help="allow all that its config.yaml names: run its code")
+
+
+def trust_of(arguments: argparse.Namespace) -> Trust:
+    """What the command line allows a stored run to import and connect to."""
+    return bool(arguments.trust) or list(arguments.plugin)
 
 
 class SubParser(Parser):

@@ -11,6 +11,7 @@ from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.compose import Sweep, compose_configs, load_sweep
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
+from stellaris_jax.config.trust import Trust
 from stellaris_jax.training.loading import checked
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from stellaris_jax.training.sweep import Outcome
 
 
-def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config_dir: str | None) -> None:
+def sweep(
+    task: Callable[[Config], Any] | None, overrides: Sequence[str], config_dir: str | None, trust: Trust = False
+) -> None:
     """Check every point, then train them, and report.
 
     Args:
@@ -26,6 +29,7 @@ def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config
         overrides.
       overrides: the command line's.
       config_dir: a directory with further choices.
+      trust: what of a sweep that goes on may be imported and connected to.
 
     Raises:
       ConfigError: before anything has run, if it can be known by then.
@@ -35,7 +39,7 @@ def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config
     address = asked.settings.ray if task is None else ""
     if address:
         program.require("ray", of="sweep.ray", extra="ray")
-    configs = _resumed(asked, config_dir) if asked.resumed else compose_configs(asked.points, config_dir)
+    configs = _resumed(asked, config_dir, trust) if asked.resumed else compose_configs(asked.points, config_dir)
     with _cluster(address) as cluster:
         # All points run in this process, and JAX starts but once.
         from stellaris_jax.engine.mesh import emulate
@@ -79,12 +83,12 @@ def _cluster(address: str) -> AbstractContextManager[Cluster | None]:
     return connected(address)
 
 
-def _resumed(asked: Sweep, config_dir: str | None) -> list[Config]:
+def _resumed(asked: Sweep, config_dir: str | None, trust: Trust) -> list[Config]:
     """The configurations of a sweep's points as they are stored, with the overrides that may change."""
     from stellaris_jax.training.sweep import laid_out
 
     places = laid_out(asked.directory)
-    return compose_configs([[as_override("resume", place), *asked.overrides] for place in places], config_dir)
+    return compose_configs([[as_override("resume", place), *asked.overrides] for place in places], config_dir, trust)
 
 
 def _one_by_one(configs: Sequence[Config], task: Callable[[Config], Any]) -> Outcome:

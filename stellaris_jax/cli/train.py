@@ -18,6 +18,7 @@ from stellaris_jax.config.compose import GROUPS, SWEEP_SEEDS, choices, compose_c
 from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config, knobs, sections
+from stellaris_jax.config.trust import Trust
 from stellaris_jax.training.loading import load_config
 
 WIDTH = 120
@@ -33,6 +34,8 @@ OPTIONS = {
     "-h, --help": "this text; with overrides, the values they lead to",
     "-m, --multirun": "sweep over every key with several values",
     "--config-dir DIR": "a directory laid out like configs/, with further choices",
+    "--plugin NAME": "with resume or trace: allow that run to import this plug-in, module or service it names",
+    "--trust": "with resume or trace: allow that run to import all that it names",
 }
 SWEEPS = {
     "sweep.together=true": "of a sweep: train its points beside each other, sharing programs; true or false",
@@ -76,16 +79,18 @@ def _main(task: Callable[[Config], Any], argv: Sequence[str]) -> None:
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--config-dir")
+    program.add_trust(parser)
     args, overrides = parser.parse_known_args(argv)
     for flag in overrides:
         if flag.startswith("-"):
             raise ConfigError(f"{flag} is not an option; settings are written key=value, and --help lists them.")
+    trust = program.trust_of(args)
     if args.help:
-        print(help_text(compose_config(overrides, args.config_dir), args.config_dir))
+        print(help_text(compose_config(overrides, args.config_dir, trust), args.config_dir))
     elif args.multirun:
-        sweep(None if task is train else task, overrides, args.config_dir)
+        sweep(None if task is train else task, overrides, args.config_dir, trust)
     else:
-        _single(task, overrides, args.config_dir)
+        _single(task, overrides, args.config_dir, trust)
 
 
 def help_text(config: Config, config_dir: str | Path | None = None) -> str:
@@ -154,9 +159,9 @@ def _shown(value: Any) -> str:
     return str(value) if value != "" else "''"
 
 
-def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None) -> None:
+def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None, trust: Trust) -> None:
     if any(line.lstrip("+").startswith("sweep=") for line in overrides):
         sweep = load_sweep(overrides, config_dir)
         if len(sweep.points) > 1:
             raise ConfigError(f"This is a sweep over {len(sweep.points)} points; add -m to run them all.")
-    task(load_config(overrides, config_dir, alone=True))
+    task(load_config(overrides, config_dir, alone=True, trust=trust))

@@ -42,6 +42,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--dir", type=Path, metavar="DIR", help="directory of a new search")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="directory of a search to go on with")
     parser.add_argument("--config-dir", metavar="DIR", help="as for train; its folder tune is looked into first")
+    program.add_trust(parser)
     given = parser.parse_args(argv)
     if given.reduction == 1:
         raise ConfigError("--reduction=1 lets all trials go on at every rung; 0 says so, 2 is the least that helps.")
@@ -55,7 +56,7 @@ def _main(argv: Sequence[str] | None) -> None:
 
     directory = _begun(given) if given.resume is None else given.resume
     with program.signalled():
-        study = tune.tune(directory, given.trials)
+        study = tune.tune(directory, given.trials, program.trust_of(given))
     for path in tune.report(directory, study):
         print(path)
     best = study.best_trial

@@ -36,6 +36,8 @@ from stellaris_jax.config.sources import OwnSource, SuiteSource, files_below, sh
 from stellaris_jax.config.stored import UNREADABLE, defaults, from_yaml, no_value, retold, schema, typed
 from stellaris_jax.config.sweeps import SWEEP_KEYS, SweepSettings
 from stellaris_jax.config.tree import Config, knobs, sections
+from stellaris_jax.config.trust import Trust, admit, imported
+from stellaris_jax.registry import plugin_path
 
 GROUPS = (
     "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
@@ -63,26 +65,34 @@ LONGEST_LINE = 100_000
 """Characters of an override; Hydra reads a million in minutes."""
 
 
-def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Config:
+def compose_config(
+    overrides: Sequence[str] = (), config_dir: str | Path | None = None, trust: Trust = False
+) -> Config:
     """Compose a configuration whose keys and types are right; what they mean may not be (see `load_config`).
+
+    Its plug-ins are imported. Overrides and `config_dir` are the user's own words; a run that they name with `resume`
+    or `trace` may be somebody else's, and what it names needs consent.
 
     Args:
       overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
       config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
+      trust: what of a named run may be imported and connected to (see `config.trust`).
 
     Raises:
       ConfigError: one sentence.
     """
-    return compose_configs([overrides], config_dir)[0]
+    return compose_configs([overrides], config_dir, trust)[0]
 
 
-def compose_configs(points: Sequence[Sequence[str]], config_dir: str | Path | None = None) -> list[Config]:
+def compose_configs(
+    points: Sequence[Sequence[str]], config_dir: str | Path | None = None, trust: Trust = False
+) -> list[Config]:
     """Compose several configurations, each as `compose_config` does."""
     with _composer(config_dir) as hydra:
-        return [_composed(hydra, overrides) for overrides in points]
+        return [_composed(hydra, overrides, trust) for overrides in points]
 
 
-def _composed(hydra: _Composer, overrides: Sequence[str]) -> Config:
+def _composed(hydra: _Composer, overrides: Sequence[str], trust: Trust) -> Config:
     parsed = hydra.parse(overrides)
     for override in parsed:
         if override.is_sweep_override():
@@ -91,12 +101,12 @@ def _composed(hydra: _Composer, overrides: Sequence[str]) -> Config:
             )
     resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
     if resumed:
-        return _resumed(resumed[-1], parsed)
+        return _resumed(resumed[-1], parsed, trust)
     given = {override.key_or_group: str(override.value()) for override in parsed}
     if given.get("executor") == "replay" and given.get("trace"):
-        return _replayed(given["trace"], parsed)
-    config = typed(hydra.compose(parsed))
-    keys = {key for override in parsed for key in _leaves(override.key_or_group, override.value())}
+        return _replayed(given["trace"], parsed, trust)
+    config = imported(typed(hydra.compose(parsed)))
+    keys = _keys(parsed)
     check_given(config, keys)
     for section in ("system", "scaling"):
         rule, name = f"{section}.rule", f"{section}.name"
@@ -295,6 +305,16 @@ def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
             GlobalHydra.instance().initialize(outer)
 
 
+def _keys(overrides: Sequence[Override]) -> set[str]:
+    """The dotted keys that overrides set."""
+    return {key for override in overrides for key in _leaves(override.key_or_group, override.value())}
+
+
+def _texts(value: object) -> list[str]:
+    """The texts of a list, or the one text that stands in its place."""
+    return list(map(str, value)) if isinstance(value, list) else [str(value)]
+
+
 def _leaves(key: str, value: object) -> Iterator[str]:
     """The dotted keys that an override of `key` sets: those of a mapping one by one."""
     if not isinstance(value, dict):
@@ -350,7 +370,7 @@ def _update(node: DictConfig, override: Override) -> None:
         raise retold(error) from None
 
 
-def _replayed(trace: str, overrides: Sequence[Override]) -> Config:
+def _replayed(trace: str, overrides: Sequence[Override], trust: Trust) -> Config:
     """The stored configuration of a live run, whose directory or trace is named, with what is to be otherwise."""
     directory = Path(trace).parent if Path(trace).suffix == ".gz" else Path(trace)
     path = directory / "config.yaml"
@@ -364,11 +384,14 @@ def _replayed(trace: str, overrides: Sequence[Override]) -> Config:
         if override.key_or_group in GROUPS:
             raise ConfigError(f"{_line(override)} chooses a file; a replay takes single keys, such as system.rho=2.")
         _update(node, override)
-    return typed(node)
+    return admit(typed(node), path, trust, training=True, typed=_keys(overrides))
 
 
-def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
-    """The stored configuration of a run, with those overrides that may change."""
+def _resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Config:
+    """The stored configuration of a run, with those overrides that may change.
+
+    `plugins=[...]` may name plug-ins of the run once more, which allows them.
+    """
     if not directory:
         raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
     path = Path(directory) / "config.yaml"
@@ -382,10 +405,14 @@ def _resumed(directory: str, overrides: Sequence[Override]) -> Config:
         key = override.key_or_group
         if key == "resume":  # a name, whatever is in it
             continue
+        if key == "plugins" and {*map(plugin_path, _texts(override.value()))} <= {*map(plugin_path, stored.plugins)}:
+            trust = trust if isinstance(trust, bool) and trust else [*(trust or ()), *_texts(override.value())]
+            continue
         if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
             raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
         _update(node, override)
-    config = typed(node).replace({"run.dir": directory, "resume": directory})
+    config = admit(typed(node), path, trust, training=True, typed=_keys(overrides) - {"plugins"})
+    config = config.replace({"run.dir": directory, "resume": directory})
     if stored.algorithm.anneal and config.rounds != stored.rounds:
         raise ConfigError(
             f"total_steps={config.total_steps} is not possible: algorithm.anneal=true lowers the learning rate of "

@@ -13,10 +13,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
+from stellaris_jax.config.inputs import read_bytes
 from stellaris_jax.config.options import unknown_key
 from stellaris_jax.config.schema import DEEPEST, KINDS, ConfigError, check_text, plain, shown
 from stellaris_jax.config.tree import Config, knobs, sections
-from stellaris_jax.registry import RegistrationError, load_plugins
 
 LAST = "resume"
 """The key that `to_yaml` writes last, so that a file without it has been cut off."""
@@ -34,7 +34,7 @@ def from_yaml(path: str | Path) -> Config:
     """Read what `to_yaml` wrote. Keys that an earlier version lacked have their defaults. Raises ConfigError.
 
     A file is read as it stands: what refers to something else, such as `${oc.env:HOME}` or an alias, is refused, not
-    looked up.
+    looked up, and no plug-in is imported (see `config.trust`).
     """
     node = read_yaml(path)
     if not node:
@@ -44,9 +44,7 @@ def from_yaml(path: str | Path) -> Config:
             check_text(key, text)
         config = typed(OmegaConf.create(node))
     except ConfigError as error:
-        moved = isinstance(error.__cause__, RegistrationError) and str(error).endswith("there is no such file.")
-        advice = " Put it back, or write into this file where it is now." if moved else ""
-        raise ConfigError(f"{path}: {error}{advice}") from None
+        raise ConfigError(f"{path}: {error}") from None
     if LAST not in node:
         raise ConfigError(f"{path} is cut off: it has no {LAST}, which it was written with as its last key.")
     return config
@@ -55,8 +53,9 @@ def from_yaml(path: str | Path) -> Config:
 def read_yaml(path: str | Path) -> dict[Any, Any]:
     """The mapping in a YAML file, as it stands there, without aliases. Raises ConfigError."""
     try:
-        refuse_aliases(Path(path).read_bytes())
-        node = OmegaConf.to_container(OmegaConf.load(path))
+        text = read_bytes(path)
+        refuse_aliases(text)
+        node = OmegaConf.to_container(OmegaConf.create(text.decode())) if text.strip() else {}
     except UNREADABLE as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
     if not isinstance(node, dict):
@@ -105,7 +104,7 @@ def defaults() -> DictConfig:
 
 
 def typed(node: DictConfig) -> Config:
-    """The dataclasses of a composed or loaded tree."""
+    """The dataclasses of a composed or loaded tree. Nothing that it names is imported."""
     for key in sections():
         if not isinstance(OmegaConf.select(node, key, default=DictConfig({})), DictConfig):
             raise no_value(key)
@@ -114,10 +113,7 @@ def typed(node: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise retold(error) from None
     assert isinstance(config, Config)
-    try:
-        return config.replace({"plugins": load_plugins(config.plugins)})
-    except RegistrationError as error:
-        raise ConfigError(f"{error}.") from error
+    return config
 
 
 def no_value(section: str) -> ConfigError:

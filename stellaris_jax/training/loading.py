@@ -8,21 +8,29 @@ from pathlib import Path
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
 from stellaris_jax.config.tree import Config
+from stellaris_jax.config.trust import Trust
 from stellaris_jax.config.validation import check_values, require
 
 
-def load_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None, alone: bool = False) -> Config:
+def load_config(
+    overrides: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+    alone: bool = False,
+    trust: Trust = False,
+) -> Config:
     """Compose and validate a configuration.
 
     Args:
       overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
       config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
       alone: this process trains this one run and no more, so that JAX is started for it (`engine.mesh.threads_of`).
+      trust: what of a run named by `resume` or `trace` may be imported and connected to: everything (`True`), or the
+        plug-ins, modules and services of these names; by default what this user's own commands made or allowed.
 
     With `resume=RUN_DIR` the configuration is the stored one of that run, with the overrides that may change.
     Raises ConfigError, whose message is one sentence, for anything that cannot run.
     """
-    return checked(compose_config(overrides, config_dir), alone)
+    return checked(compose_config(overrides, config_dir, trust), alone)
 
 
 def checked(config: Config, alone: bool = False) -> Config:

@@ -15,6 +15,7 @@ from stellaris_jax.config.commands import command
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.engine.processes import is_first
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry import Telemetry
@@ -149,20 +150,22 @@ def _refuse_lost_checkpoints(run_dir: Path) -> None:
     )
 
 
-def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None) -> Trainer:
+def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust: Trust = False) -> Trainer:
     """The trainer of a run directory, at its newest intact checkpoint. Nothing in the directory is touched.
 
     Args:
       run_dir: the directory.
       values: of keys of the configuration that shall differ, as {"evaluation.greedy": False}.
+      trust: what of the run may be imported (see `config.trust`).
 
     Raises:
-      ConfigError: the directory holds no run, or none that can be read.
+      ConfigError: the directory holds no run, or none that can be read, or the user has not allowed what it imports.
     """
     path = Path(run_dir) / "config.yaml"
     if not os.path.isfile(path):
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
-    config = from_yaml(path).replace({"engine.devices": 1, "engine.distributed": False, **(values or {})})
+    config = admit(from_yaml(path), path, trust)
+    config = config.replace({"engine.devices": 1, "engine.distributed": False, **(values or {})})
     trainer = trainer_of(config)
     with closing(Checkpoints(Path(run_dir) / "checkpoints", config.checkpoint.keep, read_only=True)) as checkpoints:
         trainer.restore(checkpoints, complain, train=False)

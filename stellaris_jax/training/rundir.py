@@ -16,6 +16,7 @@ from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.config.trust import remember
 
 LOCK = ".lock"
 """Locked by the process that writes to the run, whose number it holds. It stays: removing it would be a race."""
@@ -70,7 +71,10 @@ def writing(run_dir: Path) -> Iterator[None]:
 
 def store(config: Config, run_dir: Path) -> None:
     """Write `config.yaml`. Where a run lies is no part of what it is: directories are moved and renamed."""
-    write_atomically(run_dir / "config.yaml", to_yaml(config.replace({"resume": "", "run.dir": ""})))
+    text = to_yaml(config.replace({"resume": "", "run.dir": ""}))
+    # First, so that a run that is killed in between is one that this user may open. Without a home, opening it asks.
+    remember(text, config)
+    write_atomically(run_dir / "config.yaml", text)
 
 
 def reserve(path: Path) -> Path:

@@ -26,6 +26,7 @@ from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.config.trust import Trust, admit, check_adds_nothing
 from stellaris_jax.report.search import Trial
 from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.report.telemetry.jsonl import complain, read_records
@@ -81,7 +82,9 @@ def begin(directory: Path, config: Config, space: Path, search: Search) -> None:
         write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(asdict(search))))
 
 
-def opened(directory: Path, trials: int | None = None) -> tuple[Config, Space, Search, optuna.Study]:
+def opened(
+    directory: Path, trials: int | None = None, trust: Trust = False
+) -> tuple[Config, Space, Search, optuna.Study]:
     """A search that has been laid out, with another number of trials where one is given. Raises ConfigError."""
     if not (directory / ABOUT).is_file():
         raise ConfigError(f"{directory} holds no search: there is no {directory / ABOUT}.")
@@ -90,7 +93,8 @@ def opened(directory: Path, trials: int | None = None) -> tuple[Config, Space, S
         search = Search(**{**about, **({} if trials is None else {"trials": trials})})
     except TypeError:
         raise ConfigError(f"{directory / ABOUT} is not what a search was begun with.") from None
-    config = checked(from_yaml(directory / "config.yaml"))
+    path = directory / "config.yaml"
+    config = checked(admit(from_yaml(path), path, trust, training=True))
     return config, Space.read(directory / "space.yaml", config), search, _study(directory, config, search)
 
 
@@ -109,18 +113,19 @@ def _study(directory: Path, config: Config, search: Search) -> optuna.Study:
     return study
 
 
-def tune(directory: Path, trials: int | None = None) -> optuna.Study:
+def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> optuna.Study:
     """Go on with a search until its trials are over; those under way when it was stopped go on where they were.
 
     Args:
       directory: of a search that has been laid out (`begin`).
       trials: another number of them than it was begun with.
+      trust: what of the search may be imported and connected to (see `config.trust`).
 
     Raises:
       Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
       RunError: no trial has a result.
     """
-    config, space, search, study = opened(directory, trials)
+    config, space, search, study = opened(directory, trials, trust)
     defaults = space.of(config)
     if defaults is not None and not study.trials:
         study.enqueue_trial(defaults)
@@ -195,11 +200,15 @@ class _Trials:
         values = self.space.suggest(trial)
         place = self.directory / str(trial.number)
         if not (place / "config.yaml").is_file():
-            config = checked(self.config.replace(values))  # a combination may be impossible where each value is not
+            config = self.config.replace(values)
+            check_adds_nothing(config, self.config, f"trial {trial.number} of {self.directory}")
+            config = checked(config)  # a combination may be impossible where each value is not
             with writing(place):
                 place.mkdir(parents=True, exist_ok=True)
                 store(config, place)
-        config = checked(from_yaml(place / "config.yaml").replace({"resume": str(place), "run.dir": str(place)}))
+        config = from_yaml(place / "config.yaml").replace({"resume": str(place), "run.dir": str(place)})
+        check_adds_nothing(config, self.config, str(place / "config.yaml"))
+        config = checked(config)
         display = PointDisplay(self.display, trial.number, config.rounds, config.num_seeds)
         pruned = _Pruned(trial, place, config.evaluation.points)
         with run_directory(config) as run_dir:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.config.compose import compose_config
+from stellaris_jax.config.options import complete
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import MOST_POINTS, column
 from stellaris_jax.report.page import charts
@@ -31,7 +33,7 @@ from stellaris_jax.report.page.markup import (
     words,
 )  # fmt: skip
 from stellaris_jax.report.page.panels import AXES, swatch
-from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, composed, machines, run_command, versions
+from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, machines, run_command, versions
 from stellaris_jax.report.page.tables import relative
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
@@ -219,7 +221,7 @@ def _configuration(run: Run) -> str:
     if not run.config:
         return ""
     stored = {key: value for key, value in run.config.items() if key not in OF_THE_PLACE}
-    defaults = composed([])
+    defaults = flat(complete(compose_config()))
     changed = {key: value for key, value in stored.items() if key not in defaults or defaults[key] != value}
     lines = [
         [words(key), words(_value(value)), words(_value(defaults[key]) if key in defaults else "–")]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
 from stellaris_jax.config.commands import as_override, command
-from stellaris_jax.config.compose import compose_config
+from stellaris_jax.config.compose import choices, compose_config
 from stellaris_jax.config.options import complete
-from stellaris_jax.config.schema import ConfigError, flatten, plain
-from stellaris_jax.config.stored import read_yaml
+from stellaris_jax.config.schema import ConfigError, flatten, plain, shown
+from stellaris_jax.config.stored import from_yaml, read_yaml
+from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.report.results import load_run
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.sweep import different, points
@@ -62,8 +67,16 @@ def gather(places: Sequence[Path]) -> Sources:
             found.notes.append(f"{run.path} has the configuration and the seed of a run before it, and is left out")
         elif not run.config:
             found.notes.append(f"{run.path} has no configuration that can be read, and is left out")
+        elif unknown := [key for key in run.config if _is_unknown(key)]:
+            found.notes.append(f"{run.path}/config.yaml has {shown(unknown[0])}, which is not a config key")
     found.runs = kept
     return found
+
+
+def _is_unknown(key: str) -> bool:
+    """Whether the schema lacks a key of a run, which then cannot be opened, nor repeated by a command."""
+    free = (name for name, knob in knobs().items() if knob.kind == dict[str, Any])
+    return key not in knobs() and not any(key.startswith(f"{name}.") for name in free)
 
 
 def holds_runs(place: Path) -> bool:
@@ -92,36 +105,68 @@ def sweep_command(sweep: Path) -> str | None:
 
 
 def run_command(run: Run) -> str | None:
-    """A command that leads to the configuration of a run; None where there is none, as of plug-ins not at hand."""
-    stored = {key: value for key, value in run.config.items() if key not in OF_THE_PLACE}
-    if run.config.get("plugins"):
-        return None  # composing would run their code
-    chosen = [as_override(group, str(run.config[f"{group}.name"])) for group in GROUPS if f"{group}.name" in run.config]
-    for choices in (chosen, []):
-        try:
-            known = composed(choices)
-            changed = [_override(key, value) for key, value in stored.items() if known.get(key) != value]
-            if composed([*choices, *changed]) == stored:
-                return shlex.join([*_called("train"), *choices, *changed])
-        except ConfigError:
-            continue
+    """A command that leads to the configuration of a run; None where there is none, as for a run with plug-ins.
+
+    A run may be anybody's, so nothing of its text is composed: what is composed are the names of shipped files. The
+    run's own values are compared as data, and an override is shown only if Hydra's grammar reads the value back.
+    """
+    try:
+        config = from_yaml(run.path / "config.yaml")
+        stored = flat(config)
+    except ConfigError:
+        return None
+    if config.plugins:
+        return None
+    for chosen in (_choices(stored), []):
+        base = complete(compose_config(chosen))
+        known = flat(base)
+        changed = {key: value for key, value in stored.items() if known.get(key) != value}
+        lines = [_override(key, value) for key, value in changed.items()]
+        if None not in lines and _leads_to(base, changed, stored):
+            return shlex.join([*_called("train"), *chosen, *map(str, lines)])
     return None
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """A configuration by its dotted keys, but for those that say where a run lies."""
+    return {key: value for key, value in flatten(plain(config)).items() if key not in OF_THE_PLACE}
+
+
+def _choices(stored: Mapping[str, Any]) -> list[str]:
+    """Choices of the groups that a configuration names, as far as they are files that ship, or a plain name of an
+    environment."""
+    chosen = []
+    for group in GROUPS:
+        name = str(stored.get(f"{group}.name"))
+        shipped = PLAIN_NAME.fullmatch(name) if group == "env" else name in choices(group)
+        chosen += [as_override(group, name)] * bool(shipped)
+    return chosen
+
+
+PLAIN_NAME = re.compile(r"[a-z0-9_]+/[a-z][a-z0-9_.-]*", re.ASCII | re.IGNORECASE)
+"""An environment as `suite/name` that no module is imported for."""
+
+
+def _leads_to(base: Config, changed: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+    """Whether a configuration with changed values is the stored one."""
+    try:
+        return flat(complete(base.replace(changed))) == stored
+    except (ConfigError, RecursionError):
+        return False
 
 
 def _called(name: str) -> list[str]:
     return shlex.split(command(name))
 
 
-def composed(overrides: list[str]) -> dict[str, Any]:
-    """What overrides lead to as a flat configuration, with all options written out as in that of a run."""
-    flat = flatten(plain(complete(compose_config(overrides))))
-    return {key: value for key, value in flat.items() if key not in OF_THE_PLACE}
-
-
-def _override(key: str, value: Any) -> str:
-    if isinstance(value, str):
-        return as_override(key, value)
-    return f"{key}={json.dumps(value)}" if value != {} else f"{key}={{}}"
+def _override(key: str, value: Any) -> str | None:
+    """The override that sets a key, if Hydra's grammar reads it as that; None if there is none."""
+    line = as_override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
+    try:
+        (read,) = OverridesParser.create().parse_overrides([line])
+        return line if read.key_or_group == key and read.value() == value and read.package is None else None
+    except (HydraException, RecursionError, ValueError):
+        return None
 
 
 def machines(runs: Sequence[Run]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from stellaris_jax.config.options import Optioned
 
@@ -46,6 +46,9 @@ class Logger(Optioned):
       run: what it logs.
       options: see `Optioned`; those of all loggers are `run.options`.
     """
+
+    connects: ClassVar[bool] = False
+    """Whether it connects to a service, so that a stored run with it needs consent to be resumed (`config.trust`)."""
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
         super().__init__(options)

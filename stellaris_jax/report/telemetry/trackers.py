@@ -36,6 +36,7 @@ _OPENING = threading.Lock()
 class Tracker(Logger):
     """What trackers have in common. Subclasses have `open`, `log`, `keep` and `end`."""
 
+    connects = True
     package: ClassVar[str]
     name: ClassVar[str]
     queues: ClassVar[bool] = False

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.trust import Trust
 from stellaris_jax.training.export.artefact import ENDINGS, ExportedPolicy, unsealed
 
 if TYPE_CHECKING:
     from stellaris_jax.training.policy import Policy
 
 
-def load_policy(path: str | Path, seed: int | None = None) -> Policy | ExportedPolicy:
+def load_policy(path: str | Path, seed: int | None = None, trust: Trust = False) -> Policy | ExportedPolicy:
     """The newest policy saved in a run directory, or the one in a file that `stellaris-jax export` wrote.
 
     A file needs little: `.stablehlo` JAX (with flatbuffers), `.onnx` onnxruntime, and both NumPy; `.msgpack` (flax)
@@ -23,6 +24,8 @@ def load_policy(path: str | Path, seed: int | None = None) -> Policy | ExportedP
     Args:
       path: the directory, or the file.
       seed: which of the run's; the first, if none is named.
+      trust: what of a run's plug-ins and environment modules may be imported: everything (`True`), or those of these
+        names; by default what this user's own commands made or allowed.
 
     Raises:
       ConfigError: there is no policy, it is damaged or of another version, or a package is missing.
@@ -31,7 +34,7 @@ def load_policy(path: str | Path, seed: int | None = None) -> Policy | ExportedP
     if path.suffix not in ENDINGS.values() or path.is_dir():
         if path.is_file():
             raise ConfigError(f"{path} is no policy; accepted: a run directory, {', '.join(ENDINGS.values())}.")
-        return _of_run(path, seed)
+        return _of_run(path, seed, trust)
     if seed is not None:
         raise ConfigError(f"seed={seed} chooses among those of a run; {path} holds one policy.")
     data = unsealed(path)
@@ -48,8 +51,8 @@ def load_policy(path: str | Path, seed: int | None = None) -> Policy | ExportedP
     return policy
 
 
-def _of_run(run_dir: Path, seed: int | None) -> Policy:
+def _of_run(run_dir: Path, seed: int | None, trust: Trust) -> Policy:
     from stellaris_jax.training.policy import policy_of
     from stellaris_jax.training.run import open_run
 
-    return policy_of(open_run(run_dir), seed)
+    return policy_of(open_run(run_dir, trust=trust), seed)

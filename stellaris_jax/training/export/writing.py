@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stellaris_jax.config.outputs import check_output, write_atomically
 from stellaris_jax.config.schema import ConfigError, plain
+from stellaris_jax.config.trust import Trust
 from stellaris_jax.training.export.artefact import ENDINGS, Metadata, sealed
 from stellaris_jax.training.export.card import card
 from stellaris_jax.training.export.spaces import described
@@ -15,7 +16,9 @@ from stellaris_jax.training.run import open_run
 from stellaris_jax.training.rundir import writing
 
 
-def export_policy(run_dir: str | Path, to: str, out: str | Path | None = None, seed: int | None = None) -> Path:
+def export_policy(
+    run_dir: str | Path, to: str, out: str | Path | None = None, seed: int | None = None, trust: Trust = False
+) -> Path:
     """Write the newest policy saved in a run directory to a file, with its normaliser and its spaces.
 
     A model card, in Markdown, is written beside it under the file's name with `.md` behind it.
@@ -25,6 +28,7 @@ def export_policy(run_dir: str | Path, to: str, out: str | Path | None = None, s
       to: the format, stablehlo, onnx or flax.
       out: the file; by default `policy` with the format's ending, in the run directory. None that exists is replaced.
       seed: which of the run's; the first, if none is named.
+      trust: what of the run may be imported (see `config.trust`).
 
     Returns:
       The file.
@@ -40,7 +44,7 @@ def export_policy(run_dir: str | Path, to: str, out: str | Path | None = None, s
     if out.suffix != ENDINGS[to]:
         raise ConfigError(f"--out={out} must end in {ENDINGS[to]} for --to {to}.")
     beside = out.with_name(f"{out.name}.md")
-    trainer = open_run(run_dir)
+    trainer = open_run(run_dir, trust=trust)
     if trainer.network.recurrent:
         memory = trainer.config.network.memory
         raise ConfigError(

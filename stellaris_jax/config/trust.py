@@ -1,0 +1,272 @@
+"""Consent to what a stored configuration would execute: nothing of a run is imported unless the user allowed it.
+
+A configuration names code: its plug-ins, and the module of `env.name=gymnasium/module:id`. It may name services as
+well: trackers among `run.loggers`, and the Ray cluster `live.address`. The user who types such a name consents by
+typing it. A configuration that is *read*, from a run directory, may come from anybody, so `admit` stands between
+reading it (`config.stored.from_yaml`, which imports nothing) and using it. Consent is one of these:
+
+- the command line names the plug-in, module or service;
+- `--trust`, or `trust=True` in Python;
+- the environment variable `STELLARIS_JAX_TRUST=1`;
+- a record in the user's state folder, over the bytes of `config.yaml` and of the sources that it names, written when
+  this user's own command made the run, or was allowed to open it. Changed sources need consent again.
+
+Code that this process has imported already, and plug-ins of installed packages, need none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from stellaris_jax.config.inputs import read_bytes
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.registry import RegistrationError, is_imported, is_installed, load_plugins, plugin_path, register
+
+VARIABLE = "STELLARIS_JAX_TRUST"
+"""Environment variable that allows everything, where it is `1`."""
+SOURCES = (".py", ".so", ".pyd", ".dylib")
+"""Endings of files that a module consists of."""
+LARGEST = 16 * 2**20
+"""Bytes of a source file above which its size and time of change stand for its contents."""
+MOST = 20_000
+"""Source files of a package that are looked at."""
+
+JOB = "job"
+"""Argument of `env=job/training`: overrides of the job that a scheduler learns on, which are composed."""
+PLAIN = re.compile(r"([a-z_.]+)=[\w./+-]*", re.ASCII)
+"""An override whose value is one word or number."""
+ELSEWHERE = ("plugins", "resume", "trace", "executor", "live", "run", "hydra", "sweep")
+"""Keys, and groups of keys, of a job that need consent: they name code, runs, or services."""
+
+Trust = bool | Collection[str]
+"""What the user allowed: everything (`True`), nothing, or the plug-ins, modules and services of these names."""
+
+
+class Named(NamedTuple):
+    """Code or a service that a configuration names.
+
+    Attributes:
+      key: the configuration's key.
+      name: what it names: a plug-in's module or file, an environment's module, a logger, an address.
+      connects: it is a service that training connects to; else it is code that is imported.
+    """
+
+    key: str
+    name: str
+    connects: bool = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether using it would execute something that this process has not executed before."""
+        return self.connects or not (is_imported(self.name) if self.key == "plugins" else self.name in sys.modules)
+
+
+def code_of(config: Config) -> list[Named]:
+    """Code that a configuration names, beside plug-ins of installed packages."""
+    plugins = [Named("plugins", plugin_path(name)) for name in config.plugins if not is_installed(name)]
+    # Suites are matched loosely, so the colon decides, whatever the suite is called.
+    module, colon, _ = config.env.name.partition("/")[2].rpartition(":")
+    jobs = config.env.kwargs.get(JOB, ())
+    lines = [line for line in jobs if isinstance(line, str)] if isinstance(jobs, tuple) else []
+    composed = [Named(f"env.kwargs.{JOB}", line) for line in lines if not _is_plain(line)]
+    return plugins + [Named("env.name", module)] * bool(colon) + composed
+
+
+def _is_plain(line: str) -> bool:
+    """Whether an override that stands in a configuration can name neither code nor a run: one number or one word."""
+    found = PLAIN.fullmatch(line)
+    return found is not None and found[1].partition(".")[0] not in ELSEWHERE
+
+
+def services_of(config: Config) -> list[Named]:
+    """Services that training with a configuration connects to."""
+    loggers = [name for name in config.run.loggers if getattr(register.logger.get(name), "connects", False)]
+    found = [Named("run.loggers", name, connects=True) for name in loggers]
+    if config.executor == "live" and config.live.address:
+        found.append(Named("live.address", config.live.address, connects=True))
+    return found
+
+
+def admit(
+    config: Config, path: Path, trust: Trust = False, training: bool = False, typed: Collection[str] = ()
+) -> Config:
+    """A stored configuration with its plug-ins imported, if the user consented.
+
+    Args:
+      config: what was read, perhaps with values of the command line in it.
+      path: the file it was read from.
+      trust: what the user allowed.
+      training: it is trained with, so that services count as well.
+      typed: keys that the command line gave itself.
+
+    Raises:
+      ConfigError: nobody allowed what it names, or a plug-in cannot be imported.
+    """
+    named = code_of(config) + (services_of(config) if training else [])
+    pending = [one for one in named if one.is_pending and one.key not in typed and not _allows(trust, one)]
+    if pending:
+        text = _text(path)
+        if not _is_recorded(text, config):
+            raise ConfigError(_refusal(path, pending))
+    if any(one.is_pending for one in named):
+        _record(_text(path), config)
+    return imported(config, path)
+
+
+def imported(config: Config, path: Path | None = None) -> Config:
+    """A configuration with its plug-ins imported, files by their absolute paths. Nobody is asked.
+
+    Args:
+      config: the configuration.
+      path: the file it was read from, for messages.
+
+    Raises:
+      ConfigError: a plug-in cannot be imported.
+    """
+    try:
+        return config.replace({"plugins": load_plugins(config.plugins)})
+    except RegistrationError as error:
+        if path is None:
+            raise ConfigError(f"{error}.") from error
+        moved = str(error).endswith("there is no such file")
+        advice = " Put it back, or write into this file where it is now." if moved else ""
+        raise ConfigError(f"{path}: {error}.{advice}") from error
+
+
+def check_adds_nothing(config: Config, admitted: Config, place: str) -> None:
+    """Raise ConfigError for a configuration that names code or services beside those of one that was admitted.
+
+    Args:
+      config: what is to be used.
+      admitted: what the user consented to.
+      place: where the configuration comes from.
+    """
+    known = code_of(admitted) + services_of(admitted)
+    for one in code_of(config) + services_of(config):
+        if one not in known:
+            raise ConfigError(f"{place} names {one.key}={one.name}, which the configuration it belongs to does not.")
+
+
+def remember(text: str, config: Config) -> str | None:
+    """Record that this user's own command wrote a `config.yaml`, so that opening the run needs no other consent.
+
+    Returns:
+      Why that could not be recorded, where it could not: no run fails by it.
+    """
+    return _record(text.encode(), config) if code_of(config) or services_of(config) else None
+
+
+def state_folder() -> Path:
+    """The folder for what commands remember: below `XDG_STATE_HOME`, by default `~/.local/state`."""
+    root = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(root) if os.path.isabs(root) else Path.home() / ".local" / "state") / "stellaris_jax"
+
+
+def _allows(trust: Trust, one: Named) -> bool:
+    if os.environ.get(VARIABLE) == "1":
+        return True
+    return trust if isinstance(trust, bool) else one.name in {*trust, *map(plugin_path, trust)}
+
+
+def _refusal(path: Path, pending: Iterable[Named]) -> str:
+    pending = list(pending)
+    code = [f"{one.key}={one.name}" for one in pending if not one.connects]
+    services = [f"{one.key}={one.name}" for one in pending if one.connects]
+    parts = [f"imports {' and '.join(code)}"] * bool(code) + [f"connects to {' and '.join(services)}"] * bool(services)
+    names = " ".join(f"--plugin {one.name}" for one in pending)
+    return (
+        f"{path} {' and '.join(parts)}, which you have not allowed, or which changed since; read it first, then allow "
+        f"it by {names} or --trust (in Python trust=True), or by {VARIABLE}=1."
+    )
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}.") from None
+
+
+def _is_recorded(text: bytes, config: Config) -> bool:
+    if any(one.key.endswith(JOB) for one in code_of(config)):
+        return False  # a record would not cover the sources that its lines lead to
+    try:
+        return _line(text, config) in read_bytes(state_folder() / "trusted", 2**30).splitlines(keepends=True)
+    except (OSError, RuntimeError):
+        return False
+
+
+def _record(text: bytes, config: Config) -> str | None:
+    """Add a line to the record, unless it is there; why not, where that cannot be. RuntimeError: there is no home."""
+    try:
+        if _is_recorded(text, config):
+            return None
+        folder = state_folder()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(folder / "trusted", flags, 0o600)
+        try:
+            # The first line end closes a line that a full disk cut short.
+            os.write(descriptor, b"\n" + _line(text, config))
+        finally:
+            os.close(descriptor)
+    except (OSError, RuntimeError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
+
+
+def _line(text: bytes, config: Config) -> bytes:
+    """The line that stands for a configuration's bytes and all sources that it names."""
+    digest = sha256(text)
+    for one in code_of(config):
+        digest.update(f"\0{one.key}\0{one.name}\0".encode(errors="surrogateescape"))
+        for file in _sources(one):
+            digest.update(f"{file}\0".encode(errors="surrogateescape"))
+            digest.update(_contents(file))
+    return digest.hexdigest().encode() + b"\n"
+
+
+def _sources(one: Named) -> Iterator[Path]:
+    """The files of a plug-in or a module: of a package all of its sources, for it may import any. Imports nothing."""
+    if one.key == "plugins" and one.name.endswith(".py"):
+        yield Path(one.name)
+        return
+    top = one.name.partition(".")[0]
+    try:
+        spec = find_spec(top) if re.fullmatch(r"\w+", top) else None
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return
+    if spec.submodule_search_locations is None:
+        if spec.has_location and spec.origin:
+            yield Path(spec.origin)
+        return
+    count = 0
+    for place in sorted(spec.submodule_search_locations):
+        for folder, folders, names in os.walk(place):
+            folders.sort()
+            for name in sorted(name for name in names if name.endswith(SOURCES)):
+                yield Path(folder, name)
+                count += 1
+                if count >= MOST:
+                    return
+
+
+def _contents(file: Path) -> bytes:
+    """What stands for a file's contents."""
+    try:
+        about = file.stat()
+        if about.st_size > LARGEST:
+            return f"{about.st_size} {about.st_mtime_ns}".encode()
+        return sha256(read_bytes(file, LARGEST)).digest()
+    except OSError:
+        return b"missing"
