@@ -14,7 +14,8 @@ from typing import Any
 from stellaris_jax.cli import program
 from stellaris_jax.cli.sweep import sweep
 from stellaris_jax.config.commands import localised
-from stellaris_jax.config.compose import GROUPS, SWEEP_SEEDS, choices, compose_config, load_sweep
+from stellaris_jax.config.compose import SWEEP_SEEDS, choices, compose_config, load_sweep
+from stellaris_jax.config.continuation import GROUPS
 from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config, knobs, sections

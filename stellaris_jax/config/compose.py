@@ -8,7 +8,6 @@ without a file (`SuiteSource`), and what Hydra still has to refuse is retold as 
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,29 +28,18 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from stellaris_jax.config.continuation import GROUPS, keys_of, line_of, replayed, resumed, update
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.options import check_given, unknown_key
 from stellaris_jax.config.schema import ConfigError, Knob, shown
 from stellaris_jax.config.sources import OwnSource, SuiteSource, files_below, shipped_configs
-from stellaris_jax.config.stored import UNREADABLE, defaults, from_yaml, no_value, retold, schema, typed
+from stellaris_jax.config.stored import UNREADABLE, defaults, no_value, retold, typed
 from stellaris_jax.config.sweeps import SWEEP_KEYS, SweepSettings
 from stellaris_jax.config.tree import Config, knobs, sections
-from stellaris_jax.config.trust import Trust, admit, imported
-from stellaris_jax.registry import plugin_path
-
-GROUPS = (
-    "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
-    "sweep",
-)  # fmt: skip
-"""Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
+from stellaris_jax.config.trust import Trust, imported
 
 NESTED = ("env", "experiment")
 """Groups whose files lie in folders: `env=gymnax/cartpole`."""
-
-RESUMABLE = (
-    "resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress", "run.loggers", "run.options", "live",
-)  # fmt: skip
-"""Keys, and groups of keys, that may differ when a run is resumed."""
 
 PRIMARY = "train"
 
@@ -65,9 +53,7 @@ LONGEST_LINE = 100_000
 """Characters of an override; Hydra reads a million in minutes."""
 
 
-def compose_config(
-    overrides: Sequence[str] = (), config_dir: str | Path | None = None, trust: Trust = False
-) -> Config:
+def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None, trust: Trust = False) -> Config:
     """Compose a configuration whose keys and types are right; what they mean may not be (see `load_config`).
 
     Its plug-ins are imported. Overrides and `config_dir` are the user's own words; a run that they name with `resume`
@@ -97,16 +83,16 @@ def _composed(hydra: _Composer, overrides: Sequence[str], trust: Trust) -> Confi
     for override in parsed:
         if override.is_sweep_override():
             raise ConfigError(
-                f"{_line(override)} has several values; add -m to run them all, or write [a,b] for a list."
+                f"{line_of(override)} has several values; add -m to run them all, or write [a,b] for a list."
             )
-    resumed = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
-    if resumed:
-        return _resumed(resumed[-1], parsed, trust)
+    named = [str(o.value()) for o in parsed if o.key_or_group == "resume"]
+    if named:
+        return resumed(named[-1], parsed, trust)
     given = {override.key_or_group: str(override.value()) for override in parsed}
     if given.get("executor") == "replay" and given.get("trace"):
-        return _replayed(given["trace"], parsed, trust)
+        return replayed(given["trace"], parsed, trust)
     config = imported(typed(hydra.compose(parsed)))
-    keys = _keys(parsed)
+    keys = keys_of(parsed)
     check_given(config, keys)
     for section in ("system", "scaling"):
         rule, name = f"{section}.rule", f"{section}.name"
@@ -149,7 +135,7 @@ def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -
             if any(o.is_sweep_override() for o in given):
                 raise ConfigError("The points of a sweep that is resumed are those it has; nothing can be swept over.")
             place = [str(o.value()) for o in given if o.key_or_group == "resume"][-1]
-            others = [_line(o) for o in given if o.key_or_group != "resume"]
+            others = [line_of(o) for o in given if o.key_or_group != "resume"]
             return Sweep(others, [], Path(place), resumed=True, settings=settings)
         if "run.dir" in keys:
             raise ConfigError("run.dir is not possible with -m: points lie in the directory of their sweep.")
@@ -162,7 +148,7 @@ def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -
         points = list(itertools.islice(itertools.product(*(_values(o) for o in merged)), MOST_POINTS + 1))
         if len(points) > MOST_POINTS:
             raise ConfigError(f"This sweep has more than {MOST_POINTS} points; sweep over fewer values.")
-        lines = [_line(o) for o in merged]
+        lines = [line_of(o) for o in merged]
         return Sweep(lines, [list(point) for point in points], Path(node.sweep.dir), settings=settings)
 
 
@@ -247,7 +233,7 @@ class _Composer:
         Hydra merges the chosen files first and sets single keys afterwards, so what files come to is kept for others.
         """
         chosen = [o for o in overrides if o.key_or_group in GROUPS or o.is_hydra_override()]
-        lines = (*self.search, *map(_line, chosen))
+        lines = (*self.search, *map(line_of, chosen))
         try:
             node = deepcopy(_merged(lines, hydra, self.files))
         except ConfigError:
@@ -256,7 +242,7 @@ class _Composer:
             raise retold(error) from None
         for override in overrides:
             if override not in chosen:
-                _update(node, override)
+                update(node, override)
         return node
 
 
@@ -305,25 +291,6 @@ def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
             GlobalHydra.instance().initialize(outer)
 
 
-def _keys(overrides: Sequence[Override]) -> set[str]:
-    """The dotted keys that overrides set."""
-    return {key for override in overrides for key in _leaves(override.key_or_group, override.value())}
-
-
-def _texts(value: object) -> list[str]:
-    """The texts of a list, or the one text that stands in its place."""
-    return list(map(str, value)) if isinstance(value, list) else [str(value)]
-
-
-def _leaves(key: str, value: object) -> Iterator[str]:
-    """The dotted keys that an override of `key` sets: those of a mapping one by one."""
-    if not isinstance(value, dict):
-        yield key
-        return
-    for name, element in value.items():
-        yield from _leaves(f"{key}.{name}", element)
-
-
 def _knob_of(key: str) -> Knob | None:
     """The config field that `key` sets, wholly or, of a mapping such as env.kwargs, in part."""
     owner = next(
@@ -350,72 +317,10 @@ def _integer(number: re.Match[str]) -> str:
     return str(int(value)) if value.is_integer() else number[0]
 
 
-def _line(override: Override) -> str:
-    return str(override.input_line)
-
-
 def _values(override: Override) -> list[str]:
     """One override per value swept; the override itself where nothing is."""
     if not override.is_sweep_override():
-        return [_line(override)]
+        return [line_of(override)]
     if not override.is_discrete_sweep():
-        raise ConfigError(f"{_line(override)} is not a list of values, which a sweep needs.")
+        raise ConfigError(f"{line_of(override)} is not a list of values, which a sweep needs.")
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-
-
-def _update(node: DictConfig, override: Override) -> None:
-    try:
-        OmegaConf.update(node, override.key_or_group, override.value())
-    except UNREADABLE as error:
-        raise retold(error) from None
-
-
-def _replayed(trace: str, overrides: Sequence[Override], trust: Trust) -> Config:
-    """The stored configuration of a live run, whose directory or trace is named, with what is to be otherwise."""
-    directory = Path(trace).parent if Path(trace).suffix == ".gz" else Path(trace)
-    path = directory / "config.yaml"
-    if not os.path.isfile(path):
-        raise ConfigError(f"trace={trace} is of no run: there is no {path}.")
-    stored = from_yaml(path)
-    if stored.executor != "live":
-        raise ConfigError(f"trace={trace} is of no live run: its executor is {stored.executor}.")
-    node = schema(stored.replace({"run.dir": "", "resume": ""}))
-    for override in overrides:
-        if override.key_or_group in GROUPS:
-            raise ConfigError(f"{_line(override)} chooses a file; a replay takes single keys, such as system.rho=2.")
-        _update(node, override)
-    return admit(typed(node), path, trust, training=True, typed=_keys(overrides))
-
-
-def _resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Config:
-    """The stored configuration of a run, with those overrides that may change.
-
-    `plugins=[...]` may name plug-ins of the run once more, which allows them.
-    """
-    if not directory:
-        raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
-    path = Path(directory) / "config.yaml"
-    if os.path.isfile(path.with_name("sweep.yaml")):
-        raise ConfigError(f"resume={directory} holds a sweep; add -m to go on with it.")
-    if not os.path.isfile(path):  # nor where the path is too long to be one
-        raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
-    stored = from_yaml(path)
-    node = schema(stored)
-    for override in overrides:
-        key = override.key_or_group
-        if key == "resume":  # a name, whatever is in it
-            continue
-        if key == "plugins" and {*map(plugin_path, _texts(override.value()))} <= {*map(plugin_path, stored.plugins)}:
-            trust = trust if isinstance(trust, bool) and trust else [*(trust or ()), *_texts(override.value())]
-            continue
-        if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
-            raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
-        _update(node, override)
-    config = admit(typed(node), path, trust, training=True, typed=_keys(overrides) - {"plugins"})
-    config = config.replace({"run.dir": directory, "resume": directory})
-    if stored.algorithm.anneal and config.rounds != stored.rounds:
-        raise ConfigError(
-            f"total_steps={config.total_steps} is not possible: algorithm.anneal=true lowers the learning rate of "
-            f"{directory} to zero at total_steps={stored.total_steps}, and that schedule is kept."
-        )
-    return config

@@ -3,6 +3,7 @@ sentence."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -55,7 +56,7 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
     try:
         text = read_bytes(path)
         refuse_aliases(text)
-        node = OmegaConf.to_container(OmegaConf.create(text.decode())) if text.strip() else {}
+        node = OmegaConf.to_container(OmegaConf.load(io.StringIO(text.decode())))
     except UNREADABLE as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
     if not isinstance(node, dict):

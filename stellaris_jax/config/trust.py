@@ -112,10 +112,12 @@ def admit(
     """
     named = code_of(config) + (services_of(config) if training else [])
     pending = [one for one in named if one.is_pending and one.key not in typed and not _allows(trust, one)]
-    if pending:
-        text = _text(path)
-        if not _is_recorded(text, config):
-            raise ConfigError(_refusal(path, pending))
+    for one in pending:
+        if one.key == "plugins" and one.name.endswith(".py") and not os.path.isfile(one.name):
+            reason = f"plugins={one.name} cannot be used: there is no such file"
+            raise ConfigError(f"{path}: {reason}. Put it back, or write into this file where it is now.")
+    if pending and not _is_recorded(_text(path), config):
+        raise ConfigError(_refusal(path, pending))
     if any(one.is_pending for one in named):
         _record(_text(path), config)
     return imported(config, path)
@@ -136,9 +138,7 @@ def imported(config: Config, path: Path | None = None) -> Config:
     except RegistrationError as error:
         if path is None:
             raise ConfigError(f"{error}.") from error
-        moved = str(error).endswith("there is no such file")
-        advice = " Put it back, or write into this file where it is now." if moved else ""
-        raise ConfigError(f"{path}: {error}.{advice}") from error
+        raise ConfigError(f"{path}: {error}.") from error
 
 
 def check_adds_nothing(config: Config, admitted: Config, place: str) -> None:

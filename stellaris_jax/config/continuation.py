@@ -1,0 +1,110 @@
+"""Configurations that continue a stored one: a run that is resumed, and a live run that is replayed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.stored import UNREADABLE, from_yaml, retold, schema, typed
+from stellaris_jax.config.tree import Config
+from stellaris_jax.config.trust import Trust, admit
+from stellaris_jax.registry import plugin_path
+
+GROUPS = (
+    "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",
+    "sweep",
+)  # fmt: skip
+"""Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
+
+RESUMABLE = (
+    "resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress", "run.loggers", "run.options", "live",
+)  # fmt: skip
+"""Keys, and groups of keys, that may differ when a run is resumed."""
+
+
+def replayed(trace: str, overrides: Sequence[Override], trust: Trust) -> Config:
+    """The stored configuration of a live run, whose directory or trace is named, with what is to be otherwise."""
+    directory = Path(trace).parent if Path(trace).suffix == ".gz" else Path(trace)
+    path = directory / "config.yaml"
+    if not os.path.isfile(path):
+        raise ConfigError(f"trace={trace} is of no run: there is no {path}.")
+    stored = from_yaml(path)
+    if stored.executor != "live":
+        raise ConfigError(f"trace={trace} is of no live run: its executor is {stored.executor}.")
+    node = schema(stored.replace({"run.dir": "", "resume": ""}))
+    for override in overrides:
+        if override.key_or_group in GROUPS:
+            raise ConfigError(f"{line_of(override)} chooses a file; a replay takes single keys, such as system.rho=2.")
+        update(node, override)
+    return admit(typed(node), path, trust, training=True, typed=keys_of(overrides))
+
+
+def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Config:
+    """The stored configuration of a run, with those overrides that may change.
+
+    `plugins=[...]` may name plug-ins of the run once more, which allows them.
+    """
+    if not directory:
+        raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
+    path = Path(directory) / "config.yaml"
+    if os.path.isfile(path.with_name("sweep.yaml")):
+        raise ConfigError(f"resume={directory} holds a sweep; add -m to go on with it.")
+    if not os.path.isfile(path):  # nor where the path is too long to be one
+        raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
+    stored = from_yaml(path)
+    node = schema(stored)
+    for override in overrides:
+        key = override.key_or_group
+        if key == "resume":  # a name, whatever is in it
+            continue
+        if key == "plugins" and {*map(plugin_path, _texts(override.value()))} <= {*map(plugin_path, stored.plugins)}:
+            trust = trust if isinstance(trust, bool) and trust else [*(trust or ()), *_texts(override.value())]
+            continue
+        if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
+            raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
+        update(node, override)
+    config = admit(typed(node), path, trust, training=True, typed=keys_of(overrides) - {"plugins"})
+    config = config.replace({"run.dir": directory, "resume": directory})
+    if stored.algorithm.anneal and config.rounds != stored.rounds:
+        raise ConfigError(
+            f"total_steps={config.total_steps} is not possible: algorithm.anneal=true lowers the learning rate of "
+            f"{directory} to zero at total_steps={stored.total_steps}, and that schedule is kept."
+        )
+    return config
+
+
+def update(node: DictConfig, override: Override) -> None:
+    """Set what an override sets in a tree. Raises ConfigError for a value that the key cannot have."""
+    try:
+        OmegaConf.update(node, override.key_or_group, override.value())
+    except UNREADABLE as error:
+        raise retold(error) from None
+
+
+def line_of(override: Override) -> str:
+    """The override as it was given, `key=value`."""
+    return str(override.input_line)
+
+
+def keys_of(overrides: Sequence[Override]) -> set[str]:
+    """The dotted keys that overrides set."""
+    return {key for override in overrides for key in _leaves(override.key_or_group, override.value())}
+
+
+def _texts(value: object) -> list[str]:
+    """The texts of a list, or the one text that stands in its place."""
+    return list(map(str, value)) if isinstance(value, list) else [str(value)]
+
+
+def _leaves(key: str, value: object) -> Iterator[str]:
+    """The dotted keys that an override of `key` sets: those of a mapping one by one."""
+    if not isinstance(value, dict):
+        yield key
+        return
+    for name, element in value.items():
+        yield from _leaves(f"{key}.{name}", element)
