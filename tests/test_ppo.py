@@ -214,6 +214,29 @@ def test_kl_coefficient_adapts(kl: float, factor: float) -> None:
     assert float(adapt_kl_coefficient(jnp.float32(0.2), jnp.float32(kl), 0.01)) == pytest.approx(0.2 * factor)
 
 
+@pytest.mark.parametrize("kl", [0.0, 3.0])
+def test_kl_coefficient_comes_back(kl: float) -> None:
+    """However many quiet or loud rounds there were, it is a number that other rounds move again."""
+    coefficient = jnp.float32(0.2)
+    for _ in range(300):
+        coefficient = adapt_kl_coefficient(coefficient, jnp.float32(kl), 0.01)
+    assert 0.0 < float(coefficient) < 1e10
+    back = adapt_kl_coefficient(coefficient, jnp.float32(3.0 - kl), 0.01)
+    assert float(back) == pytest.approx(float(coefficient) * (1.5 if kl == 0.0 else 0.5))
+    assert float(adapt_kl_coefficient(jnp.float32(0.0), jnp.float32(3.0), 0.01)) == 0.0
+
+
+@pytest.mark.parametrize("first", [0.2, 1.0])
+@pytest.mark.parametrize("kl", [0.0, 3.0])
+def test_kl_coefficient_of_the_papers_jobs_is_what_it_was(kl: float, first: float) -> None:
+    """Their 50 rounds never reach the ends of the range."""
+    clamped, free = jnp.float32(first), jnp.float32(first)
+    for _ in range(50):
+        clamped = adapt_kl_coefficient(clamped, jnp.float32(kl), 0.01)
+        free = free * (1.5 if kl else 0.5)
+        assert float(clamped) == float(free)
+
+
 # The engine against an independent PPO ----------------------------------------------------------------------------
 
 ROUNDS = 3

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from settings import algorithm_of, hyper_of, loss_of
 
-from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps
+from stellaris_jax import ConfigError, load_config
+from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps, Versions
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
 from stellaris_jax.config.tree import AlgorithmConfig
+from stellaris_jax.registry import register
 
 CLIP = 0.3
 examples = settings(deadline=None, max_examples=100)
@@ -218,3 +220,43 @@ def test_ties_do_not_depend_on_rounding(mode: str, expected: float, rounding: fl
         return truncated_ratio(log_ratio, jnp.zeros(()), 1.0, mode)[0]
 
     assert float(jax.grad(ratio)(jnp.float32(rounding))) == pytest.approx(expected, abs=1e-5)
+
+
+def means_and_gradient(name: str, mode: str) -> tuple[LossMetrics, np.ndarray]:
+    """An algorithm's metrics and its gradient by log pi on a batch of ratios to both sides of 1, in one mode."""
+    random = np.random.default_rng(0)
+    rows, zeros = 64, jnp.zeros(64)
+    log_mu, log_prox, others, pi = (jnp.float32(random.normal(0.0, 0.4, rows)) for _ in range(4))
+    advantage = jnp.float32(random.normal(0.0, 1.0, rows))
+    steps = Steps(advantage, zeros, zeros > 0, zeros > 0)
+    batch = Samples(zeros[:, None], zeros, log_mu[:, None], log_mu, zeros, advantage, zeros, steps=steps)
+    batch = batch._replace(target_policy=log_prox[:, None])
+    settings = algorithm_of(name, rollout_length=2)
+    rest = (hyper_of(settings), jnp.float32(0.0), 2, others - log_mu, mode)
+    numbers = Versions(jnp.int32(7), jnp.int32(3))
+
+    def loss(log_pi: jax.Array) -> Any:
+        return loss_of(
+            settings,
+            LossInputs(batch, LogProb(), *rest, versions=numbers, parameters=log_pi[:, None], value=zeros),
+        )
+
+    gradient, metrics = jax.grad(loss, has_aux=True)(pi)
+    return metrics, np.asarray(gradient)
+
+
+@pytest.mark.parametrize("mode", ["weight", "surrogate", "artifact"])
+@pytest.mark.parametrize("name", sorted(register.algorithm))
+def test_what_is_told_to_be_truncated_is(name: str, mode: str) -> None:
+    """Every algorithm's gradient differs from the one without truncation, or the algorithm refuses the mode."""
+    metrics, gradient = means_and_gradient(name, mode)
+    _, whole = means_and_gradient(name, "none")
+    changes = bool(np.abs(gradient - whole).max() > 1e-6)
+    assert float(metrics.truncated_fraction) > 0.2
+    assert changes == (mode in register.algorithm[name].truncations)
+    overrides = [f"algorithm.name={name}", f"system.truncation={mode}", "algorithm.minibatches=4", "env.num_envs=8"]
+    if changes:
+        load_config(overrides)
+    else:
+        with pytest.raises(ConfigError, match=f"{mode} changes nothing under algorithm.name={name}; accepted: weight"):
+            load_config(overrides)

@@ -101,7 +101,8 @@ class AlgorithmConfig(Section):
     entropy_coefficient: float = knob(0.01, "weight of the entropy bonus", within="[0, inf)")
     kl_coefficient: float = knob(
         0.0,
-        "initial weight of KL(mu || pi), for IMPACT of KL(target network || pi), adapted each round; 0 turns it off",
+        "initial weight of KL(mu || pi), for IMPACT of KL(target network || pi), adapted each round within [1e-16, 1e9]; "
+        "0 turns it off",
         within="[0, inf)",
     )
     kl_target: float = knob(0.01, "KL the coefficient is adapted towards, in nats", within="(0, inf)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import jax
@@ -9,6 +10,7 @@ import jax
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics
 from stellaris_jax.config.options import Numbered
 from stellaris_jax.config.schema import knob
+from stellaris_jax.config.tree import Config
 
 
 class Algorithm(Numbered):
@@ -25,6 +27,17 @@ class Algorithm(Numbered):
 
     sequences: ClassVar[bool] = False
     """Minibatches are whole environments' fragments instead of single samples, and have `Samples.steps`."""
+
+    truncations: ClassVar[tuple[str, ...]] = ("weight", "surrogate", "artifact", "none")
+    """Modes of `system.truncation` that change its loss; it refuses the others."""
+
+    @classmethod
+    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
+        yield (
+            config.system.truncation in cls.truncations,
+            f"system.truncation={config.system.truncation} changes nothing under algorithm.name="
+            f"{config.algorithm.name}; accepted: {', '.join(cls.truncations)}.",
+        )
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
         """The loss of a minibatch, a scalar, and the means of its terms; see `total`."""

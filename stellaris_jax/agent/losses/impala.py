@@ -19,6 +19,7 @@ class IMPALA(Algorithm):
     (Espeholt et al. 2018)."""
 
     sequences = True
+    truncations = ("weight", "surrogate", "none")  # artifact leaves all ratios of at most rho as they are
     rho_bar: float = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
     c_bar: float = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
 

@@ -79,6 +79,8 @@ class TOPR(PolicyObjective):
     """A log pi where A > 0, sg(clip(r, 0, 1)) A log pi elsewhere (Le Roux et al. 2025): what went well is imitated at
     full weight, what went badly is forgotten once it is unlikely. There it goes by the sign of the reward."""
 
+    truncations = ("weight", "surrogate", "none")  # artifact leaves all ratios of at most rho as they are
+
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         least = jnp.where(inputs.batch.advantage > 0.0, 1.0, 0.0)
         return weighted_log_prob(ratio, least, 1.0, inputs)
@@ -139,6 +141,8 @@ class BAPO(PolicyObjective):
 class Proximal(PolicyObjective):
     """(pi_prox / mu) min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A), rho = pi / pi_prox: the trust region is around
     a proximal policy, and mu only weighs (decoupled PPO, Hilton et al. 2022; AReaL)."""
+
+    truncations = ("weight", "none")  # pi / mu is in none of its terms, so nothing can take its place
 
     clip: float = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
     behaviour_cap: float = knob(5.0, "the most that pi_prox / mu weighs a sample", within="[1, inf)")
