@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
+from stellaris_jax.agent.fractional import fractional_adam
 from stellaris_jax.engine.aggregator import MODES, StalenessWeightedState, staleness_weighted
 from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.timeline.weights import Power
@@ -31,9 +32,18 @@ def stack(seed: int, size: int) -> dict[str, np.ndarray]:
     return {k: generator.standard_normal((size, *p.shape)).astype(np.float32) for k, p in PARAMS.items()}
 
 
+def adam_of(mode: str) -> Any:
+    """Adam as a mode takes it."""
+    return fractional_adam if mode == "fractional" else optax.adam
+
+
+PLAIN = tuple(mode for mode in MODES if mode != "fractional")
+"""Modes that take any optimizer."""
+
+
 @cache
 def compiled(kind: str, mode: str) -> tuple[optax.GradientTransformationExtraArgs, Any]:
-    inner = {"sgd": optax.sgd, "adam": optax.adam}[kind](ALPHA)
+    inner = {"sgd": optax.sgd, "adam": adam_of(mode)}[kind](ALPHA)
     transformation = staleness_weighted(inner, mode)
     return transformation, jax.jit(transformation.update)
 
@@ -87,7 +97,7 @@ def test_staleness_8_and_root_3_halve_the_step() -> None:
     weight = Power({"root": 3}).weight(8)
     assert weight == 0.5
     gradients = stack(0, 1)
-    for kind, modes in {"sgd": MODES, "adam": ("factored", "sequential")}.items():
+    for kind, modes in {"sgd": PLAIN, "adam": ("factored", "sequential", "fractional")}.items():
         for mode in modes:
             fresh, _ = run(kind, mode, gradients, [1.0])
             stale, _ = run(kind, mode, gradients, [weight])
@@ -195,7 +205,7 @@ def test_a_nonfinite_gradient_gets_weight_0_and_is_counted(mode: str, bad: float
     else:
         # The rejected gradients still count in H.
         total = {k: 0.5 * g[0] + 0.8 * g[2] for k, g in gradients.items()}
-        divisor, step = (1.3, 1.3 / 4) if mode == "factored" else (4.0, 1.0)
+        divisor, step = (4.0, 1.0) if mode == "gradient" else (1.3, 1.3 / 4)
         updates, _ = adam.update({k: g / divisor for k, g in total.items()}, adam.init(PARAMS), PARAMS)
         expected = {k: PARAMS[k] + step * updates[k] for k in PARAMS}
     same(params, expected)
@@ -225,10 +235,10 @@ def test_sharded_over_four_devices_equals_unsharded(mode: str) -> None:
     """8 slots on 4 devices, one slot empty and one gradient broken; every device ends with the same state."""
     gradients, weights = stack(9, 8), np.float32([1.0, 0.5, 0.7, 0.2, 0.9, 0.3, 0.6, 0.0])
     gradients["bias"][2, 0] = np.nan
-    alone = staleness_weighted(optax.adam(ALPHA), mode)
+    alone = staleness_weighted(adam_of(mode)(ALPHA), mode)
     expected = alone.update(gradients, alone.init(PARAMS), PARAMS, weights=weights, size=np.int32(7))
 
-    sharded = staleness_weighted(optax.adam(ALPHA), mode, AXIS)
+    sharded = staleness_weighted(adam_of(mode)(ALPHA), mode, AXIS)
 
     def update(gradients: Any, weights: jax.Array) -> Any:
         result = sharded.update(gradients, sharded.init(PARAMS), PARAMS, weights=weights, size=jnp.int32(7))

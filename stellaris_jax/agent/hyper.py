@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import optax
 
+from stellaris_jax.agent.fractional import Fractional, fractional_adam
 from stellaris_jax.config.options import numbers_of
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
@@ -65,7 +66,14 @@ class Hyper(NamedTuple):
         rows: Hyper = jax.tree.map(lambda value: np.repeat(value, number), self)
         return rows
 
-    def optimizer(self) -> optax.GradientTransformation:
-        """Adam at the base learning rate (alpha_0), behind a clip of the aggregated gradient's norm."""
+    def optimizer(self, aggregation: str = "factored") -> optax.GradientTransformation | Fractional:
+        """Adam at the base learning rate (alpha_0), behind a clip of the aggregated gradient's norm.
+
+        Args:
+          aggregation: `system.aggregation`; under `fractional` it takes fractions of a step.
+        """
+        if aggregation == "fractional":
+            numbers = (self.learning_rate, self.adam_b1, self.adam_b2, self.adam_eps)
+            return fractional_adam(*numbers, max_grad_norm=self.max_grad_norm)
         adam = optax.adam(self.learning_rate, b1=self.adam_b1, b2=self.adam_b2, eps=self.adam_eps)
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), adam)

@@ -101,8 +101,8 @@ class AlgorithmConfig(Section):
     entropy_coefficient: float = knob(0.01, "weight of the entropy bonus", within="[0, inf)")
     kl_coefficient: float = knob(
         0.0,
-        "initial weight of KL(mu || pi), for IMPACT of KL(target network || pi), adapted each round within [1e-16, 1e9]; "
-        "0 turns it off",
+        "initial weight of KL(mu || pi), for IMPACT of KL(target network || pi), adapted each round within "
+        "[1e-16, 1e9]; 0 turns it off",
         within="[0, inf)",
     )
     kl_target: float = knob(0.01, "KL the coefficient is adapted towards, in nats", within="(0, inf)")
@@ -125,8 +125,9 @@ class SystemConfig(Section):
     aggregation: str = knob(
         "factored",
         "how weights meet the optimizer: on its direction and step size (factored), on the gradient it is fed "
-        "(gradient), or by one optimizer step per gradient (sequential)",
-        choices=("factored", "gradient", "sequential"),
+        "(gradient), by one optimizer step per gradient (sequential), or by a fraction of an Adam step, moments "
+        "included (fractional)",
+        choices=("factored", "gradient", "sequential", "fractional"),
     )
     corrections: tuple[str, ...] = knob(
         (), "corrections of gradients by what has happened since, in this order", kind="correction"

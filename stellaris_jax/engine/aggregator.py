@@ -7,7 +7,10 @@ equation into a direction and a step size instead:
     direction from  sum_i w_i g_i / sum_i w_i      (how far each gradient is trusted relative to the others)
     step size       alpha_0 * (sum_i w_i / H)      (how far the group is trusted as a whole)
 
-which is Eq. 4 to the letter under plain gradient descent and keeps its meaning under any optimizer.
+which is Eq. 4 to the letter under plain gradient descent. Under Adam it scales the step of a group, but not what the
+group leaves in the moments: a gradient of next to no weight that is alone in its group still moves the parameters,
+through the step after it. `fractional` has the optimizer take a fraction of a step, moments included
+(`agent.fractional`).
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from stellaris_jax.agent.fractional import Fractional
 from stellaris_jax.engine.corrections import Context, Correction, Stack
 
-MODES = ("factored", "gradient", "sequential")
+MODES = ("factored", "gradient", "sequential", "fractional")
 
 
 class StalenessWeightedState(NamedTuple):
@@ -57,7 +61,7 @@ def _finite(gradients: Any, weights: jax.Array) -> tuple[Any, jax.Array, jax.Arr
 
 
 def staleness_weighted(
-    inner: optax.GradientTransformation,
+    inner: optax.GradientTransformation | Fractional,
     mode: str = "factored",
     axis_name: str | None = None,
     corrections: Sequence[Correction] = (),
@@ -79,7 +83,7 @@ def staleness_weighted(
     [-1.25]
 
     Adam does not see how large a gradient is. A stale one alone makes a smaller step all the same, but not where its
-    weight only scales what Adam is fed:
+    weight only scales what Adam is fed. Either way it enters Adam's moments in full:
 
     >>> for mode in ("factored", "gradient"):
     ...     aggregator = staleness_weighted(optax.adam(1.0), mode)
@@ -89,10 +93,10 @@ def staleness_weighted(
     [-1.0]
 
     Args:
-      inner: the optimizer, its base learning rate (alpha_0) included.
+      inner: the optimizer, its base learning rate (alpha_0) included; of mode `fractional` one that takes fractions.
       mode: `factored` (see the module), `gradient` (weights scale the gradient alone: what Adam then ignores of
-        them, it ignores), or `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order: the
-        structure of the released code).
+        them, it ignores), `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order: the structure
+        of the released code), or `fractional` (a fraction sum_i w_i / H of one step, of a group as a whole).
       axis_name: mesh axis the stack is sharded over; the state stays equal on all its devices.
       corrections: of the gradients and weights, one after the other, before they are aggregated; gradients are then
         arrays `[L, P]`.
@@ -101,10 +105,12 @@ def staleness_weighted(
       optax's pair of `init(params)` and the `update` above.
 
     Raises:
-      ValueError: for another mode.
+      ValueError: for another mode, or an optimizer that the mode cannot use.
     """
     if mode not in MODES:
         raise ValueError(f"aggregation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")
+    if (mode == "fractional") != isinstance(inner, Fractional):
+        raise ValueError(f"aggregation mode {mode!r} cannot use this optimizer: fractional_adam goes with fractional")
 
     def init(params: optax.Params) -> StalenessWeightedState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -163,12 +169,13 @@ def staleness_weighted(
         trust += state.trust
 
         def complete(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
-            size_ = size.astype(trust.dtype)
-            if mode == "factored":
-                direction, step = _scale(total, 1.0 / trust), trust / size_
+            size_, one = size.astype(trust.dtype), jnp.ones_like(trust)
+            direction = _scale(total, 1.0 / (size_ if mode == "gradient" else trust))
+            step = trust / size_ if mode == "factored" else one
+            if isinstance(inner, Fractional):
+                updates, inner_state = inner.update(direction, state.inner, params, trust=trust / size_)
             else:
-                direction, step = _scale(total, 1.0 / size_), jnp.ones_like(trust)
-            updates, inner_state = inner.update(direction, state.inner, params)
+                updates, inner_state = inner.update(direction, state.inner, params)
             cleared = jax.tree.map(jnp.zeros_like, total)
             return _scale(updates, step_scale * step), cleared, jnp.zeros_like(trust), inner_state
 

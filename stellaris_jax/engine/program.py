@@ -391,7 +391,7 @@ class Engine:
 def aggregator(static: Static, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
     """The parameter function of one seed."""
     corrections = [correction.bound(hyper.corrections) for correction in static.corrections]
-    return staleness_weighted(hyper.optimizer(), static.aggregation, axis, corrections)
+    return staleness_weighted(hyper.optimizer(static.aggregation), static.aggregation, axis, corrections)
 
 
 SHARED = ("bounds", "learning_rate")

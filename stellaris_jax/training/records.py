@@ -79,8 +79,8 @@ class Accounts:
     def _trust(self, groups: list[Group]) -> float:
         """What staleness leaves of the learning rate: the mean over the steps that the optimizer makes of the groups.
 
-        It makes one of each group, whose gradients' mean weight scales it if they are `factored`; of mode `gradient`
-        weights never reach the step size; and in mode `sequential` it makes one of each gradient.
+        It makes one of each group, whose gradients' mean weight scales it if they are `factored` or `fractional`; of
+        mode `gradient` weights never reach the step size; and in mode `sequential` it makes one of each gradient.
         """
         aggregation = self.config.system.aggregation
         if aggregation == "gradient":
