@@ -15,13 +15,12 @@ OFFSETS, IR = 3, 4
 """Sections: where attributes and types stand, and operations."""
 ATTRIBUTES, RESULTS, OPERANDS, SUCCESSORS, REGIONS, ORDERS, PROPERTIES = (1 << i for i in range(7))
 """Parts of an operation, as bits of its mask."""
-ORDERED = "its program has an order of uses, which no exported policy has"
 
 
 def check_bytecode(data: bytes, deepest: int) -> None:
     """Raise ValueError for bytes that are no bytecode, and for operations more than `deepest` deep in one another."""
     try:
-        _check(_Bytes(data), deepest)
+        _check(data, deepest)
     except IndexError:
         raise ValueError("its program is cut off") from None
 
@@ -29,7 +28,7 @@ def check_bytecode(data: bytes, deepest: int) -> None:
 class _Bytes:
     """Bytes that are read one part after the other. IndexError where they end."""
 
-    def __init__(self, data: bytes, at: int = 0):
+    def __init__(self, data: memoryview, at: int = 0):
         self.data, self.at = data, at
 
     def byte(self) -> int:
@@ -65,16 +64,18 @@ class _Bytes:
         return code & 0x7F, end
 
 
-def _check(data: _Bytes, deepest: int) -> None:
-    if data.data[:4] != MAGIC:
+def _check(program: bytes, deepest: int) -> None:
+    if not program.startswith(MAGIC):
         raise ValueError("its program is no MLIR bytecode")
-    data.at = 4
+    data = _Bytes(memoryview(program), len(MAGIC))
     version = data.number()
     if version not in VERSIONS:
         raise ValueError(f"its program has version {version} of MLIR's bytecode; accepted: 4 to {VERSIONS[-1]}")
-    data.at = data.data.find(b"\0", data.at) + 1  # behind the name of what wrote it
+    data.at = program.find(b"\0", data.at) + 1  # behind the name of what wrote it
+    if not data.at:
+        raise IndexError
     seen = set()
-    while data.at < len(data.data):
+    while data.at < len(program):
         code, end = data.section()
         if code in seen:
             raise ValueError(f"its program has the section {code} of MLIR's bytecode twice")
@@ -82,11 +83,12 @@ def _check(data: _Bytes, deepest: int) -> None:
         if code in (IR, OFFSETS):
             if end - data.at > MOST_BYTES:
                 raise ValueError(f"its program has more than {MOST_BYTES} bytes of operations, beside constants")
+            part = _Bytes(data.data[:end], data.at)
             if code == IR:
-                _block(data, deepest)
+                _block(part, deepest)
             else:
-                _encodings(data, end)
-            if data.at != end:
+                _encodings(part, end)
+            if part.at != end:
                 raise ValueError("its program is no MLIR bytecode of a form that is known")
         data.at = end
 
@@ -106,27 +108,30 @@ def _block(data: _Bytes, deeper: int) -> None:
         raise ValueError("its operations stand too deep in one another, as in no exported policy")
     count = data.number()
     if count & 1:
-        for _ in range(data.number()):
+        arguments = data.number()
+        for _ in range(arguments):
             if data.number() & 1:  # the type, and whether a location follows
                 data.number()
         if data.byte():
-            raise ValueError(ORDERED)
+            _orders(data, arguments)
     for _ in range(count >> 1):
         _operation(data, deeper)
 
 
 def _operation(data: _Bytes, deeper: int) -> None:
+    """Read over an operation and its regions."""
     data.number()  # the name
     mask = data.byte()
     data.number()  # the location
     for part in (ATTRIBUTES, PROPERTIES):
         if mask & part:
             data.number()
-    for part in (RESULTS, OPERANDS, SUCCESSORS):
+    results = data.numbers() if mask & RESULTS else []
+    for part in (OPERANDS, SUCCESSORS):
         if mask & part:
             data.numbers()
     if mask & ORDERS:
-        raise ValueError(ORDERED)
+        _orders(data, len(results))
     if mask & REGIONS:
         count = data.number()
         for _ in range(count >> 1):
@@ -137,3 +142,13 @@ def _operation(data: _Bytes, deeper: int) -> None:
                 data.number()  # of values
             for _ in range(blocks):
                 _block(data, deeper - 1)
+
+
+def _orders(data: _Bytes, values: int) -> None:
+    """Read over the orders in which some of so many values are used."""
+    for _ in range(data.number() if values > 1 else 1):
+        if values > 1:
+            data.number()  # which of them
+        count = data.number() >> 1
+        for _ in range(count):
+            data.number()

@@ -43,7 +43,10 @@ def write(policy: Policy, metadata: Metadata) -> bytes:
 
 
 def read(data: bytes) -> ExportedPolicy:
-    """The policy in a file. Raises ValueError, or another error of JAX, for a file that is none."""
+    """The policy in a file. Raises ValueError, or another error of JAX, for a file that is none.
+
+    MLIR itself ends the process for some malformed programs ("LLVM ERROR"): nothing is executed, nothing is caught.
+    """
     import jax
 
     check_packages("a .stablehlo file")
