@@ -1,7 +1,9 @@
-"""Policies of random parameters, as training would have left them."""
+"""Policies of random parameters, as training would have left them, and files of them."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_normalizers
 from stellaris_jax.envs.base import Box, Space
+from stellaris_jax.training.export.artefact import ENDINGS, Metadata, sealed
+from stellaris_jax.training.export.spaces import described
 from stellaris_jax.training.policy import Policy
 
 
@@ -27,3 +32,18 @@ def random_policy(observation: Box, action: Space, normalize: bool | None = None
     normalizers = init_normalizers(observation)
     seen = normalizers.obs._replace(mean=jnp.full(observation.shape, 0.5), variance=jnp.full(observation.shape, 4.0))
     return Policy(built, params, normalizers._replace(obs=seen), config)
+
+
+def metadata_of(policy: Policy) -> Metadata:
+    """The metadata that a run of seed 3 would write."""
+    network, config = policy.network, policy.config
+    spaces = described(network.observation_space), described(network.action_space)
+    return Metadata("own/task", *spaces, plain(config.network), config.env.normalize_observation, 3, 100.0)
+
+
+def written(policy: Policy, to: str, folder: Path) -> Path:
+    """The sealed file of a policy, in a folder."""
+    path = folder / f"policy{ENDINGS[to]}"
+    data = import_module(f"stellaris_jax.training.export.{to}").write(policy, metadata_of(policy))
+    path.write_bytes(sealed(data))
+    return path

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import REPOSITORY, call
-from policies import random_policy
+from policies import metadata_of, random_policy, written
 from training import steps, tiny
 
 pytest.importorskip("onnx")
@@ -26,13 +24,12 @@ pytest.importorskip("flatbuffers")
 
 from stellaris_jax import ConfigError, load_policy
 from stellaris_jax.agent.networks.torsos import Convolutions, Layer
-from stellaris_jax.config.schema import RunError, plain
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.training.export import onnx as to_onnx
-from stellaris_jax.training.export import stablehlo
-from stellaris_jax.training.export.artefact import ENDINGS, Metadata, sampled, sealed
+from stellaris_jax.training.export.artefact import ENDINGS, sampled, sealed
 from stellaris_jax.training.export.spaces import described, space_of
 from stellaris_jax.training.export.writing import export_policy
 from stellaris_jax.training.policy import Policy
@@ -45,19 +42,6 @@ JOINTS = Box((3,), (-0.5, -math.inf, -0.1), (0.5, 0.2, math.inf))
 def image(height: int, width: int, channels: int = 3, dtype: str = "uint8") -> Box:
     size, high = height * width * channels, 255.0 if dtype == "uint8" else 1.0
     return Box((height, width, channels), (0.0,) * size, (high,) * size, dtype)
-
-
-def metadata_of(policy: Policy) -> Metadata:
-    network, config = policy.network, policy.config
-    spaces = described(network.observation_space), described(network.action_space)
-    return Metadata("own/task", *spaces, plain(config.network), config.env.normalize_observation, 3, 100.0)
-
-
-def written(policy: Policy, to: str, folder: Path) -> Path:
-    path = folder / f"policy{ENDINGS[to]}"
-    data = import_module(f"stellaris_jax.training.export.{to}").write(policy, metadata_of(policy))
-    path.write_bytes(sealed(data))
-    return path
 
 
 def observations(space: Box, count: int) -> np.ndarray:
@@ -206,14 +190,6 @@ def test_another_version_is_told_in_a_sentence(to: str, tmp_path: Path) -> None:
     path.write_bytes(sealed(data.replace(b'"version": 1,', b'"version": 7,')))
     with pytest.raises(ConfigError, match="cannot be read: its format is version 7, and 1 is what can be read"):
         load_policy(path)
-
-
-def test_a_program_that_calls_others_is_refused() -> None:
-    """A library of linear algebra here; it might be any code of the process that reads it."""
-    export, metadata = jax.export.export, metadata_of(random_policy(REAL, Discrete(3)))
-    exported = export(jax.jit(jnp.linalg.cholesky), platforms=["cpu"])(jax.ShapeDtypeStruct((4, 4), np.float32))
-    with pytest.raises(ValueError, match=r"it calls lapack_.*, which no exported policy does"):
-        stablehlo.read(metadata.to_json().encode() + b"\n" + bytes(exported.serialize()))
 
 
 def test_a_missing_package_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""What an exported policy is, whatever its format: what it says of itself, and how it acts. NumPy alone.
+"""Exported policies, whatever their format: metadata, and how they act. Requires NumPy alone.
 
-A file holds the program or the parameters, with the normaliser in it, and `Metadata` as JSON. It is sealed: the
-metadata has a fingerprint of the whole file, its own place filled with zeros, so that damage is found out before
-anything is made of it.
+A file holds the program or the parameters, the normaliser, and `Metadata` as JSON. It is sealed: the metadata has a
+fingerprint of the whole file, in which the fingerprint itself counts as zeros. So damage is found before anything is
+made of the file. A seal proves nothing about the file's author: whoever edits a file can seal it again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.inputs import MIB, read_bytes
+from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.training.export.metadata import action_type, check_metadata, distribution_size, parsed
 
 VERSION = 1
-"""Of the format; a file says which it is of."""
+"""Version of the format, which every file states."""
 ENDINGS = {"stablehlo": ".stablehlo", "onnx": ".onnx", "flax": ".msgpack"}
-"""What files of each format are called."""
+"""File name endings of the formats."""
+MOST_BYTES = 2**30
+"""Bytes of a file at most."""
 UNSEALED = "0" * 64
 SEAL = re.compile(rb'"fingerprint": "([0-9a-f]{64})"')
 
@@ -61,21 +65,29 @@ class Metadata:
     version: int = VERSION
     fingerprint: str = UNSEALED
 
+    def outputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Dtypes and shapes of the `Outputs` for one observation, by name."""
+        action = action_type(self.action_space)
+        distribution = ("float32", (distribution_size(self.action_space),))
+        return {"action": action, "distribution": distribution, "value": ("float32", ())}
+
     def to_json(self) -> str:
         """One line."""
         return json.dumps(asdict(self), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Metadata:
-        """Read what `to_json` wrote. Raises ValueError for another version, and for what is no metadata."""
-        given = json.loads(text)
-        if not isinstance(given, dict) or "version" not in given:
+        """The metadata that `to_json` wrote, checked. Raises ValueError for another version, and for other contents."""
+        given = parsed(text)
+        if "version" not in given:
             raise ValueError("it has no version")
-        if given["version"] != VERSION:
-            raise ValueError(f"its format is version {given['version']}, and {VERSION} is what can be read")
+        version = given["version"]
+        if isinstance(version, bool) or version != VERSION:
+            raise ValueError(f"its format is version {shown(version)}, and {VERSION} is what can be read")
         missing = [field.name for field in fields(cls) if field.name not in given]
         if missing:
             raise ValueError(f"its metadata lacks {missing[0]}")
+        check_metadata(given)
         return cls(**{field.name: given[field.name] for field in fields(cls)})
 
 
@@ -153,21 +165,33 @@ def sampled(distribution: np.ndarray, space: dict[str, Any], generator: np.rando
 
 
 def sealed(data: bytes) -> bytes:
-    """A file with its fingerprint in it, which takes the place of the zeros in its metadata."""
+    """A file with its fingerprint, which takes the place of the zeros in its metadata.
+
+    Raises ConfigError for a file too large to be read again.
+    """
+    if len(data) > MOST_BYTES:
+        raise ConfigError(f"The file would have {len(data) / MIB:,.0f} MiB; accepted: at most {MOST_BYTES / MIB:,.0f}.")
     start, end = SEAL.search(data).span(1)  # type: ignore[union-attr]
-    return data[:start] + hashlib.sha256(data).hexdigest().encode() + data[end:]
+    return data[:start] + fingerprint(data, start, end).encode() + data[end:]
+
+
+def fingerprint(data: bytes, start: int, end: int) -> str:
+    """SHA-256 of a file whose bytes from `start` to `end` count as zeros in text."""
+    digest, view = hashlib.sha256(), memoryview(data)  # a view, for files may be as large as memory is
+    for part in (view[:start], UNSEALED.encode(), view[end:]):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def unsealed(path: Path) -> bytes:
-    """The bytes of a file that are as they were written. Raises ConfigError."""
+    """The bytes of a file that are as they were written. Raises ConfigError, also for a file that is too large."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+        data = read_bytes(path, MOST_BYTES)
+    except (OSError, ValueError) as error:  # the latter for a name with a zero in it
+        raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from None
     seal = SEAL.search(data)
     if seal is None:
         raise ConfigError(f"{path} is no policy that was exported here, or is cut off.")
-    start, end = seal.span(1)
-    if hashlib.sha256(data[:start] + UNSEALED.encode() + data[end:]).hexdigest().encode() != seal[1]:
+    if fingerprint(data, *seal.span(1)).encode() != seal[1]:
         raise ConfigError(f"{path} is damaged: its contents do not match their fingerprint; export it again.")
     return data

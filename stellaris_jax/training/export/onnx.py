@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.training.export.artefact import ExportedPolicy, Metadata, Outputs
+from stellaris_jax.training.export.operators import ELEMENTS, Tensor, infer
+from stellaris_jax.training.export.protobuf import read_model
 
 if TYPE_CHECKING:
     from stellaris_jax.training.policy import Policy
@@ -55,16 +57,17 @@ def write(policy: Policy, metadata: Metadata) -> bytes:
     onnx.helper.set_model_props(model, {PROPERTY: metadata.to_json()})
     onnx.checker.check_model(model, full_check=True)
     data: bytes = model.SerializeToString()
+    check(data)  # a file that could not be read is not written
     return data
 
 
 def read(data: bytes) -> ExportedPolicy:
     """The policy in a file, run by onnxruntime, or else by ONNX's own reference, which is slow.
 
-    Raises ValueError, or what these raise, where there is none.
+    Both see the file only after `check`. Raises ValueError, or another error of theirs, for a file that is no policy.
     """
-    text, run = _opened(data)
-    metadata = Metadata.from_json(text)
+    metadata = check(data)
+    run = _runner(data)
 
     def forward(obs: np.ndarray) -> Outputs:
         return Outputs(*run(list(Outputs._fields), {"observation": obs}))
@@ -72,22 +75,64 @@ def read(data: bytes) -> ExportedPolicy:
     return ExportedPolicy(metadata, forward)
 
 
-def _opened(data: bytes) -> tuple[str, Callable[..., Any]]:
-    """A model's metadata, and what runs it."""
+def check(data: bytes) -> Metadata:
+    """The metadata of a model that consists of the operators of exported policies, and fits its spaces.
+
+    Everything that such a model needs is in the file. Raises ValueError for any other model.
+    """
+    model = read_model(data)
+    versions = [(one["domain"], one["version"]) for one in model["opset_import"]]
+    if model["ir_version"] != IR or versions != [("", OPSET)]:
+        found = f"IR version {model['ir_version']} and the operators {shown(versions)}"
+        raise ValueError(f"it has {found}; accepted: IR version {IR} and the operators {[('', OPSET)]}")
+    properties = model["metadata_props"]
+    if model["producer_name"] != PROPERTY or [one["key"] for one in properties] != [PROPERTY]:
+        raise ValueError("it is no policy that was exported here")
+    metadata = Metadata.from_json(properties[0]["value"])
+    if model["graph"] is None:
+        raise ValueError("it has no graph")
+    inputs = {"observation": (metadata.observation_space["dtype"], tuple(metadata.observation_space["shape"]))}
+    tensors = infer(model["graph"], Tensor(inputs["observation"][0], (None, *inputs["observation"][1])))
+    for key, types in (("input", inputs), ("output", metadata.outputs())):
+        declared = {one["name"]: _declared(one) for one in model["graph"][key]}
+        for name, (dtype, shape) in types.items():
+            made = tensors.get(name)
+            if (
+                declared.get(name) != (dtype, shape)
+                or made is None
+                or (made.dtype, made.shape) != (dtype, (None, *shape))
+            ):
+                raise ValueError(f"its {key} {name} is not of {dtype} {list(shape)}, as its spaces say")
+        if len(model["graph"][key]) != len(types):
+            raise ValueError(f"its {key}s are {', '.join(declared)}; accepted: {', '.join(types)}")
+    return metadata
+
+
+def _declared(value: dict[str, Any]) -> tuple[str, tuple[int, ...]] | None:
+    """The element type and the shape behind the batch that an input or output declares; None if it has no batch."""
+    tensor = (value["type"] or {}).get("tensor_type")
+    dims = (tensor["shape"] or {}).get("dim") if tensor else None
+    if not tensor or not dims or not dims[0]["dim_param"] or any(one["dim_param"] for one in dims[1:]):
+        return None
+    return ELEMENTS.get(tensor["elem_type"], ""), tuple(one["dim_value"] for one in dims[1:])
+
+
+def _runner(data: bytes) -> Callable[..., Any]:
+    """A function of names of outputs and of inputs by name, which runs a model."""
     try:
         import onnxruntime
     except ImportError:
         return _reference(data)
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    return session.get_modelmeta().custom_metadata_map[PROPERTY], session.run
+    options = onnxruntime.SessionOptions()
+    # Without this, bytes that look like onnxruntime's own format are read as that.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run
 
 
-def _reference(data: bytes) -> tuple[str, Callable[..., Any]]:
+def _reference(data: bytes) -> Callable[..., Any]:
     try:
         import onnx
         from onnx.reference import ReferenceEvaluator
     except ImportError:
         raise ConfigError(f"a .onnx file needs onnxruntime: pip install onnxruntime, or else {SUGGESTION}.") from None
-    model = onnx.load_model_from_string(data)
-    properties = {prop.key: prop.value for prop in model.metadata_props}
-    return properties[PROPERTY], ReferenceEvaluator(model).run
+    return ReferenceEvaluator(onnx.load_model_from_string(data)).run

@@ -41,8 +41,8 @@ def load_policy(path: str | Path, seed: int | None = None, trust: Trust = False)
     kind = next(name for name, ending in ENDINGS.items() if ending == path.suffix)
     try:
         policy: Policy | ExportedPolicy = import_module(f"stellaris_jax.training.export.{kind}").read(data)
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
     except ImportError as error:
         raise ConfigError(f"{path} needs the package {error.name}: pip install {error.name}.") from error
     except Exception as error:  # whatever JAX, onnxruntime and flax raise for what they do not know

@@ -1,28 +1,31 @@
 """StableHLO: the policy as `jax.export` serialises it, for any size of batch, on CPUs, NVIDIA GPUs and TPUs.
 
-The file's first line is the metadata; the rest is what `jax.export.deserialize` takes.
+The file's first line is the metadata; the rest is what `jax.export.deserialize` takes. `read` takes two things of the
+rest: the program, and the version of JAX's calling convention. Types come from the checked metadata.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.training.export.artefact import ExportedPolicy, Metadata, Outputs
+from stellaris_jax.training.export.bytecode import check_bytecode
 
 if TYPE_CHECKING:
     from stellaris_jax.training.policy import Policy
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-CALLS = {"shape_assertion"}
-"""Functions outside the program that it may call: those that check sizes. Others could be any code of a process."""
+ELEMENTS = {"float32": "f32", "int32": "i32", "uint8": "ui8"}
+"""Element types as MLIR calls them."""
 
 
 def write(policy: Policy, metadata: Metadata) -> bytes:
-    """The file of a policy."""
+    """The file of a policy. Raises ConfigError for a torso with operations that `read` would refuse."""
     import jax
 
     check_packages("--to stablehlo")
@@ -30,25 +33,106 @@ def write(policy: Policy, metadata: Metadata) -> bytes:
     (batch,) = jax.export.symbolic_shape("batch")
     program = jax.jit(lambda obs: tuple(policy.outputs(obs)))
     exported = jax.export.export(program, platforms=PLATFORMS)(jax.ShapeDtypeStruct((batch, *space.shape), space.dtype))
-    return metadata.to_json().encode() + b"\n" + bytes(exported.serialize())
+    data = metadata.to_json().encode() + b"\n" + bytes(exported.serialize())
+    try:
+        read(data)
+    except ValueError as error:
+        torso = policy.config.network.torso
+        raise ConfigError(f"--to stablehlo cannot hold this policy of network.torso={torso}: {error}.") from None
+    return data
 
 
 def read(data: bytes) -> ExportedPolicy:
-    """The policy in a file. Raises ValueError, or what JAX raises, where there is none."""
+    """The policy in a file. Raises ValueError, or another error of JAX, for a file that is none.
+
+    MLIR itself ends the process for some malformed programs ("LLVM ERROR"): nothing is executed, nothing is caught.
+    """
     import jax
 
     check_packages("a .stablehlo file")
-    line, _, program = data.partition(b"\n")
+    line, _, content = data.partition(b"\n")
     metadata = Metadata.from_json(line)
-    exported = jax.export.deserialize(bytearray(program))
-    if foreign := set(re.findall(r"custom_call\s*@(\w+)", exported.mlir_module())) - CALLS:
-        raise ValueError(f"it calls {', '.join(sorted(foreign))}, which no exported policy does")
+    exported = _exported(content, metadata)
     run = jax.jit(exported.call)
+    space = metadata.observation_space
+    compiled: dict[int, Any] = {}
+
+    def lowered(batch: int) -> Any:
+        """The program for a batch, its sizes checked."""
+        from jax._src.interpreters import mlir
+
+        from stellaris_jax.training.export.program import check_sizes
+
+        program: Any = run.lower(jax.ShapeDtypeStruct((batch, *space["shape"]), space["dtype"]))
+        with mlir.make_ir_context():
+            check_sizes(mlir.refine_polymorphic_shapes(program.compiler_ir()), len(data), batch)
+        return program
 
     def forward(obs: np.ndarray) -> Outputs:
-        return Outputs(*map(np.asarray, run(obs)))
+        if len(obs) not in compiled:
+            compiled[len(obs)] = lowered(len(obs)).compile()
+        return Outputs(*map(np.asarray, compiled[len(obs)](obs)))
 
+    lowered(1)
     return ExportedPolicy(metadata, forward)
+
+
+def _exported(content: bytes, metadata: Metadata) -> Any:
+    """The program in the bytes of `jax.export`, checked. Raises ValueError.
+
+    Trees, shapes and effects in the bytes are not read. They are those of a program of the right types that is exported
+    here, in which the program of the file takes the place of its own.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax._src.export.serialization_generated import Exported
+    from jax._src.interpreters import mlir
+
+    from stellaris_jax.training.export.program import DEEPEST, check_program
+
+    space, outputs = metadata.observation_space, metadata.outputs().values()
+    try:
+        table = Exported.GetRootAs(bytearray(content))
+        platforms = tuple(table.Platforms(i) for i in range(min(table.PlatformsLength(), len(PLATFORMS) + 1)))
+        version, arguments = table.CallingConventionVersion(), table.ModuleKeptVarIdxLength()
+        program = bytes(table.MlirModuleSerializedAsNumpy())
+    except (struct.error, IndexError, TypeError, ValueError):
+        raise ValueError("it holds no program of jax.export, or is cut off") from None
+    if platforms != tuple(name.encode() for name in PLATFORMS):
+        raise ValueError(f"it is for {len(platforms)} other platforms; accepted: {', '.join(PLATFORMS)}")
+    oldest = jax.export.minimum_supported_calling_convention_version
+    newest = jax.export.maximum_supported_calling_convention_version
+    if not oldest <= version <= newest or arguments != 1:
+        wanted = f"versions {oldest} to {newest} and one argument"
+        raise ValueError(
+            f"it has version {version} of JAX's calling convention, {arguments} arguments; accepted: {wanted}"
+        )
+
+    check_bytecode(program, DEEPEST)
+
+    def same_types(obs: jax.Array) -> list[jax.Array]:
+        return [jnp.zeros((obs.shape[0], *shape), dtype) for dtype, shape in outputs]
+
+    (batch,) = jax.export.symbolic_shape("batch")
+    observations = jax.ShapeDtypeStruct((batch, *space["shape"]), space["dtype"])
+    template = jax.export.export(jax.jit(same_types), platforms=PLATFORMS)(observations)
+    exported = replace(
+        template,
+        mlir_module_serialized=program,
+        calling_convention_version=version,
+        uses_global_constants=True,
+        module_kept_var_idx=(0,),
+    )
+    with mlir.make_ir_context():
+        module = exported.mlir_module(serialized=False)
+        seen = ["tensor<i32>", _type(space["dtype"], space["shape"])]  # the platform's number comes first
+        check_program(module, seen, [_type(dtype, shape) for dtype, shape in outputs], len(content))
+    return exported
+
+
+def _type(dtype: str, shape: Any) -> str:
+    """The type of a batch of arrays as MLIR writes it."""
+    return f"tensor<{'x'.join(['?', *map(str, shape), ELEMENTS[dtype]])}>"
 
 
 def check_packages(what: str) -> None:
