@@ -15,6 +15,7 @@ from settings import algorithm_of, hyper_of, loss_of
 
 from stellaris_jax import ConfigError, load_config
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps, Versions
+from stellaris_jax.agent.losses.masks import Mask, Seen
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
 from stellaris_jax.config.tree import AlgorithmConfig
 from stellaris_jax.registry import register
@@ -260,3 +261,28 @@ def test_what_is_told_to_be_truncated_is(name: str, mode: str) -> None:
     else:
         with pytest.raises(ConfigError, match=f"{mode} changes nothing under algorithm.name={name}; accepted: weight"):
             load_config(overrides)
+
+
+class Positive(Mask):
+    """Keeps what is weighed positively."""
+
+    def weight(self, seen: Seen) -> jax.Array:
+        return (seen.advantage > 0.0).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("name", ["impala", "impact"])
+def test_masks_go_by_the_advantage_of_the_loss(name: str) -> None:
+    """V-trace's, whatever GAE's sign: so every term that the mask keeps has the sign of a positive advantage."""
+    random = np.random.default_rng(0)
+    rows, zeros = 64, jnp.zeros(64)
+    log_pi = jnp.float32(-random.uniform(0.1, 1.0, rows))
+    reward = jnp.float32(random.normal(0.0, 1.0, rows))
+    steps = Steps(reward, zeros, zeros > -1, zeros > 0)  # every step is the last: V-trace's advantage is the reward
+    batch = Samples(zeros[:, None], zeros, log_pi[:, None], log_pi, zeros, -reward, zeros, steps=steps)
+    batch = batch._replace(target_policy=log_pi[:, None])
+    settings = algorithm_of(name, rollout_length=2)
+    rest = (hyper_of(settings), jnp.float32(0.0), 2, None, "none", (Positive(),))
+    _, metrics = loss_of(settings, LossInputs(batch, LogProb(), *rest, parameters=log_pi[:, None], value=zeros))
+    kept = np.maximum(reward, 0.0)
+    expected = np.mean(kept * -log_pi) if name == "impala" else -np.mean(kept)
+    assert float(metrics.policy_loss) == pytest.approx(float(expected), rel=1e-5)

@@ -13,6 +13,7 @@ from stellaris_jax.agent.losses import Algorithm, TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Versions, mean
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.engine import versions
+from stellaris_jax.engine.aggregator import rows
 from stellaris_jax.engine.static import Static
 from stellaris_jax.timeline.plan import Invocation, Peers
 
@@ -138,7 +139,7 @@ def gradient(
 
 def gradient_of(network: ActorCritic, static: Static, hyper: Hyper, fetched: Fetched) -> tuple[jax.Array, LossMetrics]:
     """The gradient `[P]` of what has been fetched, and metrics."""
-    kind, batch, peers = static.algorithm, fetched.batch, fetched.peers
+    kind, batch, peers = static.algorithm, cleared(fetched.batch, static.sequences), fetched.peers
     inputs = LossInputs(
         batch,
         network.distribution,
@@ -152,6 +153,25 @@ def gradient_of(network: ActorCritic, static: Static, hyper: Hyper, fetched: Fet
     )
     grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(network.unravel(fetched.params))
     return network.ravel(grads), metrics
+
+
+def cleared(batch: Samples, sequences: bool) -> Samples:
+    """A minibatch whose invalid rows hold nothing that a gradient could become non-finite by.
+
+    A mean leaves them out, but its gradient is 0 times theirs, and 0 times infinity is not a number. In sequences, where
+    later rows may follow from them, only what is not finite is cleared.
+    """
+    if batch.valid is None:
+        return batch
+
+    def clear(x: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        kept = rows(batch.valid, x)
+        return jnp.where(kept | jnp.isfinite(x) if sequences else kept, x, 0.0)
+
+    whole = batch._replace(carry=None)
+    return jax.tree.map(clear, whole)._replace(carry=batch.carry)  # type: ignore[no-any-return]
 
 
 def versions_of(cache: Cache, invocations: Invocation) -> Versions:

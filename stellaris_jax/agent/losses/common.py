@@ -148,19 +148,23 @@ def is_truncated(used: jax.Array, own: jax.Array) -> jax.Array:
     return used < own * (1.0 - 1e-6)
 
 
-def total(terms: LossMetrics, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
+def total(
+    terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = None
+) -> tuple[jax.Array, LossMetrics]:
     """Policy loss + value loss - entropy bonus + KL penalty, and their means over what is valid of a minibatch.
 
     Args:
       terms: one term per sample, `[B]`.
       inputs: what they were made of.
+      advantage: what the policy's term weighs actions by, `[B]`, where it is not that of the minibatch; masks go by
+        its sign.
 
     Returns:
       (loss, means), scalars; the means without gradient.
     """
     hyper = inputs.hyper
     if inputs.masks:
-        terms = terms._replace(policy_loss=terms.policy_loss * _kept(inputs))
+        terms = terms._replace(policy_loss=terms.policy_loss * _kept(inputs, advantage))
     terms = terms.with_drift(inputs.log_prob - inputs.batch.log_prob)
     means = LossMetrics(*(mean(term, inputs.batch.valid) for term in terms))
     loss = means.policy_loss + hyper.value_coefficient * means.value_loss
@@ -168,13 +172,14 @@ def total(terms: LossMetrics, inputs: LossInputs) -> tuple[jax.Array, LossMetric
     return loss, jax.tree.map(jax.lax.stop_gradient, means)
 
 
-def _kept(inputs: LossInputs) -> jax.Array:
+def _kept(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
     """The product of all masks, `[B]`."""
     batch = inputs.batch
     valid = jnp.ones_like(batch.log_prob, bool) if batch.valid is None else batch.valid
     discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
     log_prob = jax.lax.stop_gradient(inputs.log_prob)
-    seen = Seen(log_prob, batch.log_prob, batch.advantage, valid, discrete)
+    advantage = batch.advantage if advantage is None else jax.lax.stop_gradient(advantage)
+    seen = Seen(log_prob, batch.log_prob, advantage, valid, discrete)
     weights = [mask.bound(inputs.hyper.options).weight(seen) for mask in inputs.masks]
     return reduce(mul, weights)
 

@@ -59,4 +59,4 @@ class IMPACT(TargetNetwork):
             clip_fraction=jnp.abs(anchor * own - 1.0) > self.clip,
             truncated_fraction=is_truncated(weight * ratio, own),
         )
-        return total(terms, inputs)
+        return total(terms, inputs, advantage)

@@ -45,4 +45,4 @@ class IMPALA(Algorithm):
             clip_fraction=own > self.rho_bar,
             truncated_fraction=is_truncated(used, own),
         )
-        return total(terms, inputs)
+        return total(terms, inputs, advantage)

@@ -20,7 +20,8 @@ from stellaris_jax.registry import register
 class Seen(NamedTuple):
     """What a mask looks at, arrays `[B]` without gradient.
 
-    log_prob: log pi(a|s) of the learner's policy; behaviour: log mu(a|s). advantage: as collected. valid: bool, of
+    log_prob: log pi(a|s) of the learner's policy; behaviour: log mu(a|s). advantage: what the loss weighs actions by,
+    V-trace's under IMPALA and IMPACT. valid: bool, of
     which samples there is something to learn. discrete: actions have probabilities instead of densities.
     """
 
