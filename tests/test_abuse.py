@@ -187,3 +187,16 @@ def test_a_program_that_gave_up_an_environment_ends_as_it_says(tmp_path: Path) -
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 1, ended.stderr
     assert ended.stderr.startswith("error: envpool/Hopper-v4 has not answered") and ended.stderr.count("\n") == 1
+
+
+def test_64_bits_are_refused() -> None:
+    """Programs are made for 32: with 64 they fail at the first scan, in a traceback."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        with pytest.raises(ConfigError, match="JAX_ENABLE_X64 .* must be off"):
+            load_config(["env=gymnax/cartpole"])
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    load_config(["env=gymnax/cartpole"])

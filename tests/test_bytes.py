@@ -54,3 +54,34 @@ def test_bytes_are_learned_from(env: str, normalize: str) -> None:
         assert np.isfinite(trainer.evaluate(episodes=2).returns).all()
     finally:
         trainer.close()
+
+
+class Digit(AutoResetEnv):
+    """A byte that counts steps; action 1 is right where it is 3, action 0 elsewhere."""
+
+    name = "test/digit"
+    observation_space = Box((1,), (0.0,), (3.0,), "uint8")
+    action_space = Discrete(2)
+    max_episode_steps = 4
+    start_pool = 4
+
+    def reset_one(self, key: Any) -> Any:
+        return jnp.int32(0), jnp.zeros(1, jnp.uint8)
+
+    def step_one(self, key: Any, state: Any, action: Any) -> Any:
+        steps = state + 1
+        right = action == (state % 4 == 3)
+        return steps, (steps % 4)[None].astype(jnp.uint8), right.astype(jnp.float32), False, steps >= 4
+
+
+register("test/digit", Digit)
+
+
+def test_vectors_of_bytes_are_fractions_of_their_bound() -> None:
+    """Divided by 255 the four observations would look alike to a network."""
+    trainer = Trainer(tiny("env.name=test/digit", "env.kwargs={}", "total_steps=128"))
+    network = trainer.network
+    tree = network.unravel(trainer.state.params[0])
+    inputs = (jnp.uint8([[3], [1]]), jnp.float32([[1.0], [1 / 3]]))
+    as_bytes, as_floats = (network.policy(tree, x, None) for x in inputs)
+    np.testing.assert_allclose(as_bytes, as_floats, rtol=1e-6)

@@ -40,9 +40,10 @@ def minibatch(bad: float) -> Samples:
 
 
 def gradient(name: str, bad: float) -> np.ndarray:
-    config = load_config([f"algorithm.name={name}", "env.num_envs=4", "algorithm.rollout_length=4",
-                          "algorithm.epochs=1", "algorithm.minibatches=4", "system.learners=4", "network.hidden=[8]",
-                          "algorithm.kl_coefficient=0.1", "system.truncation=weight", "algorithm.masks=[icepop]"])  # fmt: skip
+    small = ["env.num_envs=4", "algorithm.rollout_length=4", "algorithm.epochs=1", "algorithm.minibatches=4",
+             "system.learners=4", "network.hidden=[8]", "algorithm.kl_coefficient=0.1",
+             "system.truncation=weight", "algorithm.masks=[icepop]"]  # fmt: skip
+    config = load_config([f"algorithm.name={name}", *small])
     network = ActorCritic(Box((SIZE,), (-1.0,) * SIZE, (1.0,) * SIZE), Discrete(2), config.network)
     static = Static.of(config, hosted=True)
     params = network.ravel(network.unravel(network.init(jax.random.key(0))))

@@ -158,16 +158,17 @@ def gradient_of(network: ActorCritic, static: Static, hyper: Hyper, fetched: Fet
 def cleared(batch: Samples, sequences: bool) -> Samples:
     """A minibatch whose invalid rows hold nothing that a gradient could become non-finite by.
 
-    A mean leaves them out, but its gradient is 0 times theirs, and 0 times infinity is not a number. In sequences, where
-    later rows may follow from them, only what is not finite is cleared.
+    A mean leaves them out, but its gradient is 0 times theirs, and 0 times infinity is not a number. In sequences,
+    where later rows may follow from them, only what is not finite is cleared.
     """
-    if batch.valid is None:
+    valid = batch.valid
+    if valid is None:
         return batch
 
     def clear(x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return x
-        kept = rows(batch.valid, x)
+        kept = rows(valid, x)
         return jnp.where(kept | jnp.isfinite(x) if sequences else kept, x, 0.0)
 
     whole = batch._replace(carry=None)

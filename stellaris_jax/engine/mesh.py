@@ -38,8 +38,13 @@ def use_devices(devices: int, distributed: bool = False, threads: int | None = N
       distributed: as one process of several.
       threads: of operations on a CPU; JAX's default is one for each core.
 
-    Raises ConfigError where the devices cannot be had.
+    Raises ConfigError where the devices cannot be had, and where JAX computes in 64 bits.
     """
+    if jax.config.values["jax_enable_x64"]:
+        raise ConfigError(
+            "JAX_ENABLE_X64 (jax_enable_x64) must be off: this package computes in 32 bits, which are what its results, "
+            "checkpoints and limits of numbers are made for; unset it, or set it to 0."
+        )
     if distributed:
         processes.join(devices)
         return

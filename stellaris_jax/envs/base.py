@@ -89,7 +89,7 @@ class Box:
     """Real vectors of a fixed shape with one lower and one upper bound per element.
 
     `low` and `high` are flat tuples in row-major order (so that spaces compare and hash). `dtype` is float32, or
-    uint8 for images, which networks read as fractions of 255. Actions are vectors of one axis.
+    uint8, which networks read as fractions of `unit`. Actions are vectors of one axis.
     """
 
     shape: tuple[int, ...]
@@ -100,6 +100,15 @@ class Box:
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def unit(self) -> float:
+        """Divisor of bytes before a network reads them: 255 of images, of vectors the largest bound they declare.
+
+        >>> Box((2,), (0.0, 0.0), (3.0, 1.0), "uint8").unit, Box((8, 8, 3), (0.0,) * 192, (255.0,) * 192, "uint8").unit
+        (3.0, 255.0)
+        """
+        return 255.0 if len(self.shape) > 1 else max(1.0, *self.high)
 
     @property
     def compact(self) -> np.dtype:

@@ -67,7 +67,7 @@ class Policy:
           ValueError: for arrays of any other shape.
         """
         space = self.network.observation_space
-        obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of 255
+        obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of their space's unit
         single = is_single(obs.shape, space.shape)
         if carry is None:
             carry = self.network.blank(1 if single else len(obs))

@@ -199,7 +199,7 @@ class ActorCritic:
         return self._value(tree, features[self._trunk("critic")]), carry
 
     def _step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[dict[str, jax.Array], Carry]:
-        features, onwards, x = {}, {}, _fractions(obs)
+        features, onwards, x = {}, {}, self._fractions(obs)
         for name, trunk in self._trunks.items():
             own = {"params": tree[name]}
             encoded: Any = trunk.apply(own, x, method="encode")
@@ -214,7 +214,7 @@ class ActorCritic:
 
     def _features(self, tree: dict[str, Any], head: str, obs: jax.Array, past: Past | None) -> jax.Array:
         """What the outputs of `actor` or `critic` read: those of what stands before them, or else observations."""
-        x, name = _fractions(obs), self._trunk(head)
+        x, name = self._fractions(obs), self._trunk(head)
         if not name:
             return x
         trunk, own = self._trunks[name], {"params": tree[name]}
@@ -237,7 +237,6 @@ class ActorCritic:
         values: jax.Array = self._critic.apply({"params": tree["critic"]}, features)  # type: ignore[assignment]
         return values[:, 0]
 
-
-def _fractions(obs: jax.Array) -> jax.Array:
-    """Observations, bytes as fractions of 255."""
-    return obs.astype(jnp.float32) / 255.0 if obs.dtype == jnp.uint8 else obs
+    def _fractions(self, obs: jax.Array) -> jax.Array:
+        """Observations, bytes as fractions of their space's unit."""
+        return obs.astype(jnp.float32) / self.observation_space.unit if obs.dtype == jnp.uint8 else obs

@@ -76,7 +76,7 @@ def policy_graph(graph: Graph, policy: Policy) -> None:
 
 
 def _observed(graph: Graph, policy: Policy) -> str:
-    """Observations as the network reads them: normalised, or bytes as fractions of 255 (`engine.rollout.view`)."""
+    """Observations as the network reads them (`engine.rollout.view`): normalised, or bytes as fractions of a unit."""
     x, bytes_ = "observation", policy.network.observation_space.dtype == "uint8"
     if bytes_:
         x = graph("Cast", x, to=TensorProto.FLOAT)
@@ -85,7 +85,7 @@ def _observed(graph: Graph, policy: Policy) -> str:
         scale = 1.0 / np.sqrt(np.asarray(statistics.variance) + np.float32(EPSILON))
         x = graph("Mul", graph("Sub", x, np.asarray(statistics.mean)), scale)
         return graph("Clip", x, np.float32(-CLIP), np.float32(CLIP))
-    return graph("Div", x, np.float32(255.0)) if bytes_ else x
+    return graph("Div", x, np.float32(policy.network.observation_space.unit)) if bytes_ else x
 
 
 def _mlp(graph: Graph, network: ActorCritic, tree: Tree, x: str, linear: bool = True) -> str:
