@@ -18,7 +18,7 @@ from host_env import Clockwork, ClockworkPool
 from settings import with_value
 from training import clockwork, steps, tiny
 
-from stellaris_jax import ConfigError, Trainer
+from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config
@@ -195,7 +195,7 @@ def test_64_bits_are_refused() -> None:
 
     jax.config.update("jax_enable_x64", True)
     try:
-        with pytest.raises(ConfigError, match="JAX_ENABLE_X64 .* must be off"):
+        with pytest.raises(ConfigError, match=r"JAX_ENABLE_X64 .* must be off"):
             load_config(["env=gymnax/cartpole"])
     finally:
         jax.config.update("jax_enable_x64", False)

@@ -42,8 +42,8 @@ def use_devices(devices: int, distributed: bool = False, threads: int | None = N
     """
     if jax.config.values["jax_enable_x64"]:
         raise ConfigError(
-            "JAX_ENABLE_X64 (jax_enable_x64) must be off: this package computes in 32 bits, which are what its results, "
-            "checkpoints and limits of numbers are made for; unset it, or set it to 0."
+            "JAX_ENABLE_X64 (jax_enable_x64) must be off: programs, checkpoints and results here are of 32 bits; unset "
+            "it, or set it to 0."
         )
     if distributed:
         processes.join(devices)
