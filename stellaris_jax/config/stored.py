@@ -3,6 +3,7 @@ sentence."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.options import unknown_key
 from stellaris_jax.config.schema import DEEPEST, KINDS, ConfigError, check_text, plain, shown
 from stellaris_jax.config.tree import Config, knobs, sections
@@ -55,8 +57,9 @@ def from_yaml(path: str | Path) -> Config:
 def read_yaml(path: str | Path) -> dict[Any, Any]:
     """The mapping in a YAML file, as it stands there, without aliases. Raises ConfigError."""
     try:
-        refuse_aliases(Path(path).read_bytes())
-        node = OmegaConf.to_container(OmegaConf.load(path))
+        text = inputs.read_text(path, inputs.CONFIGURATION)
+        refuse_aliases(text)
+        node = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
     except UNREADABLE as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
     if not isinstance(node, dict):
@@ -144,4 +147,6 @@ def _one_line(error: BaseException) -> str:
     """The message without the details OmegaConf adds on lines of their own."""
     if isinstance(error, RecursionError):
         return "it holds itself, or is nested too deeply."
+    if isinstance(error, OSError):
+        return f"{inputs.reason(error)}."
     return " ".join(re.sub(r"\n\s+\w+: .*|\n\s*\w+=.*", "", str(error)).split()).rstrip(".") + "."

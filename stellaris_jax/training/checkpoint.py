@@ -23,6 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.engine.processes import put
 from stellaris_jax.training.sources.actionlog import ActionLog
@@ -213,7 +214,7 @@ class Checkpoints:
             aside = next(
                 path
                 for number in itertools.count(1)
-                if not (path := self.directory / f"{DAMAGED}{round_}{f'-{number}' * (number > 1)}").exists()
+                if not os.path.lexists(path := self.directory / f"{DAMAGED}{round_}{f'-{number}' * (number > 1)}")
             )
             with self._told(round_):
                 (self.directory / str(round_)).rename(aside)

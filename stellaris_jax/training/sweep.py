@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import argument, command
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
@@ -92,7 +93,7 @@ def laid_out(directory: Path) -> list[Path]:
 def is_done(config: Config) -> bool:
     """Whether the run of a point's directory has come to its end, with a result or without."""
     try:
-        summary = json.loads((Path(config.run.dir) / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads(inputs.read_text(Path(config.run.dir) / "summary.json"))
         ended = summary["ended_early"] or summary["failure"] is not None
         return bool(ended or summary["rounds"] >= config.rounds)
     except (OSError, ValueError, KeyError, TypeError):

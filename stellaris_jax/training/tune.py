@@ -21,6 +21,7 @@ import optuna
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import command, path_argument
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
@@ -77,7 +78,7 @@ def begin(directory: Path, config: Config, space: Path, search: Search) -> None:
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         store(config, directory)
-        write_atomically(directory / "space.yaml", space.read_text(encoding="utf-8"))
+        write_atomically(directory / "space.yaml", inputs.read_text(space, inputs.CONFIGURATION))
         write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(asdict(search))))
 
 
