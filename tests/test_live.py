@@ -102,7 +102,10 @@ def test_a_replay_may_differ_and_says_where(left: Any, tmp_path: Path) -> None:
     assert report["versions"] == len(other.deviations)
     # A weight of gradients that is configured otherwise is worked out anew.
     fresh = replayed(config, directory, **{"system.weights": "constant"})
-    weights = {weight for row in fresh.trace.rounds for group in row.record.groups for weight in group.weights}
+    (recorded,) = fresh.planner.timelines
+    recorded.restore({"done": 0})
+    rows = [recorded.next_round() for _ in fresh.trace.rounds]
+    weights = {weight for row in rows for group in row.groups for weight in group.weights}
     assert weights == {1.0}
 
 

@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -121,7 +121,7 @@ def lines(path: str | Path, limit: int = METRICS, longest: int = LINE) -> Iterat
             yield line
 
 
-def unpacked(path: str | Path, limit: int = UNPACKED) -> Iterator[bytes]:
+def unpacked(path: str | Path, limit: int = UNPACKED) -> Generator[bytes, None, None]:
     """Blocks of what a gzip file of any number of members unpacks to, as far as it is whole.
 
     Time is linear in the file and in what is unpacked, memory constant.
@@ -136,7 +136,7 @@ def unpacked(path: str | Path, limit: int = UNPACKED) -> Iterator[bytes]:
             try:
                 block = member.decompress(data, 4 * BLOCK)
             except zlib.error as error:
-                raise EOFError(f"{path} is damaged: {error}") from None
+                raise EOFError(f"it is damaged: {error}") from None
             total += len(block)
             if total > limit:
                 raise too_large(path, limit, "it unpacks to")
@@ -146,10 +146,10 @@ def unpacked(path: str | Path, limit: int = UNPACKED) -> Iterator[bytes]:
             if member.eof:
                 rest, member = member.unused_data, zlib.decompressobj(wbits=31)
         if begun:
-            raise EOFError(f"{path} is cut off")
+            raise EOFError("it is cut off")
 
 
-def unpacked_lines(path: str | Path, limit: int = UNPACKED, longest: int = LINE) -> Iterator[bytes]:
+def unpacked_lines(path: str | Path, limit: int = UNPACKED, longest: int = LINE) -> Generator[bytes, None, None]:
     """The lines of a gzip file, one after the other, without their line ends.
 
     Raises:
@@ -159,7 +159,7 @@ def unpacked_lines(path: str | Path, limit: int = UNPACKED, longest: int = LINE)
     return _split(unpacked(path, limit), path, longest)
 
 
-def _split(blocks: Iterable[bytes], path: str | Path, longest: int) -> Iterator[bytes]:
+def _split(blocks: Iterable[bytes], path: str | Path, longest: int) -> Generator[bytes, None, None]:
     line = bytearray()
     for block in blocks:
         end, *others = block.split(b"\n")

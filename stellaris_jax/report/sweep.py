@@ -80,7 +80,7 @@ def report(sweep_dir: Path, threshold: float | None = None) -> None:
 
 def points(directory: Path) -> list[Path]:
     """The points of a sweep: the subdirectories that are named by a number, in its order."""
-    return sorted((path for path in directory.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    return sorted((path for path in directory.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
 
 
 def different(runs: list[Run]) -> list[Run]:

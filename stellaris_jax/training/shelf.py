@@ -123,7 +123,7 @@ def held(path: Path) -> Iterator[bool]:
 def _checkpoints(path: Path) -> list[Path]:
     """A run's checkpoints, oldest first."""
     folder = path / CHECKPOINTS
-    found = [one for one in folder.iterdir() if one.name.isdigit()] if folder.is_dir() else []
+    found = [one for one in folder.iterdir() if one.name.isdecimal()] if folder.is_dir() else []
     return sorted(found, key=lambda one: int(one.name))
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import command, path_argument
-from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.config.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
@@ -101,6 +101,12 @@ def _study(directory: Path, config: Config, search: Search) -> optuna.Study:
     if search.reduction:
         first = max(1, config.evaluation.points // search.reduction**2)
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=search.reduction)
+    try:
+        if (directory / STORAGE).exists():
+            inputs.open_regular(directory / STORAGE).close()
+        refuse_links(directory / STORAGE)
+    except OSError as error:
+        raise ConfigError(f"{directory / STORAGE} cannot be used: {inputs.reason(error)}.") from None
     storage = optuna.storages.RDBStorage(f"sqlite:///{(directory / STORAGE).absolute()}")
     study = optuna.create_study(
         storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True

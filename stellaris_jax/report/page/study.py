@@ -59,7 +59,7 @@ def content(place: Path, out: Path) -> tuple[str, list[str]]:
 
 def _read(paths: dict[str, Path], notes: list[str]) -> dict[str, bytes]:
     """The files of PNG pictures that are small enough to be decoded, by their names; `notes` is told of the others."""
-    found = {}
+    found: dict[str, bytes] = {}
     for name, path in paths.items():
         if len(found) == MOST:
             notes.append(f"Pictures after the first {MOST} are left out.")
