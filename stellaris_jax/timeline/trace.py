@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -160,11 +160,11 @@ class Rounds(Sequence[RoundTrace]):
         self._next = 0  # index of the round that the stream is at
 
     def __iter__(self) -> Iterator[RoundTrace]:
-        count = 0
+        number = 0
         for one in _rounds(self.path):
-            count += 1
+            number += 1
             yield one
-        self._count = count
+        self._count = number
 
     def __len__(self) -> int:
         if self._count is None:
@@ -230,18 +230,23 @@ def read(path: Path) -> Trace:
 
 def _rounds(path: Path) -> Iterator[RoundTrace]:
     """The rounds of a trace, one after the other, as far as they are whole."""
+    lines = islice(inputs.unpacked_lines(path), 1, None)
+    for index in count():
+        one = _next_round(path, lines, index)
+        if one is None:
+            return
+        yield one
+
+
+def _next_round(path: Path, lines: Iterator[bytes], index: int) -> RoundTrace | None:
+    """The round of the next line; None where there is none, or another one than that of an index."""
     try:
-        with closing(inputs.unpacked_lines(path)) as lines:
-            next(lines, b"")
-            for index, line in enumerate(lines):
-                one = RoundTrace.of(line)
-                if one.record.index != index:
-                    return
-                yield one
-    except DAMAGE:
-        return
+        one = RoundTrace.of(next(lines))
+    except (StopIteration, *DAMAGE):
+        return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
+    return one if one.record.index == index else None
 
 
 class Recorded:
