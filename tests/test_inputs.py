@@ -290,6 +290,14 @@ def test_pictures_that_are_too_large_are_left_out(tmp_path: Path) -> None:
     assert "broken.png is left out: it is damaged" in page and "other.jpg is left out: it is no PNG picture" in page
 
 
+def test_marks_that_are_begun_and_not_ended_take_no_time(tmp_path: Path) -> None:
+    """At a cost that is quadratic in these, the test would not end."""
+    begun = ("<!-- ", "![", "[", "**", "*a", "`")
+    (tmp_path / "README.md").write_text("\n\n".join(mark * 10_000 for mark in begun) + "\n\nwords <!-- no --> here")
+    page, notes = study.content(tmp_path, tmp_path / "report.html")
+    assert "words  here" in page and not notes
+
+
 def test_what_a_tracker_remembers(tmp_path: Path) -> None:
     path = tmp_path / ".wandb.json"
     for make in (pipe, lambda path: sparse(path, 3 * 1024 * MIB)):

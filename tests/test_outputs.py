@@ -19,6 +19,7 @@ from telemetry import evaluation_record, open_telemetry, round_record
 
 from stellaris_jax import ConfigError
 from stellaris_jax.config.outputs import appending, check_output, open_own, replacing, rewriting_text, write_atomically
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report import sweep
 from stellaris_jax.report.curves import plot_run, save
@@ -33,6 +34,7 @@ from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.rundir import LOCK, run_directory
 from stellaris_jax.training.shelf import TRAINING, find
 from stellaris_jax.training.sources.actionlog import ActionLog
+from stellaris_jax.training.sweep import laid_out
 
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "text.txt": lambda path: write_atomically(path, "words"),
@@ -215,6 +217,15 @@ def test_checkpoints_are_written_below_no_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="checkpoints is a link"):
         Checkpoints(place, keep=1)
     Checkpoints(place, keep=1, read_only=True).close()
+
+
+def test_points_of_a_sweep_are_no_links(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "0").symlink_to(tmp_path / "mine")
+    (tmp_path / "sweep" / "sweep.yaml").write_text("points: 1\n")
+    with pytest.raises(RunError, match="0 is a link, through which nothing is written"):
+        laid_out(tmp_path / "sweep")
 
 
 def test_a_lock_that_is_a_link_is_taken_for_held(victim: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import argument, command
-from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.config.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
@@ -80,13 +80,15 @@ def lay_out(directory: Path, configs: Sequence[Config], overrides: Sequence[str]
 
 
 def laid_out(directory: Path) -> list[Path]:
-    """The directories of the points of a sweep that is to go on. Raises ConfigError."""
+    """The points of a sweep that is to go on. Raises ConfigError, and RunError where one of them is a link."""
     path = directory / ABOUT
     if not path.is_file():
         raise ConfigError(f"resume={directory} holds no sweep: there is no {path}.")
     count, places = read_yaml(path).get("points"), points(directory)
     if count != len(places):
         raise ConfigError(f"resume={directory} should hold {count} points, says {path}, and holds {len(places)}.")
+    with writing(directory):
+        refuse_links(*places)
     return places
 
 

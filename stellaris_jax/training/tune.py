@@ -201,6 +201,8 @@ class _Trials:
         """Train a trial's setting, or go on with it, and tell what has come of it."""
         values = self.space.suggest(trial)
         place = self.directory / str(trial.number)
+        with writing(self.directory):
+            refuse_links(place)
         if not (place / "config.yaml").is_file():
             config = checked(self.config.replace(values))  # a combination may be impossible where each value is not
             with writing(place):
