@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,8 @@ def saved_figures() -> Iterator[dict[str, Figure]]:
 
     def save(figure: Figure, path: Path, *arguments: Any, **options: Any) -> None:
         savefig(figure, path, *arguments, **options)
-        figures[Path(path).name] = figure
+        # It is written under another name, from which its own is made again (`config.outputs.replacing`).
+        figures[re.sub(r"^\.(.*)\.\w+\.tmp(\.\w+)$", r"\1\2", Path(path).name)] = figure
 
     with mock.patch.object(Figure, "savefig", save):
         yield figures

@@ -80,6 +80,60 @@ def test_rooms_without_jax(kind: str) -> None:
             assert not {"jax", "flax", "optax"} & others, module
 
 
+FILES = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
+"""Functions and methods that open a file by its name."""
+OPENING = {
+    "os": {"open", "fdopen"},
+    "io": {"open", "FileIO"},
+    "np": {"load", "save", "savez", "savetxt", "loadtxt", "fromfile", "memmap"},
+    "gzip": {"open"},
+    "shutil": {"copy", "copy2", "copyfile", "copytree", "move"},
+    "OmegaConf": {"save"},
+    "tempfile": {"mkstemp", "NamedTemporaryFile"},
+}
+"""Functions that do, by what they are called on."""
+BUFFERS = {"training/sources/actionlog.py": "save", "timeline/scaling/scheduler.py": "savez"}
+"""Modules that write NumPy's arrays to what was opened already."""
+OPENERS = {
+    "config/inputs.py": "reads",
+    "config/outputs.py": "writes",
+    "config/memory.py": "the kernel's own files",
+    "live/keeper.py": "the kernel's own files",
+    "training/provenance.py": "the kernel's own files",
+    "training/export/artefact.py": "exported policies",
+    "training/shelf.py": "a lock that is not made",
+    "cli/program.py": "/dev/null",
+}
+"""Modules that open files themselves, and which."""
+
+
+def opens(node: ast.Call, module: str) -> bool:
+    """Whether a call opens a file by its name."""
+    function = node.func
+    if isinstance(function, ast.Name):
+        return function.id == "open"
+    if not isinstance(function, ast.Attribute):
+        return False
+    owner = function.value.id if isinstance(function.value, ast.Name) else ""
+    if owner in OPENING:
+        return function.attr in OPENING[owner] and BUFFERS.get(module) != function.attr
+    by_mode = function.attr != "open" or any(
+        isinstance(a, ast.Constant) and isinstance(a.value, str) for a in node.args
+    )
+    return owner != "inputs" and function.attr in FILES and by_mode
+
+
+def test_files_are_opened_in_few_places() -> None:
+    """What somebody else may have made is read by `config.inputs`; what is written, by `config.outputs`."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        module = path.relative_to(PACKAGE).as_posix()
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        found |= {(module, node.lineno) for node in calls if opens(node, module)}
+    assert [f"{module}, line {line}" for module, line in sorted(found) if module not in OPENERS] == []
+    assert {module for module, _ in found} == set(OPENERS)
+
+
 @pytest.mark.parametrize("path", sorted(TESTS.glob("*.py")), ids=lambda path: path.stem)
 def test_no_test_module_is_imported(path: Path) -> None:
     """What several need is in a helper module beside them."""

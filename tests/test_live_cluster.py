@@ -104,7 +104,7 @@ def check(trainer: LiveTrainer, directory: Path) -> list[trace.Failure]:
     """Every minibatch was learned from once, and the engine repeats all of it; what has died."""
     directory.mkdir(exist_ok=True)
     trainer.write(directory)
-    rounds = trace.read(directory / trace.NAME).rounds
+    rounds = list(trace.read(directory / trace.NAME).rounds)
     used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
     assert len(set(used)) == len(used) == trainer.usages[0].gradients
     wanted = {(fragment, minibatch) for fragment in range(len(rounds) - 1) for minibatch in range(16)}
@@ -179,7 +179,7 @@ def test_the_driver_is_killed_and_goes_on(env: str, tmp_path: Path, capfd: pytes
     assert not alive(known)
     summary = train(load_config([f"resume={tmp_path / 'run'}"]))
     assert summary["rounds"] == 200
-    rounds = trace.read(tmp_path / "run" / trace.NAME).rounds
+    rounds = list(trace.read(tmp_path / "run" / trace.NAME).rounds)
     assert [one.record.index for one in rounds] == list(range(200))
     used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
     assert len(set(used)) == len(used) == summary["gradients"] >= 199 * 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -153,9 +154,7 @@ def test_who_has_come_too_far_begins_anew_and_so_does_the_repetition(tmp_path: P
     # Without a word of when, it is another run.
     path = directory / trace.NAME
     told = trace.read(path)
-    for one in told.rounds:
-        one.opened = False
-    trace.write(path, *told)
+    trace.write(path, told.header, (replace(one, opened=False) for one in told.rounds))
     assert max(one.deviation for one in replayed(config, directory).deviations) > 1e-5
 
 

@@ -30,6 +30,7 @@ from stellaris_jax.reproduce.claims import (
     undecided,
     write_claims,
 )
+from stellaris_jax.reproduce.files import locked
 from stellaris_jax.reproduce.history import History, Series, alike, final, read_csv, until, within, write_csv
 from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import Study
@@ -208,9 +209,9 @@ def test_defaults_are_those_that_results_were_trained_with() -> None:
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "toy" / "seeds-0-4"
-    with training._claimed(path, patient=False) as first, training._claimed(path, patient=False) as second:
+    with locked(path, patient=False) as first, locked(path, patient=False) as second:
         assert first and not second
-    with training._claimed(path, patient=False) as third:
+    with locked(path, patient=False) as third:
         assert third
 
 

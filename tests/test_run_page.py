@@ -102,7 +102,7 @@ def test_timelines_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
     config = from_yaml(run / "config.yaml")
     from stellaris_jax.engine.static import Static
 
-    lived = rounds_of(run, config, Static.of(config).cut)
+    lived = list(rounds_of(run, config, Static.of(config).cut))
     expected = [
         {name: str(getattr(gradient, name)) for name in ("fragment", "minibatch", "version", "learner", "staleness")}
         for number in (2, 3, 10)

@@ -53,7 +53,10 @@ def _main(argv: Sequence[str] | None) -> None:
             parser.error("--sweep stands alone: the table and the curves go into its directory")
         if not arguments.sweep.is_dir():
             raise ConfigError(f"--sweep={arguments.sweep} is not a directory.")
-        report(arguments.sweep, arguments.threshold)
+        try:
+            report(arguments.sweep, arguments.threshold)
+        except OSError as error:
+            raise RunError(f"{error.filename or arguments.sweep}: {error.strerror}.") from error
         return
     if arguments.threshold is not None:
         parser.error("--threshold is of the table that --sweep writes")

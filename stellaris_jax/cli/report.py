@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.config.inputs import reason
 from stellaris_jax.config.outputs import check_output
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.schema import ConfigError, RunError
 
 NAME = "report.html"
 
@@ -46,7 +47,10 @@ def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that --help answers at once.
     from stellaris_jax.report.page.page import write_page
 
-    write_page(arguments.places, out, arguments.threshold, arguments.rounds)
+    try:
+        write_page(arguments.places, out, arguments.threshold, arguments.rounds)
+    except OSError as error:
+        raise RunError(f"{error.filename or out}: {reason(error)}.") from error
     print(out)
 
 

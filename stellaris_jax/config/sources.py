@@ -31,7 +31,8 @@ def files_below(directory: Path | None) -> tuple[Any, ...]:
             continue
         known.add(place)
         found += [Path(folder, name) for name in names if name.endswith(".yaml")]
-    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in sorted(found))
+    there = (path for path in sorted(found) if path.is_file())
+    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in there)
 
 
 class SuiteSource(ConfigSource):
@@ -62,7 +63,7 @@ class SuiteSource(ConfigSource):
         suite, _, task = name.partition("/")
         folder = shipped_configs() / "env" / suite.lower()
         tuned = next((file for file in sorted(folder.glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
-        node = OmegaConf.merge(OmegaConf.load(tuned) if tuned else {}, {"env": {"name": name}})
+        node = OmegaConf.merge(read_yaml(tuned) if tuned else {}, {"env": {"name": name}})
         return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
 
 

@@ -14,7 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from stellaris_jax.config.inputs import read_bytes
+from stellaris_jax.config import inputs
 from stellaris_jax.config.options import unknown_key
 from stellaris_jax.config.schema import DEEPEST, KINDS, ConfigError, check_text, plain, shown
 from stellaris_jax.config.tree import Config, knobs, sections
@@ -54,9 +54,9 @@ def from_yaml(path: str | Path) -> Config:
 def read_yaml(path: str | Path) -> dict[Any, Any]:
     """The mapping in a YAML file, as it stands there, without aliases. Raises ConfigError."""
     try:
-        text = read_bytes(path)
+        text = inputs.read_text(path, inputs.CONFIGURATION)
         refuse_aliases(text)
-        node = OmegaConf.to_container(OmegaConf.load(io.StringIO(text.decode())))
+        node = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
     except UNREADABLE as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {_one_line(error)}") from None
     if not isinstance(node, dict):
@@ -141,4 +141,6 @@ def _one_line(error: BaseException) -> str:
     """The message without the details OmegaConf adds on lines of their own."""
     if isinstance(error, RecursionError):
         return "it holds itself, or is nested too deeply."
+    if isinstance(error, OSError):
+        return f"{inputs.reason(error)}."
     return " ".join(re.sub(r"\n\s+\w+: .*|\n\s*\w+=.*", "", str(error)).split()).rstrip(".") + "."

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from stellaris_jax.config.outputs import replacing
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run, read_run, seed_curves
 from stellaris_jax.report.statistics import FEWEST, Curve, band, within_data
@@ -320,5 +321,6 @@ def save(figure: Figure, path: Path) -> Path:
     Raises as `checked` does.
     """
     checked(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with replacing(path) as fresh:
+        figure.savefig(fresh)
     return path

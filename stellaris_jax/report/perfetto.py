@@ -10,15 +10,19 @@ Format: "Trace Event Format", Google, 2016.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from stellaris_jax.config.outputs import rewriting_text
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.report.telemetry.jsonl import read_records
+from stellaris_jax.report.telemetry.jsonl import stream_records
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import Stream, delay_of
@@ -54,14 +58,18 @@ def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Pa
       ConfigError: there is no run.
     """
     config = from_yaml(run_dir / "config.yaml")
-    lived = rounds_of(run_dir, config, cut)
-    document = {"displayTimeUnit": "ms", "traceEvents": list(events(config, lived[:rounds]))}
-    path.write_text(json.dumps(document, allow_nan=False) + "\n")
+    with rewriting_text(path) as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [')
+        separator = ""
+        for event in events(config, rounds_of(run_dir, config, cut, rounds)):
+            file.write(separator + json.dumps(event, allow_nan=False))
+            separator = ", "
+        file.write("]}\n")
     return path
 
 
-def rounds_of(run_dir: Path, config: Config, cut: Cut, last: int | None = None) -> list[Lived]:
-    """A run's rounds, of its first seed: as they were recorded live, or simulated again.
+def rounds_of(run_dir: Path, config: Config, cut: Cut, last: int | None = None) -> Iterator[Lived]:
+    """A run's rounds, of its first seed, one after the other: as they were recorded live, or simulated again.
 
     Args:
       run_dir: of the run.
@@ -72,25 +80,25 @@ def rounds_of(run_dir: Path, config: Config, cut: Cut, last: int | None = None) 
     Raises:
       ConfigError: there are none yet, or no trace of a live run can be read.
     """
-    lived = (
-        _recorded(run_dir / trace.NAME)[:last] if config.executor == "live" else _simulated(run_dir, config, cut, last)
-    )
-    if not lived:
+    lived = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, cut)
+    first = next(lived, None)
+    if first is None:
         raise ConfigError(f"{run_dir} has no rounds yet, so there is no timeline of it.")
-    return lived
+    return islice(chain([first], lived), last)
 
 
-def _recorded(path: Path) -> list[Lived]:
-    return [Lived(one.record, one.rolls, one.failures) for one in trace.read(path).rounds]
+def _recorded(path: Path) -> Iterator[Lived]:
+    return (Lived(one.record, one.rolls, one.failures) for one in trace.read(path).rounds)
 
 
-def _simulated(run_dir: Path, config: Config, cut: Cut, last: int | None = None) -> list[Lived]:
+def _simulated(run_dir: Path, config: Config, cut: Cut) -> Iterator[Lived]:
     """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
     metrics = run_dir / "metrics.jsonl"
-    records = [one for one in read_records(metrics) if one["kind"] == "round"] if metrics.exists() else []
-    timeline, limits, found = Timeline.of(config, config.seed), limits_of(config), []
+    timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     stream = Stream(delay_of(config.delays.actor), config.seed, "actor")
-    for one in records[:last]:
+    for one in stream_records(metrics) if metrics.exists() else ():
+        if one["kind"] != "round":
+            continue
         actors = int(one["per_seed"]["actors"][0])
         if is_scaled(config):
             record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))
@@ -99,23 +107,22 @@ def _simulated(run_dir: Path, config: Config, cut: Cut, last: int | None = None)
         seconds = [duration + timeline.actor_passing for duration in stream.take(actors)]
         begin = record.complete - max(seconds, default=0.0)
         rolls = [Roll(actor, begin, begin + duration) for actor, duration in enumerate(seconds)]
-        found.append(Lived(record, rolls, []))
-    return found
+        yield Lived(record, rolls, [])
 
 
-def events(config: Config, lived: Sequence[Lived]) -> Iterator[Event]:
+def events(config: Config, lived: Iterable[Lived]) -> Iterator[Event]:
     """All events of some rounds."""
-    actors = max((len(one.rolls) for one in lived), default=0)
-    yield from _tracks(config.system.learners, actors)
-    flow = count(1)
+    flow, queue, actors = count(1), Queue(), 0
     for one in lived:
-        record = one.record
+        record, actors = one.record, max(actors, len(one.rolls))
+        queue.add(record)
         yield from (_collected(record, roll) for roll in one.rolls)
         yield from (_died(failure) for failure in one.failures)
         yield from _learned(record, flow)
         dollars = bill(config.system, config.prices, record.usage, limits_of(config).buckets[-1]).total
         yield _counter("dollars", record.usage.seconds, dollars)
-    yield from _queue(lived)
+    yield from queue.events()
+    yield from _tracks(config.system.learners, actors)
 
 
 def _tracks(learners: int, actors: int) -> Iterator[Event]:
@@ -179,14 +186,24 @@ def _learned(record: Round, flow: Iterator[int]) -> Iterator[Event]:
             yield {"ph": "f", "bp": "e", **arrow, "pid": PLATFORM, "tid": 0, "ts": end}
 
 
-def _queue(lived: Iterable[Lived]) -> Iterator[Event]:
-    """How many gradients are waiting, whenever that changes."""
-    changes: list[tuple[float, int]] = []
-    for one in lived:
-        for group in one.record.groups:
-            changes += [(gradient.end, 1) for gradient in group.gradients]
-            changes.append((group.second, -len(group.gradients)))
-    waiting = 0
-    for second, change in sorted(changes, key=lambda one: (one[0], -one[1])):
-        waiting += change
-        yield _counter("queue", second, waiting)
+class Queue:
+    """Number of gradients that are waiting, whenever that changes."""
+
+    def __init__(self) -> None:
+        self._seconds, self._changes = array("d"), array("q")
+
+    def add(self, record: Round) -> None:
+        """Add what was delivered and aggregated in a round."""
+        for group in record.groups:
+            for gradient in group.gradients:
+                self._seconds.append(gradient.end)
+                self._changes.append(1)
+            self._seconds.append(group.second)
+            self._changes.append(-len(group.gradients))
+
+    def events(self) -> Iterator[Event]:
+        """Counters in the order of time; what was delivered in a moment comes before what was aggregated in it."""
+        seconds, changes = np.array(self._seconds), np.array(self._changes, np.int64)
+        order = np.lexsort((-changes, seconds))
+        for place, waiting in zip(order, changes[order].cumsum(), strict=True):
+            yield _counter("queue", float(seconds[place]), int(waiting))

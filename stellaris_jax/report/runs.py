@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from stellaris_jax.config.schema import flatten
+from stellaris_jax.config import inputs
+from stellaris_jax.config.schema import ConfigError, flatten
 from stellaris_jax.config.stored import refuse_aliases
 from stellaris_jax.report.statistics import Curve
-from stellaris_jax.report.telemetry.jsonl import complain, read_records
+from stellaris_jax.report.telemetry.jsonl import Record, complain, stream_records
 
 
 def is_compared(key: str) -> bool:
@@ -55,41 +58,61 @@ class Group:
         return ", ".join(parts) or str(first.config.get("system.name", first.path.name))
 
 
-def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
+def read_run(path: Path, note: Callable[[str], None] = complain, last: int | None = None) -> Run:
     """Reads a run directory.
 
     Missing and damaged files leave their part empty, so that a run that failed can be listed; `note` is told of damaged
-    ones. Of a run that is over but has no result, the summary is left out.
+    ones, and of those that are larger than what is read. Of a run that is over but has no result, the summary is left
+    out.
+
+    Args:
+      path: the directory.
+      note: told of what is left out.
+      last: as many rounds and evaluations are kept, the last ones; all by default.
     """
-    metrics = path / "metrics.jsonl"
-    records = read_records(metrics, note) if metrics.exists() else []
-    summary = _mapping(path / "summary.json", json.loads, note)
+    rounds, evaluations = (list(found) for found in _records(path / "metrics.jsonl", note, last))
+    summary = _mapping(path / "summary.json", inputs.DOCUMENT, json.loads, note)
     return Run(
         path=path,
-        config=flatten(_mapping(path / "config.yaml", _yaml, note)),
+        config=flatten(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, note)),
         summary=None if not summary or summary.get("failure") else summary,
         failure=str(summary["failure"]) if summary.get("failure") else None,
-        rounds=[record for record in records if record["kind"] == "round"],
-        evaluations=[record for record in records if record["kind"] == "evaluation"],
+        rounds=rounds,
+        evaluations=evaluations,
     )
+
+
+def _records(path: Path, note: Callable[[str], None], last: int | None) -> Iterable[Iterable[Record]]:
+    """The rounds and the evaluations in a metrics file; none where it is missing or cannot be read."""
+    found: dict[str, deque[Record]] = {kind: deque(maxlen=last) for kind in ("round", "evaluation")}
+    try:
+        for record in stream_records(path, note) if path.exists() else ():
+            found[record["kind"]].append(record)
+    except ConfigError as error:
+        note(f"{str(error).rstrip('.')}, and is left out")
+        return (), ()
+    return found.values()
 
 
 def _yaml(text: str) -> Any:
     refuse_aliases(text)
-    return OmegaConf.to_container(OmegaConf.create(text))
+    return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
 
 
-def _mapping(path: Path, parse: Callable[[str], Any], note: Callable[[str], None]) -> dict[str, Any]:
-    """The mapping a file holds; an empty one if it is missing or damaged."""
+def _mapping(path: Path, limit: int, parse: Callable[[str], Any], note: Callable[[str], None]) -> dict[str, Any]:
+    """The mapping that a file of at most `limit` bytes holds; an empty one if it is missing or damaged."""
     if not path.exists():
         return {}
+    told = "is damaged and left out"
     try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
+        value = parse(inputs.read_text(path, limit))
+    except OSError as error:
+        value, told = error, f"cannot be read: {inputs.reason(error)}, and is left out"
+    except (ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
         value = error
     if isinstance(value, dict):
         return value
-    note(f"{path} is damaged and left out")
+    note(f"{path} {told}")
     return {}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from stellaris_jax.config.outputs import rewriting_text, write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import comparison_figure, save
 from stellaris_jax.report.results import BEST, MEASURES, NOISE, UNKNOWN, Row, judged, load_run
@@ -61,8 +62,8 @@ def report(sweep_dir: Path, threshold: float | None = None) -> None:
     curves = {row.label: row.finished for row in judgement if row.finished}
     if curves:
         written.append(save(comparison_figure(curves, title=sweep_dir.name), sweep_dir / "curves.png"))
-    written[0].write_text(_markdown(sweep_dir.name, cells, failed, bool(curves)), encoding="utf-8")
-    with open(written[1], "w", newline="", encoding="utf-8") as file:
+    write_atomically(written[0], _markdown(sweep_dir.name, cells, failed, bool(curves)))
+    with rewriting_text(written[1]) as file:
         if rows:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
@@ -79,7 +80,7 @@ def report(sweep_dir: Path, threshold: float | None = None) -> None:
 
 def points(directory: Path) -> list[Path]:
     """The points of a sweep: the subdirectories that are named by a number, in its order."""
-    return sorted((path for path in directory.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    return sorted((path for path in directory.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
 
 
 def different(runs: list[Run]) -> list[Run]:

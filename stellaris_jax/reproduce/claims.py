@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from stellaris_jax.report.statistics import holm, mean_ci95, welch
 from stellaris_jax.report.telemetry.format import significant
+from stellaris_jax.reproduce.files import read_table, write_table
 
 HOLDS, OPEN, REVERSED = "holds", "not shown", "reversed"
 """Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other."""
@@ -105,30 +105,28 @@ def _rounded(value: float | None) -> float | None:
 
 
 def write_claims(claims: Iterable[Claim], path: Path) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Claim)])
-        writer.writeheader()
-        for claim in claims:
-            writer.writerow(asdict(claim) | {"survives": {True: "yes", False: "no", None: ""}[claim.survives]})
+    """Replace a file of claims."""
+    survival = {True: "yes", False: "no", None: ""}
+    rows = [(asdict(claim) | {"survives": survival[claim.survives]}).values() for claim in claims]
+    write_table(path, [field.name for field in fields(Claim)], map(tuple, rows))
 
 
 def read_claims(path: Path) -> list[Claim]:
     """What `write_claims` wrote; by files of earlier versions, which were not corrected, no verdict survives."""
-    with open(path, newline="", encoding="utf-8") as file:
-        return [
-            Claim(
-                row["claim"],
-                row["paper"],
-                row["ours"],
-                row.get("n") or "",
-                float(row["p"]) if row.get("p") else None,
-                float(row["p_holm"]) if row.get("p_holm") else None,
-                row["verdict"],
-                {"yes": True, "no": False}.get(row.get("survives", "")),
-                float(row["toward"]) if row.get("toward") else None,
-            )
-            for row in csv.DictReader(file)
-        ]
+    return [
+        Claim(
+            row["claim"],
+            row["paper"],
+            row["ours"],
+            row.get("n") or "",
+            float(row["p"]) if row.get("p") else None,
+            float(row["p_holm"]) if row.get("p_holm") else None,
+            row["verdict"],
+            {"yes": True, "no": False}.get(row.get("survives", "")),
+            float(row["toward"]) if row.get("toward") else None,
+        )
+        for row in read_table(path)
+    ]
 
 
 def _interval(values: np.ndarray, unit: str) -> str:

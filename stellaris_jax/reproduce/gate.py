@@ -6,7 +6,6 @@ else can happen before the round is over. As the threshold decays, that becomes 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
@@ -16,6 +15,7 @@ from textwrap import fill
 
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.format import count, percent
+from stellaris_jax.reproduce.files import read_table, write_table
 from stellaris_jax.reproduce.history import Series, rounds_of
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.timeline import Group
@@ -93,22 +93,18 @@ def write(rows: Iterable[Escapes], path: Path) -> None:
         return
     replaced = {(row.figure, row.env) for row in rows}
     kept = [row for row in read(path) if (row.figure, row.env) not in replaced]
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*NAMES, *SHARES])
-        writer.writeheader()
-        for row in [*kept, *rows]:
-            writer.writerow(asdict(row) | {name: f"{share:.3g}" for name, share in row.shares.items()})
+    lines = [(*asdict(row).values(), *(f"{share:.3g}" for share in row.shares.values())) for row in [*kept, *rows]]
+    write_table(path, [*NAMES, *SHARES], lines)
 
 
 def read(path: Path) -> list[Escapes]:
     """What `write` wrote; nothing where there is no file."""
     if not path.is_file():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return [
-            Escapes(row["figure"], row["env"], row["series"], *(int(row[name]) for name in NAMES[3:]))
-            for row in csv.DictReader(file)
-        ]
+    return [
+        Escapes(row["figure"], row["env"], row["series"], *(int(row[name]) for name in NAMES[3:]))
+        for row in read_table(path)
+    ]
 
 
 def table(path: Path, figures: Sequence[str]) -> list[str]:

@@ -6,7 +6,6 @@ differ in nothing but what they pay for share their training, and each is billed
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -18,6 +17,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.report.statistics import ROUNDING
 from stellaris_jax.reproduce import store
+from stellaris_jax.reproduce.files import read_table, write_table
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline import Round, Timeline, Usage
@@ -145,23 +145,20 @@ def until(histories: Iterable[History], axis: str, target: float, evaluations: i
 
 def write_csv(histories: Iterable[History], path: Path) -> None:
     """One line per series, seed and evaluation."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*KEYS, *CURVES])
-        for history in histories:
-            key = [getattr(history, name) for name in KEYS]
-            for values in zip(*(getattr(history, name) for name in CURVES), strict=True):
-                writer.writerow([*key, *(f"{value:.5g}" for value in values)])
+    rows = []
+    for history in histories:
+        key = [getattr(history, name) for name in KEYS]
+        for values in zip(*(getattr(history, name) for name in CURVES), strict=True):
+            rows.append([*key, *(f"{value:.5g}" for value in values)])
+    write_table(path, [*KEYS, *CURVES], rows)
 
 
 def read_csv(path: Path) -> list[History]:
     """What `write_csv` wrote; nothing where there is no file."""
     if not path.is_file():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
     result = []
-    for key, group in groupby(rows, key=lambda row: tuple(row[name] for name in KEYS)):
+    for key, group in groupby(read_table(path), key=lambda row: tuple(row[name] for name in KEYS)):
         members = list(group)
         env, series, variant, seed = key
         curves = (np.array([float(row[name]) for row in members]) for name in CURVES)

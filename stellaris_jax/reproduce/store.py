@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import fcntl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run
+from stellaris_jax.reproduce.files import locked, read_table
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.timeline.scaling import is_scaled
 from stellaris_jax.training.loading import load_config
@@ -80,19 +79,18 @@ def _of_run(variant: Variant, run: Run) -> list[Learned]:
 def _read(store: Path) -> dict[tuple[str, int], Learned]:
     if not store.is_file():
         return {}
-    with open(store, newline="", encoding="utf-8") as file:
-        rows = [
-            Learned(
-                row["variant"],
-                int(row["seed"]),
-                _numbers(int, row["rounds"]),
-                _numbers(float, row["returns"]),
-                _numbers(float, row["kl"]),
-                _numbers(int, row.get("actors") or ""),
-                row.get("config") or "",  # files of earlier versions have none
-            )
-            for row in csv.DictReader(file)
-        ]
+    rows = [
+        Learned(
+            row["variant"],
+            int(row["seed"]),
+            _numbers(int, row["rounds"]),
+            _numbers(float, row["returns"]),
+            _numbers(float, row["kl"]),
+            _numbers(int, row.get("actors") or ""),
+            row.get("config") or "",  # files of earlier versions have none
+        )
+        for row in read_table(store)
+    ]
     return {(row.variant, row.seed): row for row in rows}
 
 
@@ -102,9 +100,7 @@ def _numbers(kind: Callable[[str], Any], text: str) -> tuple[Any, ...]:
 
 def _add(store: Path, new: Iterable[Learned]) -> dict[tuple[str, int], Learned]:
     """Enter rows and return all there are; other processes may enter theirs at the same time."""
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with open(store.with_name(f".{store.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(store):
         rows = _read(store) | {(row.variant, row.seed): row for row in new}
         lines = ["variant,seed,config,rounds,returns,kl,actors"]
         for _, row in sorted(rows.items()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,10 +9,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import check_directory, write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.reproduce import gate
 from stellaris_jax.reproduce.claims import OPEN, Claim, corrected, read_claims, write_claims
+from stellaris_jax.reproduce.files import write_table
 from stellaris_jax.reproduce.glance import glance
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
 from stellaris_jax.reproduce.store import Learned, learned
@@ -77,10 +78,7 @@ class Study:
 
     def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write `figure_<figure>.csv` of a figure that is not made of curves."""
-        with open(self.results / f"figure_{figure}.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            writer.writerows(rows)
+        write_table(self.results / f"figure_{figure}.csv", header, rows)
 
     def picture(self, figure: str) -> Path:
         return self.results / f"figure_{figure}.png"
@@ -114,7 +112,7 @@ def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]
 def write_readme(results: Path, figures: Iterable[str]) -> None:
     """Bring the part of a study's README.md up to date that is made, and the picture at its head."""
     path = results / "README.md"
-    text = path.read_text(encoding="utf-8") if path.is_file() else f"{BEGIN}\n{END}\n"
+    text = inputs.read_text(path) if path.is_file() else f"{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     write_atomically(path, f"{before}{BEGIN}\n{_body(results, list(figures))}\n{END}{after}")

@@ -5,24 +5,24 @@ Several processes may work on one study: each takes a run that nobody else has u
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jax
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.options import PLACES, options_of
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.report.runs import Run, read_run
+from stellaris_jax.reproduce.files import locked
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED, Scheduler
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.run import train
@@ -136,7 +136,7 @@ def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
     missing = [job for job in wanted if not _finished(job, root)]
     for patient in (False, True):
         for job in missing:
-            with _claimed(job.path(root), patient) as free:
+            with locked(job.path(root), patient) as free:
                 if free and not _finished(job, root):
                     print(f"training {job.path(root)}", flush=True)
                     _train(job, root)
@@ -148,7 +148,7 @@ def _finished(job: Job, root: Path) -> bool:
     path = job.path(root) / "summary.json"
     if not path.is_file():
         return False
-    if reason := json.loads(path.read_text(encoding="utf-8")).get("failure"):
+    if reason := json.loads(inputs.read_text(path)).get("failure"):
         raise RunError(f"{path.parent}: {reason}")
     return True
 
@@ -160,19 +160,3 @@ def _train(job: Job, root: Path) -> None:
     overrides = [place] if started else [*job.overrides, place, "run.progress=false"]
     train(load_config(overrides))
     jax.clear_caches()  # the next run compiles programs of its own, and what is kept grows by a gigabyte a run
-
-
-@contextmanager
-def _claimed(path: Path, patient: bool) -> Iterator[bool]:
-    """Whether this process alone may write the run at `path`, for as long as the context lasts."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as file:
-        yield _lock(file, patient)
-
-
-def _lock(file: IO[str], patient: bool) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True

@@ -10,16 +10,20 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import zlib
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import blake2b
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from stellaris_jax.config import inputs
+from stellaris_jax.config.outputs import appending, rewriting
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
 
@@ -28,6 +32,10 @@ FORMAT = 1
 NAME = "trace.jsonl.gz"
 PROJECTIONS = 8
 """Numbers that a version's sketch has."""
+HELD = 16
+"""Rounds of a trace that are held for those who take one after the other."""
+DAMAGE = (EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading a file raises that is cut off or damaged, or holds something else than rounds."""
 
 
 class Header(NamedTuple):
@@ -123,7 +131,7 @@ class RoundTrace:
         return json.dumps(data)
 
     @classmethod
-    def of(cls, line: str) -> RoundTrace:
+    def of(cls, line: str | bytes) -> RoundTrace:
         """What `line` wrote."""
         data = json.loads(line)
         step_scale, opened = data.pop("step_scale"), data.pop("opened", False)
@@ -137,80 +145,127 @@ class RoundTrace:
         return cls(record, step_scale, rolls, failures, versions, opened)
 
 
+class Rounds(Sequence[RoundTrace]):
+    """Rounds of a trace, read from its file when they are asked for: a few are held, however many there are.
+
+    Iterating reads the file once. An index is quick as long as it is one of the newest read or beyond them; one before
+    that reads the file anew from its beginning.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._count: int | None = None
+        self._held: deque[RoundTrace] = deque(maxlen=HELD)
+        self._stream: Iterator[RoundTrace] = iter(())
+        self._next = 0  # index of the round that the stream is at
+
+    def __iter__(self) -> Iterator[RoundTrace]:
+        number = 0
+        for one in _rounds(self.path):
+            number += 1
+            yield one
+        self._count = number
+
+    def __len__(self) -> int:
+        if self._count is None:
+            deque(self, maxlen=0)
+        return self._count or 0
+
+    def __getitem__(self, index: Any) -> Any:
+        """The round of an index from 0 on. Raises IndexError beyond the last."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.path} has no round {index}")
+        if index < self._next - len(self._held) or not self._next:
+            self._next, self._stream = 0, _rounds(self.path)
+            self._held.clear()
+        while self._next <= index:
+            try:
+                self._held.append(next(self._stream))
+            except StopIteration:
+                raise RunError(f"{self.path} was changed while it was read.") from None
+            self._next += 1
+        return self._held[index - self._next]
+
+
 class Trace(NamedTuple):
-    """A trace as it was read."""
+    """A trace: what its rounds have in common, and the rounds."""
 
     header: Header
-    rounds: list[RoundTrace]
+    rounds: Rounds
 
 
 def write(path: Path, header: Header, rounds: Iterable[RoundTrace]) -> None:
-    """Write a trace."""
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        file.write(json.dumps(header._asdict()) + "\n")
-        file.writelines(one.line() + "\n" for one in rounds)
+    """Write a trace, in place of the one that is there, which `rounds` may be read from. Raises OSError."""
+    with rewriting(path) as file:
+        _pack(file, chain([json.dumps(header._asdict())], (one.line() for one in rounds)))
 
 
 def append(path: Path, rounds: Iterable[RoundTrace]) -> None:
-    """Add rounds at a trace's end."""
-    with gzip.open(path, "at", encoding="utf-8") as file:
-        file.writelines(one.line() + "\n" for one in rounds)
+    """Add rounds at a trace's end. Raises OSError, also where the file is a link."""
+    with appending(path) as file:
+        _pack(file, (one.line() for one in rounds))
+
+
+def _pack(file: BinaryIO, lines: Iterable[str]) -> None:
+    """Write lines as one member of a gzip file."""
+    with gzip.GzipFile(fileobj=file, mode="wb") as packed:
+        for line in lines:
+            packed.write(f"{line}\n".encode())
 
 
 def read(path: Path) -> Trace:
     """A trace, as far as it is whole: the last lines of a run that was killed may not be.
 
-    Raises ConfigError, if nothing of it can be read.
+    Raises ConfigError, if nothing of it can be read; so do its rounds, where they are larger than what is read.
     """
     try:
-        lines = _lines(path)
-        header = Header(**json.loads(lines[0]))
-    except (OSError, ValueError, TypeError, IndexError) as error:
-        raise ConfigError(f"{path} is no trace of a live run: {error}.") from None
+        with closing(inputs.unpacked_lines(path)) as lines:
+            header = Header(**json.loads(next(lines, b"")))
+    except (OSError, *DAMAGE) as error:
+        raise ConfigError(f"{path} is no trace of a live run: {inputs.reason(error)}.") from None
     if header.format != FORMAT:
         raise ConfigError(f"{path} has format {header.format}, while this version reads {FORMAT}.")
-    rounds: list[RoundTrace] = []
-    for line in lines[1:]:
-        try:
-            one = RoundTrace.of(line)
-        except (ValueError, TypeError, KeyError):
-            break
-        if one.record.index != len(rounds):
-            break
-        rounds.append(one)
-    return Trace(header, rounds)
+    return Trace(header, Rounds(path))
 
 
-def _lines(path: Path) -> list[str]:
-    """Lines of a compressed file that may end anywhere."""
-    data, text = path.read_bytes(), b""
-    while data:
-        member = zlib.decompressobj(wbits=31)
-        try:
-            text += member.decompress(data)
-        except zlib.error:
-            break
-        data = member.unused_data
-    return text.decode(errors="replace").splitlines()
+def _rounds(path: Path) -> Iterator[RoundTrace]:
+    """The rounds of a trace, one after the other, as far as they are whole."""
+    lines = islice(inputs.unpacked_lines(path), 1, None)
+    for index in count():
+        one = _next_round(path, lines, index)
+        if one is None:
+            return
+        yield one
+
+
+def _next_round(path: Path, lines: Iterator[bytes], index: int) -> RoundTrace | None:
+    """The round of the next line; None where there is none, or another one than that of an index."""
+    try:
+        one = RoundTrace.of(next(lines))
+    except (StopIteration, *DAMAGE):
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
+    return one if one.record.index == index else None
 
 
 class Recorded:
     """A timeline of one seed that has been lived through already: `next_round` returns what was recorded.
 
     Args:
-      rounds: that there are.
+      rounds: what was recorded.
       weights: gives every gradient's weight anew by its staleness, for a run that would have weighted otherwise; as
         they were recorded by default.
     """
 
-    def __init__(self, rounds: Sequence[Round], weights: Any = None):
+    def __init__(self, rounds: Sequence[RoundTrace], weights: Any = None):
         self.rounds, self.weights, self.done = rounds, weights, 0
 
     def next_round(self, actors: int | None = None, gradients: int | None = None) -> Round:
         """The next round. Raises RunError beyond the last."""
         if self.done >= len(self.rounds):
             raise RunError(f"the trace ends after round {len(self.rounds)}.")
-        record = self.rounds[self.done]
+        record = self.rounds[self.done].record
         self.done += 1
         if self.weights is not None:
             for group in record.groups:
@@ -219,7 +274,7 @@ class Recorded:
 
     def state(self) -> dict[str, Any]:
         """Where it stands, as JSON data."""
-        usage = self.rounds[self.done - 1].usage if self.done else Usage()
+        usage = self.rounds[self.done - 1].record.usage if self.done else Usage()
         return {"done": self.done, "usage": asdict(usage)}
 
     def restore(self, state: dict[str, Any]) -> None:

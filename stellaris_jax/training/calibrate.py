@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
 from stellaris_jax.timeline.plan import Invocation, empty_plan
@@ -75,4 +76,5 @@ def write(table: Table, path: Path, about: str) -> None:
         for name, values in table.items()
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([*(f"# {line}" for line in about.splitlines()), f"name: {path.stem}", *rows, ""]))
+    lines = [*(f"# {line}" for line in about.splitlines()), f"name: {path.stem}", *rows, ""]
+    write_atomically(path, "\n".join(lines))

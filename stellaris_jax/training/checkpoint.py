@@ -23,12 +23,19 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from stellaris_jax.config import inputs
+from stellaris_jax.config.outputs import refuse_links
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.engine.processes import put
 from stellaris_jax.training.sources.actionlog import ActionLog
 
 DAMAGED = "damaged-"
 """What the name of a checkpoint that was set aside begins with."""
+LIMITS = {
+    "metadata": 4 * inputs.DOCUMENT, "_METADATA": inputs.DOCUMENT, "_CHECKPOINT_METADATA": inputs.DOCUMENT,
+    ".zarray": inputs.MIB,
+}  # fmt: skip
+"""Bytes that Orbax's documents in a checkpoint may have; the first one holds the timelines."""
 
 
 class CheckpointError(RunError):
@@ -103,6 +110,10 @@ class Checkpoints:
       directory: holds one directory a round.
       keep: most recent checkpoints kept.
       read_only: nothing on disk is touched, so that the checkpoints of a run that is being trained can be read.
+
+    Raises:
+      OSError: the directory is a link, and checkpoints are to be written and deleted, or it cannot be made.
+      CheckpointError: what Orbax would open in it is no regular file.
     """
 
     def __init__(self, directory: Path, keep: int, read_only: bool = False):
@@ -120,7 +131,13 @@ class Checkpoints:
                 primary_host=mine, active_processes={mine}, barrier_sync_key_prefix=f"process{mine}"
             )
         if not read_only:
+            refuse_links(self.directory)
             self.directory.mkdir(parents=True, exist_ok=True)
+        for document in self.directory.glob("*/_CHECKPOINT_METADATA"):  # read by Orbax at once, whichever is restored
+            try:
+                inputs.open_regular(document, inputs.DOCUMENT).close()
+            except OSError as error:
+                raise CheckpointError(f"{document} cannot be read: {inputs.reason(error)}.") from None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
             cleanup_tmp_directories=not read_only,
@@ -213,7 +230,7 @@ class Checkpoints:
             aside = next(
                 path
                 for number in itertools.count(1)
-                if not (path := self.directory / f"{DAMAGED}{round_}{f'-{number}' * (number > 1)}").exists()
+                if not os.path.lexists(path := self.directory / f"{DAMAGED}{round_}{f'-{number}' * (number > 1)}")
             )
             with self._told(round_):
                 (self.directory / str(round_)).rename(aside)
@@ -222,6 +239,10 @@ class Checkpoints:
             self._manager.reload()
 
     def _read(self, round_: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
+        try:
+            inputs.check_tree(self.directory / str(round_), LIMITS)
+        except OSError as error:
+            raise ValueError(f"{error.filename}: {inputs.reason(error)}") from None
         templates = jax.eval_shape(leaves_of, abstract)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ class LiveTrainer(Trainer):
         first = rounds[0].record.index
         if first != self._written or not path.exists():
             header = Header(self.seeds[0], self.network.size)
-            kept = trace.read(path).rounds[:first] if first and path.exists() else []
+            kept = islice(trace.read(path).rounds, first) if first and path.exists() else ()
             trace.write(path, header, kept)
         trace.append(path, rounds)
         self._written = first + len(rounds)

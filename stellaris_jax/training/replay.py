@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,30 @@ class Deviation(NamedTuple):
     deviation: float
 
 
+class Outline(NamedTuple):
+    """Summary of a trace, of which no more than this is held.
+
+    scales: every round's factor on the learning rate. actors: those of the first round. oldest: the largest number of
+    versions that a gradient reaches back, or that a round publishes.
+    """
+
+    scales: Sequence[float]
+    actors: int
+    oldest: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> Outline:
+        """Read a trace from its beginning to its end."""
+        scales, actors, oldest = array("d"), 1, 0
+        for one in trace.rounds:
+            groups = one.record.groups
+            actors = actors if scales else one.record.actors
+            scales.append(one.step_scale)
+            ages = (group.clock - min([g.version, *g.peers]) for group in groups for g in group.gradients)
+            oldest = max(oldest, len(groups), *ages)
+        return cls(scales, actors, oldest if scales else 1)
+
+
 class ReplayPlanner(Planner):
     """Plans what was recorded.
 
@@ -48,7 +73,7 @@ class ReplayPlanner(Planner):
       arguments: of `Planner`.
     """
 
-    def __init__(self, recorded: Recorded, scales: list[float] | None, *arguments: Any):
+    def __init__(self, recorded: Recorded, scales: Sequence[float] | None, *arguments: Any):
         self._recorded, self._scales = recorded, scales
         super().__init__(*arguments)
         self.adaptive = False
@@ -62,7 +87,7 @@ class ReplayPlanner(Planner):
     def _allot(self, asked: list[int] | None) -> Allotment:
         if not is_scaled(self.config) or self._recorded.done >= len(self._recorded.rounds):
             return super()._allot(asked)
-        actors = self._recorded.rounds[self._recorded.done].actors
+        actors = self._recorded.rounds[self._recorded.done].record.actors
         return Allotment([actors], [actors * self.limits.envs], [self.source.width(actors)])
 
 
@@ -77,19 +102,16 @@ class ReplayTrainer(Trainer):
     def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
         self.trace = traced(config)
         self.deviations: list[Deviation] = []
-        rounds = [one.record for one in self.trace.rounds]
-        if config.rounds > len(rounds):
-            steps = config.env.num_envs * config.algorithm.rollout_length * len(rounds)
+        self._outline = outline = Outline.of(self.trace)
+        if config.rounds > len(outline.scales):
+            steps = config.env.num_envs * config.algorithm.rollout_length * len(outline.scales)
             raise ConfigError(
                 f"total_steps={config.total_steps} is more than the {steps} that trace={config.trace} has; ask for "
                 "as many or fewer."
             )
-        gradients = [gradient for one in rounds for group in one.groups for gradient in group.gradients]
-        clocks = {id(gradient): group.clock for one in rounds for group in one.groups for gradient in group.gradients}
-        ages = [clocks[id(g)] - min([g.version, *g.peers]) for g in gradients]
-        most = max([*ages, *(len(one.groups) for one in rounds)], default=1) + 2
-        config = settled(config, rounds[0].actors if rounds else 1)
-        super().__init__(config.replace({"system.versions": max(most, config.system.versions)}), stopping, programs)
+        config = settled(config, outline.actors)
+        versions = max(outline.oldest + 2, config.system.versions)
+        super().__init__(config.replace({"system.versions": versions}), stopping, programs)
 
     def _planner(self) -> Planner:
         config = self.config
@@ -97,9 +119,9 @@ class ReplayTrainer(Trainer):
         own = stored.system
         other = (config.system.weights, config.system.options) != (own.weights, own.options)
         weights = register.weight[config.system.weights](config.system.options) if other else None
-        recorded = Recorded([one.record for one in self.trace.rounds], weights)
+        recorded = Recorded(self.trace.rounds, weights)
         same = config.algorithm.anneal == stored.algorithm.anneal
-        scales = [one.step_scale for one in self.trace.rounds] if same else None
+        scales = self._outline.scales if same else None
         return ReplayPlanner(recorded, scales, config, self.static, self.seeds, self.source, self.accounts)
 
     def step(self, ahead: bool = False) -> list[Record]:

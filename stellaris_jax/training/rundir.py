@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stellaris_jax.config.commands import argument
-from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.config.inputs import reason
+from stellaris_jax.config.outputs import open_own, write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
@@ -108,11 +109,6 @@ def _slug(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
 
 
-def reason(error: OSError) -> str:
-    """What the system says of an error, without its number."""
-    return error.strerror or str(error)
-
-
 def _named(config: Config) -> tuple[Path, bool]:
     """The directory the configuration names, and whether it had to be made."""
     path = Path(config.run.dir)
@@ -155,14 +151,12 @@ def _contents(path: Path) -> list[str]:
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a run directory, which the system releases however the process ends."""
     try:
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = open_own(path / LOCK)
     except OSError as error:
         raise ConfigError(f"{_short(path)} cannot be written: {reason(error)}.") from None
-    try:
-        _lock(lock, path)
+    with lock:
+        _lock(lock.fileno(), path)
         yield
-    finally:
-        os.close(lock)
 
 
 def _lock(lock: int, path: Path) -> None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from stellaris_jax.config.inputs import reason
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run, read_run
-from stellaris_jax.training.rundir import LOCK, reason
+from stellaris_jax.training.rundir import LOCK
 
 DONE, FAILED, STOPPED, EMPTY, TRAINING = "done", "failed", "stopped", "empty", "training"
 """How a run stands: with a result; over without one; not over; nothing trained yet; being written now."""
@@ -53,7 +54,7 @@ def find(places: Sequence[Path]) -> list[Kept]:
         if not place.is_dir():
             raise ConfigError(f"{place} is not a directory; name one that holds runs, or runs themselves.")
     found = {path.resolve(): path for place in places for path in _below(place, DEEPEST)}
-    runs = (read_run(path, _quiet) for path in found.values())
+    runs = (read_run(path, _quiet, last=1) for path in found.values())
     return [Kept(run, state_of(run)) for run in runs if is_run(run)]
 
 
@@ -98,9 +99,10 @@ def is_held(path: Path) -> bool:
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Hold the lock of a run within the context, if it is free; whether it was. Without locks it is taken for held."""
+    """Hold the lock of a run within the context, if it is free; whether it was. Without locks it is taken for held, and
+    so is one that is a link."""
     try:
-        lock = os.open(path / LOCK, os.O_RDWR)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:  # of no process that writes: they make it first
         yield True
         return
@@ -121,7 +123,7 @@ def held(path: Path) -> Iterator[bool]:
 def _checkpoints(path: Path) -> list[Path]:
     """A run's checkpoints, oldest first."""
     folder = path / CHECKPOINTS
-    found = [one for one in folder.iterdir() if one.name.isdigit()] if folder.is_dir() else []
+    found = [one for one in folder.iterdir() if one.name.isdecimal()] if folder.is_dir() else []
     return sorted(found, key=lambda one: int(one.name))
 
 
@@ -188,7 +190,7 @@ def delete(waste: Waste) -> str | None:
     """Delete it, unless the run has been taken up again; a sentence where that is so, or where it cannot be."""
     path = waste.kept.path
     with held(path) as ours:
-        if not ours or state_of(read_run(path, _quiet), ours=True) != waste.kept.state:
+        if not ours or state_of(read_run(path, _quiet, last=1), ours=True) != waste.kept.state:
             return f"{path} is left alone: it is being trained."
         if path in waste.paths and (other := _foreign(path)):
             return _left(waste.kept, other)

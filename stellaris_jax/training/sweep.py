@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import argument, command
-from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.config.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
@@ -79,20 +80,22 @@ def lay_out(directory: Path, configs: Sequence[Config], overrides: Sequence[str]
 
 
 def laid_out(directory: Path) -> list[Path]:
-    """The directories of the points of a sweep that is to go on. Raises ConfigError."""
+    """The points of a sweep that is to go on. Raises ConfigError, and RunError where one of them is a link."""
     path = directory / ABOUT
     if not path.is_file():
         raise ConfigError(f"resume={directory} holds no sweep: there is no {path}.")
     count, places = read_yaml(path).get("points"), points(directory)
     if count != len(places):
         raise ConfigError(f"resume={directory} should hold {count} points, says {path}, and holds {len(places)}.")
+    with writing(directory):
+        refuse_links(*places)
     return places
 
 
 def is_done(config: Config) -> bool:
     """Whether the run of a point's directory has come to its end, with a result or without."""
     try:
-        summary = json.loads((Path(config.run.dir) / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads(inputs.read_text(Path(config.run.dir) / "summary.json"))
         ended = summary["ended_early"] or summary["failure"] is not None
         return bool(ended or summary["rounds"] >= config.rounds)
     except (OSError, ValueError, KeyError, TypeError):

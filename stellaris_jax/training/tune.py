@@ -21,8 +21,9 @@ import optuna
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import command, path_argument
-from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.config.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
@@ -78,7 +79,7 @@ def begin(directory: Path, config: Config, space: Path, search: Search) -> None:
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         store(config, directory)
-        write_atomically(directory / "space.yaml", space.read_text(encoding="utf-8"))
+        write_atomically(directory / "space.yaml", inputs.read_text(space, inputs.CONFIGURATION))
         write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(asdict(search))))
 
 
@@ -104,6 +105,12 @@ def _study(directory: Path, config: Config, search: Search) -> optuna.Study:
     if search.reduction:
         first = max(1, config.evaluation.points // search.reduction**2)
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=search.reduction)
+    try:
+        if (directory / STORAGE).exists():
+            inputs.open_regular(directory / STORAGE).close()
+        refuse_links(directory / STORAGE)
+    except OSError as error:
+        raise ConfigError(f"{directory / STORAGE} cannot be used: {inputs.reason(error)}.") from None
     storage = optuna.storages.RDBStorage(f"sqlite:///{(directory / STORAGE).absolute()}")
     study = optuna.create_study(
         storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
@@ -199,6 +206,8 @@ class _Trials:
         """Train a trial's setting, or go on with it, and tell what has come of it."""
         values = self.space.suggest(trial)
         place = self.directory / str(trial.number)
+        with writing(self.directory):
+            refuse_links(place)
         if not (place / "config.yaml").is_file():
             config = self.config.replace(values)
             check_adds_nothing(config, self.config, f"trial {trial.number} of {self.directory}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
@@ -47,7 +47,7 @@ def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
         return "", f"There is no timeline: {told}"
     learners = int(run.config["system.learners"])
     windows = chosen or _windows(lived)
-    shown = [part for rounds in windows if (part := lived[rounds.start - 1 : rounds.stop - 1])]
+    shown = [part for rounds in windows if (part := [lived[number] for number in rounds if number in lived])]
     most = max(
         (g.staleness for part in shown for one in part for group in one.record.groups for g in group.gradients),
         default=0,
@@ -60,25 +60,28 @@ def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
     return legend(most) + drawn + paragraph(how), told
 
 
-def _lived(run: Run, total: int, chosen: Sequence[range]) -> tuple[list[Lived], str]:
-    """A run's rounds, as many as are needed and can be had in time."""
+def _lived(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, Lived], str]:
+    """A run's rounds by their numbers: those that are chosen, or as many as can be had in time."""
     from stellaris_jax.engine.static import Static  # JAX, which most pages do without
 
     config = from_yaml(run.path / "config.yaml")
-    each = max(1, config.algorithm.epochs * config.algorithm.minibatches)
     last = max((rounds.stop - 1 for rounds in chosen), default=total)
-    within = max(1, MOST_GRADIENTS // each)
-    told = (
-        f"Of {total} rounds the first {within} were looked at; --rounds chooses others."
-        if within < last and not chosen
-        else ""
-    )
-    return rounds_of(run.path, config, Static.of(config).cut, last if chosen else min(last, within)), told
+    rounds = enumerate(rounds_of(run.path, config, Static.of(config).cut, last), start=1)
+    if chosen:
+        return {number: one for number, one in rounds if any(number in some for some in chosen)}, ""
+    found: dict[int, Lived] = {}
+    gradients = 0
+    for number, one in rounds:
+        found[number] = one
+        gradients += sum(len(group.gradients) for group in one.record.groups) + len(one.record.dropped)
+        if gradients >= MOST_GRADIENTS and number < last:
+            return found, f"Of {total} rounds the first {number} were looked at; --rounds chooses others."
+    return found, ""
 
 
-def _windows(lived: Sequence[Lived]) -> list[range]:
+def _windows(lived: Mapping[int, Lived]) -> list[range]:
     """Rounds of the beginning, the middle and the end, so many together as can be seen."""
-    bars = sum(len(group.gradients) + 1 for one in lived for group in one.record.groups) / len(lived)
+    bars = sum(len(group.gradients) + 1 for one in lived.values() for group in one.record.groups) / len(lived)
     size, count = max(1, min(TOGETHER, int(MOST_BARS / 2 / max(1.0, bars)))), len(lived)
     if count <= 3 * size:
         return [range(first, min(first + size, count + 1)) for first in range(1, count + 1, size)]

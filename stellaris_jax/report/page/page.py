@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.page import run as of_run
 from stellaris_jax.report.page import study, timeline
@@ -66,14 +67,15 @@ def write_page(
     """
     if len(places) == 1 and study.is_study(places[0]) and not holds_runs(places[0]):
         name = places[0].resolve().name
-        out.write_text(document(name, study.content(places[0], out), study.STYLE), encoding="utf-8")
-        return []
+        page, notes = study.content(places[0], out)
+        write_atomically(out, document(name, page, study.STYLE))
+        return notes
     sources = gather(places)
     if len(sources.runs) == 1 and not sources.sweeps:
         (run,) = sources.runs
         name = run.path.resolve().name
         page = document(name, of_run.content(run, sources, out, rounds), timeline.STYLE, timeline.SCRIPT)
-        out.write_text(page, encoding="utf-8")
+        write_atomically(out, page)
         return sources.notes
     if rounds:
         raise ConfigError(
@@ -85,7 +87,7 @@ def write_page(
         raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{told}.")
     rows = judged(groups)
     title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
-    out.write_text(document(title, content(title, rows, sources, out, threshold)), encoding="utf-8")
+    write_atomically(out, document(title, content(title, rows, sources, out, threshold)))
     return sources.notes
 
 

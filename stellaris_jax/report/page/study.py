@@ -6,18 +6,28 @@ import base64
 import io
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from stellaris_jax.report.page.markup import Cell, table, text
+from stellaris_jax.config import inputs
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.report.page.markup import Cell, bullets, table, text
 
 SOURCE = "README.md"
 ROOM = 1_200_000
 """Bytes that all pictures may take, as text."""
 WIDEST, COLOURS = 1400, 96
 """Of a picture: pixels, at most, and colours."""
+PIXELS = 16_000_000
+"""Pixels that a picture may have to be read."""
+MOST = 200
+"""Pictures of a page."""
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PICTURE = re.compile(r"!\[([^\]]{0,1000})\]\(([^)\s]{1,1000})\)")
+"""Pattern of a picture. Without limits, many that are begun and not ended would take a time that is quadratic."""
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*:|//|#", re.IGNORECASE)
 """How an address begins that is none of a file beside the README."""
 
@@ -27,36 +37,76 @@ def is_study(place: Path) -> bool:
     return (place / SOURCE).is_file()
 
 
-def content(place: Path, out: Path) -> str:
-    """The page of a directory, between its beginning and its end."""
-    source = re.sub(r"<!--.*?-->", "", (place / SOURCE).read_text(encoding="utf-8", errors="replace"), flags=re.DOTALL)
-    names = dict.fromkeys(re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", source))
-    pictures = _pictures({name: place / name for name in names if not ADDRESS.match(name)})
+def content(place: Path, out: Path) -> tuple[str, list[str]]:
+    """The page of a directory, between its beginning and its end; and what is left out of it, in sentences.
+
+    Raises ConfigError where its README.md cannot be read.
+    """
+    try:
+        source = inputs.read_text(place / SOURCE, errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{place / SOURCE} cannot be read: {inputs.reason(error)}.") from None
+    source = _without_comments(source)
+    names = dict.fromkeys(found[2] for found in PICTURE.finditer(source))
+    notes: list[str] = []
+    small = _small({name: place / name for name in names if not ADDRESS.match(name)}, notes)
+    pictures = _pictures(small, notes)
 
     def inline(line: str) -> str:
         return _inline(line, lambda target: _address(target, place, out), pictures)
 
-    return "".join(_blocks(source.splitlines(), inline))
+    missing = f'<div class="notes">{bullets(notes)}</div>' if notes else ""
+    return missing + "".join(_blocks(source.splitlines(), inline)), notes
 
 
-def _pictures(paths: dict[str, Path]) -> dict[str, str]:
-    """Pictures as addresses that hold them, small enough for the page; without those that cannot be read."""
+def _without_comments(source: str) -> str:
+    """A text without what stands between `<!--` and `-->`."""
+    first, *others = source.split("<!--")
+    return first + "".join(one.partition("-->")[2] if "-->" in one else f"<!--{one}" for one in others)
+
+
+def _small(paths: dict[str, Path], notes: list[str]) -> dict[str, Path]:
+    """Those of some pictures that are PNG and small enough to be decoded; `notes` is told of the others."""
+    found: dict[str, Path] = {}
+    for name, path in paths.items():
+        if len(found) == MOST:
+            notes.append(f"Pictures after the first {MOST} are left out.")
+            break
+        try:
+            with inputs.open_regular(path, inputs.DOCUMENT) as file:
+                head = file.read(24)
+            if not head.startswith(SIGNATURE):
+                raise ValueError("it is no PNG picture")
+            width, height = struct.unpack(">II", head[16:])
+            if width * height > PIXELS:
+                raise ValueError(f"it has {width} × {height} pixels, more than the {PIXELS:,} that are read")
+        except (OSError, ValueError, struct.error) as error:
+            notes.append(f"{path} is left out: {inputs.reason(error)}.")
+        else:
+            found[name] = path
+    return found
+
+
+def _pictures(paths: dict[str, Path], notes: list[str]) -> dict[str, str]:
+    """Pictures as addresses that hold them, small enough for the page; `notes` is told of those that are damaged."""
     from PIL import Image  # of Matplotlib's
 
-    width, found = WIDEST, dict[str, str]()
+    width, found, damaged = WIDEST, dict[str, str](), dict[str, str]()
     while True:
         for name, path in paths.items():
             try:
-                with Image.open(path) as image:
+                with inputs.open_regular(path) as packed, Image.open(packed, formats=("PNG",)) as image:
                     flat = Image.new("RGB", image.size, "white")
                     flat.paste(image, mask=image.convert("RGBA").getchannel("A"))
-            except (OSError, ValueError, SyntaxError):
+            except (OSError, ValueError, SyntaxError) as error:
+                damaged[name] = f"{name} is left out: it is damaged ({inputs.reason(error)})."
                 continue
             flat.thumbnail((width, width))
             file = io.BytesIO()
             flat.quantize(COLOURS).save(file, "PNG", optimize=True)
             found[name] = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
         if sum(map(len, found.values())) <= ROOM or width < 300:
+            notes.extend(damaged.values())
             return found
         width = int(0.8 * width)
 
@@ -87,9 +137,9 @@ def _inline(line: str, address: Callable[[str], str], pictures: dict[str, str]) 
         return keep(f'<a href="{escape(address(found[2]))}">') + found[1] + keep("</a>")
 
     line = re.sub(r"`([^`]+)`", lambda found: keep(f"<code>{text(found[1])}</code>"), line.replace("\0", ""))
-    line = re.sub(r"!\[([^\]]*)\]\(([^)\s]+)\)", picture, line)
-    line = re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", linked, line)
-    line = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text(line))
+    line = PICTURE.sub(picture, line)
+    line = re.sub(r"\[([^\]]{1,1000})\]\(([^)\s]{1,1000})\)", linked, line)
+    line = re.sub(r"\*\*(.{1,1000}?)\*\*", r"<strong>\1</strong>", text(line))
     line = re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", line)
     return re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], line)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from stellaris_jax.config.outputs import replacing
+from stellaris_jax.config import inputs, outputs
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.logger import Logger, RunInfo
 from stellaris_jax.report.telemetry.names import STEP, named
@@ -37,14 +38,14 @@ class Sheet:
         self.close()
         written: list[dict[str, Any]] = []
         if self.path.exists():
-            with open(self.path, newline="", encoding="utf-8") as file:
+            with inputs.open_text(self.path, inputs.METRICS) as file:
                 written = list(csv.DictReader(file))
         self.columns += fresh
-        with replacing(self.path) as wider, open(wider, "w", newline="", encoding="utf-8") as file:
+        with outputs.rewriting_text(self.path) as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(written)
-        self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        self._file = io.TextIOWrapper(outputs.appending(self.path), encoding="utf-8", newline="")
 
     def close(self) -> None:
         """Close the file; what cannot be written was told of by the call that wrote it."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stellaris_jax.config.outputs import replacing
+from stellaris_jax.config import inputs, outputs
+from stellaris_jax.config.schema import ConfigError
 
 Record = dict[str, Any]
 
@@ -36,28 +36,39 @@ def complain(message: str) -> None:
 
 
 def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Record]:
-    """The records of a metrics file, in order.
+    """The records of a metrics file, in order; see `stream_records`."""
+    return list(stream_records(path, note))
 
-    Damaged lines are left out, and `note` is told of them; a last line torn by a kill is left out without a word.
+
+def stream_records(path: Path, note: Callable[[str], None] = complain) -> Iterator[Record]:
+    """The records of a metrics file, one after the other.
+
+    Args:
+      path: the file.
+      note: told of damaged lines, which are left out; a last line torn by a kill is left out without a word.
+
+    Raises:
+      ConfigError: it cannot be read, is no regular file, or is larger than `inputs.METRICS`.
     """
-    records, damaged = [], []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
+    damaged, first = 0, 0
+    try:
+        for number, line in enumerate(inputs.lines(path), start=1):
             if (record := _record(line)) is not None:
-                records.append(record)
-            elif line.endswith("\n"):
-                damaged.append(number)
+                yield record
+            elif line.endswith(b"\n"):
+                damaged, first = damaged + 1, first or number
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
     if damaged:
-        lines = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines are"
-        first = "" if len(damaged) == 1 else f", the first of them line {damaged[0]}"
-        note(f"{path}: {lines} damaged and left out{first}")
-    return records
+        lines = f"line {first} is" if damaged == 1 else f"{damaged} lines are"
+        where = "" if damaged == 1 else f", the first of them line {first}"
+        note(f"{path}: {lines} damaged and left out{where}")
 
 
-def _record(line: str) -> Record | None:
+def _record(line: bytes) -> Record | None:
     """A line's record, if it is one and whole."""
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     returns = {"round": "train_return", "evaluation": "eval_return_mean"}
@@ -89,19 +100,19 @@ class MetricsLog:
             kept += [record for record in read_records(path, damage.append) if record["round"] <= resume_round]
             for message in damage:
                 original = path.with_name(f"damaged-{path.stem}-{resume_round}{path.suffix}")
-                shutil.copyfile(path, original)
+                outputs.copy(path, original, inputs.METRICS)
                 note(f"{message}; the file as it was is {original}")
         self.last_env_steps = max((record["env_steps"] for record in kept), default=0)
         self.evaluations = [record for record in kept if record["kind"] == "evaluation"]
-        with replacing(path) as fresh, open(fresh, "w", encoding="utf-8") as file:
+        with outputs.rewriting_text(path) as file:
             file.writelines(_line(plain(record)) for record in kept)
             file.flush()
             os.fsync(file.fileno())
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        self._file = outputs.appending(path)
 
     def write(self, records: list[Record]) -> None:
         """Appends plain records and hands them to the operating system, so that a kill loses at most this call."""
-        self._file.write("".join(map(_line, records)))
+        self._file.write("".join(map(_line, records)).encode())
         self._file.flush()
 
     def close(self) -> None:

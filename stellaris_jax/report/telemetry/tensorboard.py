@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import struct
 import time
 from contextlib import suppress
@@ -12,6 +13,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import HistogramProto, Summary
 from tensorboardX.summary import hparams
 
+from stellaris_jax.config import inputs
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.logger import Logger, RunInfo
 from stellaris_jax.report.telemetry.names import METRICS, named
@@ -30,8 +32,9 @@ class EventLog(Logger):
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None) -> None:
         super().__init__(run, options)
-        # File names hold whole seconds: without the suffix, a quick resume would overwrite the first file.
-        suffix = "" if run.resume_round is None else f".resumed-{run.resume_round}"
+        # File names hold whole seconds: without the suffix, a quick resume would overwrite the first file, and a link
+        # that lies there might be written through.
+        suffix = f".{secrets.token_hex(4)}" + ("" if run.resume_round is None else f".resumed-{run.resume_round}")
         self._writer = EventsWriter(str(run.directory.absolute() / "events"), suffix)
         if run.resume_round is not None:
             start = Event(session_log=SessionLog(status=SessionLog.START), step=int(run.last_env_steps) + 1)
@@ -63,7 +66,7 @@ class EventLog(Logger):
         """The picture of the run, and that its hyper-parameters have come to their end."""
         picture = self.run.directory / "curve.png"
         if picture.is_file():
-            data = picture.read_bytes()
+            data = inputs.read_bytes(picture)
             width, height = struct.unpack(">II", data[16:24])  # of the header that a PNG begins with
             image = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=data)
             self._write([Summary.Value(tag="curve", image=image)], summary["env_steps"])

@@ -20,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.config import inputs
+from stellaris_jax.config.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
@@ -29,6 +30,8 @@ from stellaris_jax.report.telemetry.names import STEP, named
 
 FILES = ("config.yaml", "summary.json", "curve.png", "*.mp4", "*.gif")
 """Of the run directory, kept as artefacts when the run is over."""
+OWN = ("wandb", "mlflow", "mlflow.db")
+"""Names in the run directory that trackers write below."""
 _OPENING = threading.Lock()
 """Held while a tracker is opened: the points of a sweep may begin at once, and a database is made only once."""
 
@@ -53,6 +56,7 @@ class Tracker(Logger):
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
         super().__init__(run, options)
+        refuse_links(*(run.directory / name for name in OWN))
         self._memory = run.directory / f".{self.name}.json"
         known = _read(self._memory) if run.resume_round is not None else {}
         self.told = {"round": known.get("round", -1), "evaluation": known.get("evaluation", -1)}
@@ -71,7 +75,9 @@ class Tracker(Logger):
 
     def summary(self, summary: dict[str, Any]) -> None:
         numbers = {key: value for key, value in summary.items() if _is_number(value)}
-        self.keep(numbers, [path for form in FILES for path in sorted(self.run.directory.glob(form))])
+        found = (path for form in FILES for path in sorted(self.run.directory.glob(form)))
+        # A link in a directory of somebody else's might lead to what the user would not hand over.
+        self.keep(numbers, [path for path in found if path.is_file() and not path.is_symlink()])
         self._end(finished=True)
 
     def close(self) -> None:
@@ -114,9 +120,9 @@ class Tracker(Logger):
 def _read(path: Path) -> dict[str, Any]:
     """What was remembered; nothing where it is damaged, so that a new run begins."""
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = json.loads(inputs.read_text(path))
         whole = isinstance(known["id"], str) and all(isinstance(known[kind], int) for kind in ("round", "evaluation"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return known if whole else {}
 

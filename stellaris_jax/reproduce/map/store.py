@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import gzip
 import io
 import math
@@ -17,6 +16,7 @@ import numpy as np
 
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.reproduce.files import locked, read_table
 from stellaris_jax.reproduce.map.cells import Cell
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.population import Population
@@ -94,9 +94,7 @@ def outcomes(cells: Iterable[Cell], seeds: range, results: Path) -> dict[Cell, l
 
 def enter(rows: Iterable[Outcome], path: Path) -> None:
     """Add outcomes to a file; other processes may enter theirs at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path):
         write({**read(path), **{(one.cell, one.seed): one for one in rows}}.values(), path)
 
 
@@ -185,8 +183,7 @@ def read(path: Path) -> Mapping[Key, Outcome]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, *_version: int) -> Mapping[Key, Outcome]:
-    with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
-        rows = [_outcome(row) for row in csv.DictReader(file)]
+    rows = [_outcome(row) for row in read_table(path)]
     return MappingProxyType({(one.cell, one.seed): one for one in rows})
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more, undecided
@@ -228,7 +229,7 @@ def _remembered(path: Path, make: Callable[[], float]) -> float:
     if not path.is_file():
         print(f"making {path}", flush=True)
         write_atomically(path, json.dumps(make()))
-    return float(json.loads(path.read_text(encoding="utf-8")))
+    return float(json.loads(inputs.read_text(path)))
 
 
 FIGURES: dict[str, Figure] = {"4": comparison, "schedulers": schedulers}

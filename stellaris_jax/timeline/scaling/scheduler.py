@@ -16,9 +16,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from stellaris_jax.config import inputs
+from stellaris_jax.config.arrays import read_archive
 from stellaris_jax.config.commands import command
 from stellaris_jax.config.options import completed
-from stellaris_jax.config.outputs import replacing
+from stellaris_jax.config.outputs import rewriting
 from stellaris_jax.config.schema import ConfigError, knob
 from stellaris_jax.config.tree import Config, ScalingConfig
 from stellaris_jax.registry import register
@@ -121,7 +123,7 @@ class Scheduler(NamedTuple):
         path.parent.mkdir(parents=True, exist_ok=True)
         layers = zip(self.kernels, self.biases, strict=True)
         arrays = {f"{part}{i}": x for i, pair in enumerate(layers) for part, x in zip("kb", pair, strict=True)}
-        with replacing(path) as fresh, open(fresh, "wb") as file:
+        with rewriting(path) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     @classmethod
@@ -131,16 +133,15 @@ class Scheduler(NamedTuple):
         Raises ConfigError, one sentence, for a file that is not there or no scheduler.
         """
         try:
-            with np.load(path) as arrays:
-                count = len(arrays.files) // 2
-                found = cls([arrays[f"k{i}"] for i in range(count)], [arrays[f"b{i}"] for i in range(count)])
+            arrays = read_archive(path)
+            count = len(arrays) // 2
+            found = cls([arrays[f"k{i}"] for i in range(count)], [arrays[f"b{i}"] for i in range(count)])
             found._check()
         except FileNotFoundError as error:
             sentence = f"{named}={path} does not exist; {command('schedule')} makes one."
             raise ConfigError(sentence) from error
         except Exception as error:  # whatever a damaged file makes NumPy, zipfile and zlib raise
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(f"{named}={path} is not a scheduler ({reason}).") from error
+            raise ConfigError(f"{named}={path} is not a scheduler ({inputs.reason(error)}).") from error
         return found
 
     def _check(self) -> None:

@@ -16,6 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from stellaris_jax.config import inputs
+from stellaris_jax.config.arrays import read_array
+from stellaris_jax.config.outputs import open_own
+
 Mark = dict[str, Any]
 """Where the file ends for a checkpoint, as JSON data: `arrays`, `bytes` and the `digest` of those bytes."""
 
@@ -37,7 +41,7 @@ class ActionLog:
         for array in arrays:
             np.save(buffer, array, allow_pickle=False)
         data = buffer.getvalue()
-        with open(self.path, "r+b" if self._bytes and self.path.is_file() else "wb") as file:
+        with open_own(self.path) as file:
             file.seek(self._bytes)
             file.write(data)
             file.truncate()
@@ -54,7 +58,7 @@ class ActionLog:
         """
         digest, left = hashlib.sha256(), mark["bytes"]
         try:
-            with open(self.path, "rb") as file:
+            with inputs.open_regular(self.path) as file:
                 while left > 0 and (block := file.read(min(left, 1 << 20))):
                     digest.update(block)
                     left -= len(block)
@@ -63,7 +67,7 @@ class ActionLog:
                 self._arrays, self._bytes, self._digest = mark["arrays"], mark["bytes"], digest
                 file.seek(0)
                 for _ in range(mark["arrays"]):
-                    yield np.load(file, allow_pickle=False)
+                    yield read_array(file, mark["bytes"] - file.tell())
         except OSError as error:
             raise ActionLogError(f"{self.path} cannot be read ({error.strerror})") from error
 

@@ -1,0 +1,66 @@
+"""NumPy's files that somebody else may have made: no array takes more memory than the file has bytes for it."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from stellaris_jax.config import inputs
+
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Ways of packing that NumPy uses; others may take memory of a size that the file names."""
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""Readers of an array's header, by the version of its format. The third is of arrays with named fields."""
+
+
+def read_array(file: BinaryIO, limit: int) -> np.ndarray:
+    """The next array of an open file. Its header is checked before memory is taken.
+
+    Args:
+      file: stands at the array's beginning.
+      limit: bytes that the array may have, at most those that the file has.
+
+    Raises:
+      ValueError: there is no array, it holds Python objects, or is larger than the limit or the file.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in HEADERS:
+        raise ValueError(f"version {version} of NumPy's format is not read")
+    shape, fortran, dtype = HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not read")
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or size > limit:
+        raise ValueError(f"an array of shape {shape} takes {size:,} bytes, more than the {limit:,} there are")
+    data = bytearray(file.read(size))
+    if len(data) < size:
+        raise ValueError(f"it ends within an array of shape {shape}")
+    return np.ndarray(shape, dtype, data, order="F" if fortran else "C")
+
+
+def read_archive(path: str | Path, limit: int = inputs.DOCUMENT) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file by their names.
+
+    Args:
+      path: the file.
+      limit: bytes that the file may have, and that all arrays may have together.
+
+    Raises:
+      OSError: as `inputs.open_regular` does.
+      ValueError: it unpacks to more than the limit, or is damaged; `zipfile.BadZipFile` and others are raised, too.
+    """
+    with inputs.open_regular(path, limit) as file, zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > limit:
+            raise inputs.too_large(path, limit, "it unpacks to")
+        if not all(member.compress_type in METHODS for member in members):
+            raise ValueError("it is packed in another way than NumPy's")
+        arrays = {}
+        for member in members:
+            with archive.open(member) as packed:  # reads `file_size` bytes at most, whatever is packed
+                arrays[member.filename.removesuffix(".npy")] = read_array(packed, member.file_size)  # type: ignore[arg-type]
+    return arrays
