@@ -100,7 +100,7 @@ OPENERS = {
     "config/memory.py": "the kernel's own files",
     "live/keeper.py": "the kernel's own files",
     "training/provenance.py": "the kernel's own files",
-    "training/export/artefact.py": "exported policies",
+    "registry.py": "plug-ins that the user named or allowed",
     "training/shelf.py": "a lock that is not made",
     "cli/program.py": "/dev/null",
 }

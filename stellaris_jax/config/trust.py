@@ -25,7 +25,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from stellaris_jax.config.inputs import read_bytes
+from stellaris_jax.config.inputs import CONFIGURATION, read_bytes
+from stellaris_jax.config.outputs import appending
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import RegistrationError, is_imported, is_installed, load_plugins, plugin_path, register
@@ -190,7 +191,7 @@ def _refusal(path: Path, pending: Iterable[Named]) -> str:
 
 def _text(path: Path) -> bytes:
     try:
-        return read_bytes(path)
+        return read_bytes(path, CONFIGURATION)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}.") from None
 
@@ -211,13 +212,9 @@ def _record(text: bytes, config: Config) -> str | None:
             return None
         folder = state_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(folder / "trusted", flags, 0o600)
-        try:
+        with appending(folder / "trusted") as file:
             # The first line end closes a line that a full disk cut short.
-            os.write(descriptor, b"\n" + _line(text, config))
-        finally:
-            os.close(descriptor)
+            file.write(b"\n" + _line(text, config))
     except (OSError, RuntimeError) as error:
         return getattr(error, "strerror", None) or str(error)
     return None
