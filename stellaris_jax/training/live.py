@@ -13,6 +13,7 @@ from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.actors import Width
+from stellaris_jax.live.broker import Broker
 from stellaris_jax.live.conductor import Conductor
 from stellaris_jax.live.pool import Pool
 from stellaris_jax.live.programs import Programs as Parts
@@ -100,7 +101,7 @@ class LiveTrainer(Trainer):
                 f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
                 "environment, whose actors are always as many; scaling=fixed is, with live.actors of them."
             )
-        self._make_pool = make_pool or _on_ray
+        self._make_pool = make_pool or Broker
         self._is_warm = False
         self._written = 0
 
@@ -177,13 +178,3 @@ class LiveTrainer(Trainer):
         if self.conductor.pool is not None:
             self.conductor.pool.close()
         super().close()
-
-
-def _on_ray(config: Config, actors: int) -> Pool:
-    try:
-        from stellaris_jax.live.cluster import Processes
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise ConfigError("executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'") from None
-    return Processes(config, actors)
