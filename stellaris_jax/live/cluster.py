@@ -14,6 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
+from stellaris_jax.live.accelerators import process_environment
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.live.pool import LEARNER, Call, Done
@@ -129,7 +130,10 @@ class Processes:
         cpus, gpus = (
             (live.learner_cpus, live.learner_gpus) if call.kind == LEARNER else (live.actor_cpus, live.actor_gpus)
         )
-        options = self._remote.options(num_cpus=cpus or ANYWHERE, num_gpus=gpus, scheduling_strategy="SPREAD")
+        variables = {"env_vars": process_environment(gpus)}
+        options = self._remote.options(
+            num_cpus=cpus or ANYWHERE, num_gpus=gpus, scheduling_strategy="SPREAD", runtime_env=variables
+        )
         return options.remote(self._shared, os.getcwd())
 
     def wait(self) -> list[Done]:

@@ -17,11 +17,14 @@ import ray
 from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.live import sessions
+from stellaris_jax.live.accelerators import MEMORY
 from stellaris_jax.live.vitals import Vitals, own_programs
 
 LOCAL = "local"
 """The address of a cluster that is started on this machine, and ends with who started it."""
-PASSED = ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONPATH", "XDG_CACHE_HOME", "HOME")
+PASSED = (
+    *MEMORY, "JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONPATH", "XDG_CACHE_HOME", "HOME",
+)  # fmt: skip
 """Variables that processes of the cluster run with as well."""
 CONNECT_SECONDS = 10.0
 _KEEPERS: list[subprocess.Popen[bytes]] = []

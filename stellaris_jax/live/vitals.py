@@ -15,8 +15,8 @@ PROGRAMS = {"raylet": "node manager, raylet", "gcs_server": "control store, gcs_
 """
 CONNECT_SECONDS = 2.0
 OUT_OF_REACH_SECONDS = 45.0
-"""How long the control store of a cluster that was joined may be out of reach, at most: it may be restarted meanwhile, but
-Ray ends its drivers after 60 s."""
+"""How long the control store of a cluster that was joined may be out of reach, at most: it may be restarted meanwhile,
+but Ray ends its drivers after 60 s."""
 
 
 class ClusterDied(RunError):

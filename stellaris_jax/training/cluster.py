@@ -23,6 +23,7 @@ from rich.console import Console
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.mesh import emulate
+from stellaris_jax.live.accelerators import process_environment, take_memory_as_needed
 from stellaris_jax.live.join import join, leave
 from stellaris_jax.live.vitals import OUT_OF_REACH_SECONDS, ClusterDied, Vitals, Watch
 from stellaris_jax.registry import load_plugins
@@ -242,7 +243,12 @@ class Cluster:
     @contextmanager
     def worker(self, resources: Resources, devices: int) -> Iterator[Remote]:
         """A worker, as long as the context lasts, whose JAX sees so many devices. Raises Lost if none can be had."""
-        options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "memory": resources.memory}
+        options = {
+            "num_cpus": resources.cpus,
+            "num_gpus": resources.gpus,
+            "memory": resources.memory,
+            "runtime_env": {"env_vars": process_environment(resources.gpus)},
+        }
         remote: Any = ray.remote(Worker)
         actor = remote.options(max_concurrency=2, **options).remote(os.getcwd(), devices)
         try:
@@ -256,7 +262,7 @@ class Cluster:
                 ray.kill(actor)
 
     def _wait_for(self, ready: Any) -> None:
-        """Wait for a worker to start; raises GetTimeoutError if it takes too long, ClusterDied if it cannot any more."""
+        """Wait for a worker to start; raises GetTimeoutError if it takes too long, ClusterDied if it never will."""
         deadline = time.monotonic() + START_SECONDS
         while not ray.wait([ready], timeout=POLL_SECONDS)[0]:
             if self.died:
@@ -272,6 +278,7 @@ def connected(address: str) -> Iterator[Cluster]:
 
     Raises ConfigError.
     """
+    take_memory_as_needed()
     vitals = join("sweep.ray", address, STORE_BYTES)
     cluster = Cluster(vitals)
     try:

@@ -35,7 +35,8 @@ class Signals:
 
     Python handles signals between two instructions of the main thread, which a compiled program may keep for minutes.
     So a thread of our own is woken by them. It tells what is being waited for, and ends the process where the main
-    thread does not get to: after a second signal, and after one of `IMPATIENT` while only `transient` work is under way.
+    thread does not get to: after a second signal, and after one of `IMPATIENT` while only `transient` work is under
+    way.
 
     Outside the main thread nothing is caught: whoever runs that has the signals. Threads that work for one program
     share one of these, which waits for what each of them has under way.
