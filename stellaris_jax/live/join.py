@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def join(key: str, address: str, store: int) -> Vitals | None:
         with warnings.catch_warnings():
             # Ray starts programs of its own, and forks for nothing else.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
-            context = ray.init(
+            context: Any = ray.init(
                 address,
                 **(own if address == LOCAL else {}),
                 log_to_driver=False,
@@ -100,11 +101,11 @@ def leave(died: bool = False) -> None:
     """Leave the cluster that was joined; one of one's own ends, and its folder is removed.
 
     Args:
-      died: it has lost what it cannot lose. Ray is not asked then, for it would wait, or end this process; the folder
-        stays for its logs.
+      died: it has lost what it cannot lose. Ray is not asked then, for it would wait, or end this process, which will
+        exit with code 1; the folder stays for its logs.
     """
     if died:
-        atexit.unregister(ray.shutdown)
+        atexit.register(_exit)
     else:
         ray.shutdown()
     while _KEEPERS:
@@ -116,6 +117,14 @@ def leave(died: bool = False) -> None:
         session = _SESSIONS.pop()
         if not died:
             sessions.remove(session)
+
+
+def _exit() -> None:
+    """End this process at its exit without Ray's own end, which waits for what has died, or crashes."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)
 
 
 def _listens(address: str) -> None:

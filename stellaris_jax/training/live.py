@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.actors import Width
@@ -22,6 +21,7 @@ from stellaris_jax.timeline.plan import empty_plan
 from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Header
 from stellaris_jax.training.chunk import Chunk
+from stellaris_jax.training.footprint import live_actors
 from stellaris_jax.training.planner import Planner
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
@@ -38,8 +38,8 @@ def settled(config: Config, actors: int = 0) -> Config:
     config = config.replace({"engine.chunk_rounds": 1, "env.overlap": False})
     if is_scaled(config):
         return config
-    actors = actors or config.live.actors or min(config.platform.actors, cores())
-    return config.replace({"platform.actors": min(actors, config.env.num_envs)})
+    actors = min(actors, config.env.num_envs) or live_actors(config)
+    return config.replace({"platform.actors": actors})
 
 
 class LivePlanner(Planner):
