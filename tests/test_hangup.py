@@ -60,6 +60,7 @@ def test_a_run_is_saved(tmp_path: Path) -> None:
     assert "is saved; continue with: python" in told and "Traceback" not in told, told
 
 
+@pytest.mark.slow
 def test_a_run_of_nohup_goes_on(tmp_path: Path) -> None:
     command = ["nohup", sys.executable, str(SCRIPTS / "train.py"), *LONG, "run.dir=run"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -75,7 +76,7 @@ def test_a_run_of_nohup_goes_on(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGTERM, told
 
 
-@pytest.mark.parametrize("progress", ["true", "false"])
+@pytest.mark.parametrize("progress", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_a_terminal_is_closed(progress: str, tmp_path: Path) -> None:
     """The run's output is gone with its terminal."""
     process, terminal = pty.fork()
@@ -100,6 +101,7 @@ def test_a_terminal_is_closed(progress: str, tmp_path: Path) -> None:
     assert max(rounds) >= 2
 
 
+@pytest.mark.slow
 def test_a_sweep_is_saved(tmp_path: Path) -> None:
     process = start(tmp_path / "s", "-m", *LONG, "algorithm.learning_rate=1e-3,1e-2", "hydra.sweep.dir=s")
     wait_for_checkpoints(process, tmp_path / "s" / "0", 2)
@@ -109,6 +111,7 @@ def test_a_sweep_is_saved(tmp_path: Path) -> None:
     assert "continue with: python" in told, told
 
 
+@pytest.mark.slow
 def test_a_search_is_saved(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     (tmp_path / "space.yaml").write_text("algorithm.learning_rate: {low: 1.e-4, high: 1.e-2, log: true}\n")

@@ -69,9 +69,18 @@ def lines(path: Path) -> int:
     ("name", "said"),
     [
         ("raylet", r"error: Ray's node manager, raylet \(process \d+\), has died; Ray's logs are in (.*)/logs until"),
-        ("gcs_server", r"error: Ray's control store, gcs_server \(process \d+\), has died; Ray's logs are in (.*)/log"),
-        ("broker", r"error: Ray's driver \(process \d+\) was ended by SIGKILL; Ray's logs are in (.*)/logs until"),
+        pytest.param(
+            "gcs_server",
+            r"error: Ray's control store, gcs_server \(process \d+\), has died; Ray's logs are in (.*)/logs until",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "broker",
+            r"error: Ray's driver \(process \d+\) was ended by SIGKILL; Ray's logs are in (.*)/logs until",
+            marks=pytest.mark.slow,
+        ),
     ],
+    ids=["raylet", "gcs_server", "broker"],
 )
 def test_a_live_run_is_saved_and_goes_on(name: str, said: str, tmp_path: Path) -> None:
     """No checkpoint is due before the end: what is there was saved when the program died."""
@@ -99,6 +108,7 @@ def test_a_live_run_is_saved_and_goes_on(name: str, said: str, tmp_path: Path) -
     assert not session.exists(), "the folder of a dead run is removed by the next one"
 
 
+@pytest.mark.slow
 def test_a_sweep_is_saved_and_says_what_has_died(tmp_path: Path) -> None:
     process = start(tmp_path / "s", *SWEEP)
     until(lambda: bool(list(tmp_path.glob("s/*/checkpoints/[0-9]*"))), process)

@@ -13,6 +13,7 @@ import pytest
 from stellaris_jax import load_config
 from stellaris_jax.live.accelerators import FRACTION, OLD_FRACTION, PREALLOCATE, process_environment
 from stellaris_jax.live.pool import ACTOR, LEARNER, Call
+from stellaris_jax.live.sessions import remove
 
 ray = pytest.importorskip("ray")
 
@@ -45,12 +46,13 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do no
 def gpus() -> Iterator[None]:
     """A cluster that says it has a GPU, and a driver whose JAX would take it."""
     variables = {"JAX_PLATFORMS": "cuda", OLD_FRACTION: "0.9", PREALLOCATE: "false"}
-    ray.init(
+    context = ray.init(
         num_cpus=4, num_gpus=1, include_dashboard=False, object_store_memory=2**27, log_to_driver=False,
         runtime_env={"env_vars": variables},
     )  # fmt: skip
     yield
     ray.shutdown()
+    remove(Path(context.address_info["session_dir"]))
 
 
 @pytest.mark.parametrize(

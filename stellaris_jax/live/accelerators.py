@@ -38,7 +38,7 @@ def process_environment(gpus: float, given: Mapping[str, str] = os.environ) -> d
 
 
 def take_memory_as_needed() -> None:
-    """Have JAX here, and in processes started from here, take a GPU's memory as it is needed, unless a user has said how.
+    """Have JAX, here and in processes started from here, take a GPU's memory as needed, unless a user has said how.
 
     This must be called before JAX starts.
     """

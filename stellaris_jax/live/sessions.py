@@ -10,8 +10,8 @@ from pathlib import Path
 from stellaris_jax.live.keeper import alive, process_stat
 
 OWNER = "stellaris-jax.owner"
-"""File in the folder of a cluster that we have started: machine, process namespace, number and start time of its driver.
-"""
+"""File in the folder of a cluster that we have started. It holds machine, process namespace, number and start time of
+the driver."""
 LATEST = "session_latest"
 """Ray's link to the folder that was made last."""
 

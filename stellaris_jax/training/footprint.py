@@ -29,10 +29,10 @@ PROCESS = 2**29
 FUNCTION = 240 * 2**20
 """Bytes of a process of a live run with a small program: 240 to 270 MB of proportional set size with CartPole."""
 RAY = 600 * 2**20
-"""Bytes of Ray's own programs (375 MB, counted as above) and of the process that drives it (240 MB), without objects."""
+"""Bytes of Ray's own programs (375 MB, counted as above) and of the broker (240 MB), without objects."""
 SAVED = 2
-"""Copies that saving makes of seeds that are executed apart: with default settings on CartPole, the peak of resident memory
-rose by 6.3 MB a seed from 50 to 200 seeds, 4.2 times a seed's state (docs/limits.md)."""
+"""Copies that saving makes of seeds that are executed apart: with default settings on CartPole, the peak of resident
+memory rose by 6.3 MB a seed from 50 to 200 seeds, 4.2 times a seed's state (docs/limits.md)."""
 WORD = 4
 """Bytes of a number on a device."""
 OBJECT = 64
