@@ -108,7 +108,7 @@ class Broker:
         theirs.close()
         threading.Thread(target=self._look, name="cluster", daemon=True).start()
         try:
-            vitals: Vitals = self._ask("start", config, actors)
+            vitals: Vitals = self._ask("start", _joining(config), actors)
         except BaseException:
             self.close()
             raise
@@ -200,6 +200,14 @@ class Broker:
             self._died = self._watch.died()
         self._died = self._died or f"{driver} has ended with exit code {code}"
         return ClusterDied(self._died + (self.vitals.about_logs if self._watch is not None else "") + ".")
+
+
+def _joining(config: Config) -> Config:
+    """The configuration with the address of the cluster that this process is part of, if its caller has joined one."""
+    ray = sys.modules.get("ray")
+    if config.live.address or ray is None or not ray.is_initialized():
+        return config
+    return config.replace({"live.address": ray.get_runtime_context().gcs_address})
 
 
 BEAT = None
