@@ -161,6 +161,7 @@ class Remote:
 
     def __init__(self, actor: Any, cluster: Cluster):
         self.actor, self._cluster = actor, cluster
+        self._news: Any = None  # asked for, and not here yet
 
     def train(self, group: int, config: Config, display: PointDisplay, stopping: threading.Event) -> None:
         """Train a point there, and show here how that goes.
@@ -190,7 +191,9 @@ class Remote:
                     self.actor.stop.remote()
                     asked = True
             ended: Ended = ray.get(under_way)
-            self._show(display)
+            if self._news is not None:
+                self._show(display, SAVE_SECONDS)
+            self._show(display, SAVE_SECONDS)
         except RayActorError as error:
             self._cluster.check()
             raise Lost(str(error)) from None
@@ -199,10 +202,13 @@ class Remote:
         if ended.error:
             raise RunError(ended.error) if ended.foreseen else RuntimeError(ended.error)
 
-    def _show(self, display: PointDisplay) -> None:
-        """Show the worker's news, unless it takes long to tell them."""
-        with suppress(GetTimeoutError):
-            _show(ray.get(self.actor.progress.remote(), timeout=POLL_SECONDS), display)
+    def _show(self, display: PointDisplay, timeout: float = POLL_SECONDS) -> None:
+        """Show the worker's news; where they take longer than `timeout` seconds to come, a later call shows them."""
+        if self._news is None:
+            self._news = self.actor.progress.remote()
+        if ray.wait([self._news], timeout=timeout)[0]:
+            news, self._news = self._news, None
+            _show(ray.get(news), display)
 
 
 class Cluster:
