@@ -264,6 +264,7 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
             records = trainer.run()
             trainer.write(Path("."))
             print(json.dumps([len(used), trainer.round, trainer.usages[0].gradients, trainer.usages[0].failures]))
+        ray.shutdown()
         cluster.shutdown()
         """
     )
