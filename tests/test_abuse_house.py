@@ -239,12 +239,12 @@ import os, signal, sys
 import numpy as np
 import gym_lab
 from stellaris_jax.envs.suites.gymnasium import make
-for signum in (signal.SIGINT, signal.SIGTERM):
+for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(signum, lambda *_: None)
 pool = make("gym_lab:Faulty-v0", fault=sys.argv[1], vectorization_mode="async").open(2, 0)
 pool.recv()
 print(*[process.pid for process in pool._vector.processes])
-for signum in (signal.SIGINT, signal.SIGTERM):
+for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     os.killpg(0, signum)
 try:
     for _ in range(5):

@@ -19,6 +19,7 @@ from live_runs import Chaos, live, params, replayed
 
 from stellaris_jax import Population, load_config
 from stellaris_jax.cli import sweep as cli_sweep
+from stellaris_jax.cli import train as cli_train
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live import conductor
@@ -253,6 +254,8 @@ def test_the_sketch_tells_how_far_versions_are_apart() -> None:
         (["executor=replay"], "executor=replay needs trace=RUN_DIR"),
         (["executor=replay", "trace=nowhere"], "trace=nowhere is of no run"),
         (["live.timeout=0"], "live.timeout must be"),
+        (["live.timeout=1e-9"], r"live.timeout=1e-09 is too short: .*; 1 s or more are possible"),
+        (["live.timeout=inf"], "live.timeout must be"),
         (["executor=simulated", "engine.devices=1", "executor=cluster"], "executor must be"),
     ],
 )
@@ -271,6 +274,7 @@ def test_no_trainer_does_what_it_was_not_asked_for() -> None:
 
 
 def test_points_of_a_live_sweep_are_trained_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
     trained: list[int] = []
     monkeypatch.setattr(cli_sweep, "_train", lambda config: trained.append(config.seed))
@@ -296,11 +300,15 @@ def test_the_example_for_a_cluster_is_a_job_that_can_run() -> None:
     assert 0 < asked <= cores
 
 
-def test_ray_is_asked_for_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stellaris_jax.live.cluster", "stellaris_jax.live.join"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+@pytest.mark.parametrize("arguments", [[], ["-m", "seed=0,1"]])
+def test_ray_is_asked_for_before_anything_is_made(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(
-        ConfigError, match=r"executor=live needs Ray; install it by: pip install 'stellaris-jax\[ray\]'"
-    ):
-        LiveTrainer(config_of()).compile()
+    with pytest.raises(SystemExit) as stop:
+        cli_train.main([*arguments, *SMALL, "num_seeds=1"])
+    assert stop.value.code == 2
+    told = capsys.readouterr().err
+    assert told == "error: executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'.\n"
+    assert not any(tmp_path.iterdir())

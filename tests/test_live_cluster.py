@@ -26,7 +26,7 @@ from stellaris_jax.training.run import train
 ray = pytest.importorskip("ray")
 
 from stellaris_jax.live.join import LOCAL, join, leave  # noqa: E402
-from stellaris_jax.live.keeper import alive, cluster  # noqa: E402
+from stellaris_jax.live.keeper import alive, cluster, processes  # noqa: E402
 from stellaris_jax.training.live import LiveTrainer  # noqa: E402
 from stellaris_jax.training.replay import ReplayTrainer  # noqa: E402
 
@@ -51,6 +51,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     yield
     leave()
+
+
+def is_broker(number: int) -> bool:
+    """Whether a process drives Ray for a live run."""
+    return b"live.broker" in Path(f"/proc/{number}/cmdline").read_bytes()
 
 
 def workers() -> list[int]:
@@ -169,7 +174,8 @@ def test_the_driver_is_killed_and_goes_on(env: str, tmp_path: Path, capfd: pytes
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 20):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    known = cluster(process.pid)
+    (broker,) = (number for number, (parent, _) in processes().items() if parent == process.pid and is_broker(number))
+    known = cluster(broker)
     assert len(known) > 5
     process.kill()
     process.wait()
@@ -185,7 +191,7 @@ def test_the_driver_is_killed_and_goes_on(env: str, tmp_path: Path, capfd: pytes
     assert len(set(used)) == len(used) == summary["gradients"] >= 199 * 16
     assert not any(one.opened for one in rounds)
     assert ("actors bring environments to where they stood" in capfd.readouterr().out) == env.startswith("gymnasium")
-    assert not cluster(os.getpid())
+    assert not any(parent == os.getpid() and is_broker(number) for number, (parent, _) in processes().items())
 
 
 def test_what_a_function_raises_ends_the_run(tmp_path: Path) -> None:
@@ -224,7 +230,8 @@ def test_clusters_that_cannot_do_it(overrides: list[str], sentence: str) -> None
 
 @pytest.mark.slow
 def test_a_cluster_of_ones_own_answers_nobody_else() -> None:
-    assert join("live.address", LOCAL, 2**27)
+    vitals = join("live.address", LOCAL, 2**27)
+    assert vitals is not None and [one.name for one in vitals.programs] == ["raylet", "gcs_server"]
     address = ray.get_runtime_context().gcs_address
     script = f"import ray; ray.init({address!r}, log_to_driver=False); print(ray.cluster_resources())"
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
@@ -249,6 +256,7 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
         config = load_config([*{SMALL!r}, "total_steps=6400", "live.address=" + cluster.address])
         with closing(LiveTrainer(config)) as trainer:
             trainer.compile()
+            ray.init(cluster.address, log_to_driver=False)
             used = {{node["NodeID"] for node in ray.nodes() if node["Alive"]}}
             while trainer.round < 10:
                 trainer.step()
@@ -256,6 +264,7 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
             records = trainer.run()
             trainer.write(Path("."))
             print(json.dumps([len(used), trainer.round, trainer.usages[0].gradients, trainer.usages[0].failures]))
+        ray.shutdown()
         cluster.shutdown()
         """
     )

@@ -76,6 +76,28 @@ def test_the_sum_is_in_the_sentence(
     assert all(setting in message for setting in settings), message
 
 
+def test_many_seeds_are_refused_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch, nothing_made: None) -> None:
+    """A run of 1,000 seeds reached 6.6 GB, of which 0.7 GB come with one seed (docs/limits.md)."""
+    seeds = ["env=gymnax/cartpole", "num_seeds=1000"]
+    monkeypatch.setattr(memory, "of_host", lambda: 5 * GIB)
+    with pytest.raises(ConfigError, match=r"This takes 6\.\d+ GiB .* there are 5 GiB: .* num_seeds=1000\)"):
+        Trainer(load_config(seeds))
+    monkeypatch.setattr(memory, "of_host", lambda: 7 * GIB)
+    load_config(seeds)
+    monkeypatch.setattr(memory, "of_host", lambda: GIB // 2)
+    load_config([*seeds, "num_seeds=50"])
+
+
+def test_processes_of_live_runs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr(memory, "of_host", lambda: 2 * GIB)
+    live = ["env=gymnax/cartpole", "executor=live", "system.learners=8", "live.actors=2"]
+    with pytest.raises(ConfigError, match=r"for processes of learners and actors \(system.learners=8, live.actors=2\)"):
+        load_config(live)
+    load_config([*live, "live.address=127.0.0.1:1"])
+    load_config([*live, "system.learners=1", "live.actors=1"])
+
+
 def test_what_is_refused_by_its_range(nothing_made: None) -> None:
     """Where no memory would ever do, or the indices have not enough bits."""
     for override, key in [

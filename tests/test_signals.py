@@ -51,7 +51,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("work", ["needed", "writing"])
 def test_a_first_signal_is_told_of_and_a_second_one_ends_the_process(work: str, signum: signal.Signals) -> None:
     with deaf(work) as process:
@@ -62,13 +62,14 @@ def test_a_first_signal_is_told_of_and_a_second_one_ends_the_process(work: str, 
         assert process.wait(60) == 128 + signum
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("work", ["transient", "over"])
-def test_sigterm_does_not_wait_for_what_nobody_needs(work: str) -> None:
+def test_sigterm_and_sighup_do_not_wait_for_what_nobody_needs(work: str, signum: signal.Signals) -> None:
     with deaf(work) as process:
-        process.send_signal(signal.SIGTERM)
-        assert line(process).startswith("SIGTERM: waiting for at most ")
+        process.send_signal(signum)
+        assert line(process).startswith(f"{signum.name}: waiting for at most ")
         assert line(process) == "farewell\n"
-        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signum
 
 
 def test_a_main_thread_that_listens_is_interrupted_by_the_second_signal() -> None:

@@ -10,8 +10,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
-from typing import Any, NoReturn, TextIO
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from typing import Any, NoReturn, TextIO, TypeGuard
 
 from stellaris_jax.config.commands import command, localised
 from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError
@@ -118,8 +118,9 @@ def ended(main: Callable[[], None]) -> None:
         with redirect_stdout(output):  # type: ignore[type-var]
             try:
                 main()
-            except SystemExit:  # after --help, for one
-                output.flush()
+            except SystemExit as stop:  # after --help, for one
+                with suppress(OSError) if _of_a_signal(stop) else nullcontext():
+                    output.flush()
                 raise
             output.flush()
     except ConfigError as error:
@@ -138,8 +139,15 @@ def ended(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(output.error, BrokenPipeError):
             sys.exit(SIGPIPE)
+        if _of_a_signal(error):  # such as SIGHUP, with which a terminal goes
+            sys.exit(error.code)
         print(f"error: the output cannot be written ({output.error.strerror}).", file=sys.stderr)
         sys.exit(1)
+
+
+def _of_a_signal(error: BaseException) -> TypeGuard[SystemExit]:
+    """Whether a program ends with the exit code of a signal."""
+    return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
 
 
 def _blame(error: Exception | SystemExit) -> None:

@@ -45,6 +45,10 @@ def sweep(
         from stellaris_jax.engine.mesh import emulate
 
         emulate(max(config.engine.devices for config in configs))
+        from stellaris_jax.training.executors import check_installed
+
+        for config in configs if task is None else ():
+            check_installed(config)
         configs = [checked(config) for config in configs]
         from stellaris_jax.training.rundir import reserved
         from stellaris_jax.training.sweep import lay_out, train_together

@@ -68,11 +68,13 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def _begun(given: Namespace) -> Path:
     from stellaris_jax.training import tune
+    from stellaris_jax.training.executors import check_installed
     from stellaris_jax.training.loading import load_config
     from stellaris_jax.training.rundir import reserved, stamped
 
     seeds = any(re.match(r"\+*(num_seeds|seed)=", line) for line in given.overrides)
     config = load_config([*given.overrides, *([] if seeds else [f"num_seeds={SEEDS}"])], given.config_dir)
+    check_installed(config)
     if config.resume or config.run.dir:
         raise ConfigError("resume= and run.dir= are of single runs; --resume and --dir are those of searches.")
     if not config.evaluation.points or not config.evaluation.episodes:

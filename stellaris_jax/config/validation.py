@@ -13,6 +13,8 @@ from stellaris_jax.registry import register
 MOST_LAYERS = 64
 MOST_SAMPLES = 2**30
 """Samples of a round: with two fragments at a time, their indices have 31 bits."""
+LEAST_TIMEOUT = 1.0
+"""Seconds of the shortest `live.timeout`."""
 MOST_PLANNED = 10**10
 """Steps of planning a round: about gradients times learners times learners; hours."""
 
@@ -55,6 +57,12 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
     yield (
         c.executor == "simulated" or not c.engine.distributed,
         f"engine.distributed=true is not possible with executor={c.executor}, which has processes of its own kind.",
+    )
+    yield (
+        c.executor != "live" or c.live.timeout >= LEAST_TIMEOUT,
+        f"live.timeout={c.live.timeout:g} is too short: processes are looked after five times a second, and passing "
+        "arrays to one may take longer, so each would be replaced before it answers; "
+        f"{LEAST_TIMEOUT:g} s or more are possible.",
     )
     yield (
         bool(c.trace) == (c.executor == "replay"),

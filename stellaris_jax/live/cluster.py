@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
+from stellaris_jax.live.accelerators import process_environment
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.live.pool import LEARNER, Call, Done
@@ -71,14 +73,15 @@ class Processes:
     Args:
       config: the run's.
       actors: the most there are.
+      beat: called again and again while something is waited for.
 
     Raises:
       ConfigError: the cluster cannot be joined, or has not what is asked for.
     """
 
-    def __init__(self, config: Config, actors: int):
-        self._config = config
-        self._joined = join("live.address", config.live.address or LOCAL, STORE_BYTES)
+    def __init__(self, config: Config, actors: int, beat: Callable[[], None] = lambda: None):
+        self._config, self._beat = config, beat
+        self.vitals = join("live.address", config.live.address or LOCAL, STORE_BYTES)
         try:
             self._check(actors)
         except ConfigError:
@@ -127,12 +130,16 @@ class Processes:
         cpus, gpus = (
             (live.learner_cpus, live.learner_gpus) if call.kind == LEARNER else (live.actor_cpus, live.actor_gpus)
         )
-        options = self._remote.options(num_cpus=cpus or ANYWHERE, num_gpus=gpus, scheduling_strategy="SPREAD")
+        variables = {"env_vars": process_environment(gpus)}
+        options = self._remote.options(
+            num_cpus=cpus or ANYWHERE, num_gpus=gpus, scheduling_strategy="SPREAD", runtime_env=variables
+        )
         return options.remote(self._shared, os.getcwd())
 
     def wait(self) -> list[Done]:
         """What has ended, at least one invocation; nothing if none is under way."""
         while self._under_way:
+            self._beat()
             ready, _ = ray.wait(list(self._under_way), timeout=POLL_SECONDS)
             if ready:  # and whatever else is there already
                 ready, _ = ray.wait(list(self._under_way), num_returns=len(self._under_way), timeout=0)
@@ -204,5 +211,5 @@ class Processes:
         for process in getattr(self, "_processes", {}).values():
             with suppress(Exception):
                 ray.kill(process.actor)
-        if self._joined:
+        if self.vitals is not None:
             leave()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,23 @@ import ray
 
 from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.live import sessions
+from stellaris_jax.live.accelerators import MEMORY
+from stellaris_jax.live.vitals import Vitals, own_programs
 
 LOCAL = "local"
 """The address of a cluster that is started on this machine, and ends with who started it."""
-PASSED = ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONPATH", "XDG_CACHE_HOME", "HOME")
+PASSED = (
+    *MEMORY, "JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONPATH", "XDG_CACHE_HOME", "HOME",
+)  # fmt: skip
 """Variables that processes of the cluster run with as well."""
 CONNECT_SECONDS = 10.0
 _KEEPERS: list[subprocess.Popen[bytes]] = []
+_SESSIONS: list[Path] = []
 
 
-def join(key: str, address: str, store: int) -> bool:
-    """Connect this process to a cluster; whether that was not so before, and is to be undone by `leave`.
+def join(key: str, address: str, store: int) -> Vitals | None:
+    """Connect this process to a cluster, until `leave`.
 
     Ray's processes listen on all interfaces, whatever they are told, but they answer only who has the token that Ray
     keeps in the home directory (unless RAY_AUTH_MODE says otherwise).
@@ -35,11 +43,14 @@ def join(key: str, address: str, store: int) -> bool:
       address: of the cluster, or `LOCAL`.
       store: bytes of memory that a cluster of one's own reserves for objects.
 
+    Returns:
+      What the cluster cannot lose; `None` if this process was connected before, by a caller who will also leave it.
+
     Raises:
       ConfigError: nobody can be joined there.
     """
-    if ray.is_initialized():  # by whoever calls us, who will also leave it
-        return False
+    if ray.is_initialized():
+        return None
     own: dict[str, Any] = {
         "num_cpus": cores(),
         "include_dashboard": False,
@@ -50,7 +61,7 @@ def join(key: str, address: str, store: int) -> bool:
         with warnings.catch_warnings():
             # Ray starts programs of its own, and forks for nothing else.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
-            ray.init(
+            context: Any = ray.init(
                 address,
                 **(own if address == LOCAL else {}),
                 log_to_driver=False,
@@ -60,9 +71,16 @@ def join(key: str, address: str, store: int) -> bool:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(f"{key}={shown(address)} is no Ray cluster that can be joined: {reason}") from None
-    if address == LOCAL and Path("/proc/self/stat").exists():  # where it can see whose children processes are
-        _keep()
-    return True
+    if address != LOCAL:
+        return Vitals(store="" if address.startswith("ray://") else ray.get_runtime_context().gcs_address)
+    session = Path(context.address_info["session_dir"])
+    if not Path("/proc/self/stat").exists():  # where nobody can see whose children processes are
+        return Vitals(session=str(session))
+    _keep()
+    sessions.claim(session)
+    sessions.clear(session.parent)
+    _SESSIONS.append(session)
+    return Vitals(own_programs(os.getpid()), session=str(session))
 
 
 def _keep() -> None:
@@ -79,14 +97,34 @@ def _keep() -> None:
         )
 
 
-def leave() -> None:
-    """Leave the cluster that was joined; one of one's own ends."""
-    ray.shutdown()
+def leave(died: bool = False) -> None:
+    """Leave the cluster that was joined; one of one's own ends, and its folder is removed.
+
+    Args:
+      died: it has lost what it cannot lose. Ray is not asked then, for it would wait, or end this process, which will
+        exit with code 1; the folder stays for its logs.
+    """
+    if died:
+        atexit.register(_exit)
+    else:
+        ray.shutdown()
     while _KEEPERS:
         keeper = _KEEPERS.pop()
         if keeper.stdin is not None:
             keeper.stdin.close()
         keeper.wait()
+    while _SESSIONS:
+        session = _SESSIONS.pop()
+        if not died:
+            sessions.remove(session)
+
+
+def _exit() -> None:
+    """End this process at its exit without Ray's own end, which waits for what has died, or crashes."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)
 
 
 def _listens(address: str) -> None:

@@ -17,18 +17,19 @@ GRACE_SECONDS = 3.0
 """For Ray to end its processes itself."""
 
 
+def process_stat(process: int) -> tuple[int, str] | None:
+    """Parent and start time of a process; `None` if it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else (int(fields[1]), fields[19])
+
+
 def processes() -> dict[int, tuple[int, str]]:
-    """Of every process its parent and when it was started."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended
-                continue
-            if fields[0] != "Z":
-                found[int(entry.name)] = (int(fields[1]), fields[19])
-    return found
+    """Parent and start time of every process."""
+    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return {number: stat for number in numbers if (stat := process_stat(number)) is not None}
 
 
 def of_ray(process: int) -> bool:
@@ -40,7 +41,7 @@ def of_ray(process: int) -> bool:
 
 
 def cluster(driver: int) -> set[tuple[int, str]]:
-    """Ray's programs that a driver has started, and all they have: numbers, and when they were started."""
+    """Ray's programs that a driver has started, and their descendants: process numbers and start times."""
     running = processes()
     found = set()
     wave = {process for process, (parent, _) in running.items() if parent == driver and of_ray(process)}
@@ -51,9 +52,8 @@ def cluster(driver: int) -> set[tuple[int, str]]:
 
 
 def alive(known: set[tuple[int, str]]) -> list[int]:
-    """Those that still run."""
-    running = processes()
-    return [process for process, started in known if process in running and running[process][1] == started]
+    """Processes among `known` that still run."""
+    return [number for number, started in known if (stat := process_stat(number)) is not None and stat[1] == started]
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +23,9 @@ from rich.console import Console
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.mesh import emulate
+from stellaris_jax.live.accelerators import process_environment, take_memory_as_needed
 from stellaris_jax.live.join import join, leave
+from stellaris_jax.live.vitals import OUT_OF_REACH_SECONDS, ClusterDied, Vitals, Watch
 from stellaris_jax.registry import load_plugins
 from stellaris_jax.report.telemetry.together import PointDisplay
 from stellaris_jax.training.footprint import needed
@@ -39,6 +42,8 @@ STORE_BYTES = 2**27
 POLL_SECONDS = 0.5
 START_SECONDS = 120.0
 """How long a worker may take to start; a cluster that has lost its nodes never starts one."""
+SAVE_SECONDS = 20.0
+"""How long points may take to be saved by workers that have outlived a part of their cluster."""
 
 
 class Progress(NamedTuple):
@@ -154,8 +159,9 @@ def places(nodes: Sequence[dict[str, float]], memory: int) -> tuple[Resources, i
 class Remote:
     """A worker of a cluster, from here."""
 
-    def __init__(self, actor: Any):
-        self.actor = actor
+    def __init__(self, actor: Any, cluster: Cluster):
+        self.actor, self._cluster = actor, cluster
+        self._news: Any = None  # asked for, and not here yet
 
     def train(self, group: int, config: Config, display: PointDisplay, stopping: threading.Event) -> None:
         """Train a point there, and show here how that goes.
@@ -170,27 +176,71 @@ class Remote:
           Interrupted: it was stopped.
           RunError: it has no result; RuntimeError for a reason that nobody foresaw.
           Lost: its process is gone.
+          ClusterDied: so is a part of the cluster; the point has been saved, if its process is still there.
         """
         under_way: Any = self.actor.train.remote(group, config)
         asked = False
         try:
             while not ray.wait([under_way], timeout=POLL_SECONDS)[0]:
-                _show(ray.get(self.actor.progress.remote()), display)
+                if self._cluster.died:
+                    self.actor.stop.remote()
+                    ray.wait([under_way], timeout=SAVE_SECONDS)
+                    self._cluster.check()
+                self._show(display)
                 if stopping.is_set() and not asked:
                     self.actor.stop.remote()
                     asked = True
             ended: Ended = ray.get(under_way)
-            _show(ray.get(self.actor.progress.remote()), display)
+            if self._news is not None:
+                self._show(display, SAVE_SECONDS)
+            self._show(display, SAVE_SECONDS)
         except RayActorError as error:
+            self._cluster.check()
             raise Lost(str(error)) from None
         if ended.stopped:
             raise Interrupted(signal.SIGTERM, Path(config.run.dir))
         if ended.error:
             raise RunError(ended.error) if ended.foreseen else RuntimeError(ended.error)
 
+    def _show(self, display: PointDisplay, timeout: float = POLL_SECONDS) -> None:
+        """Show the worker's news; where they take longer than `timeout` seconds to come, a later call shows them."""
+        if self._news is None:
+            self._news = self.actor.progress.remote()
+        if ray.wait([self._news], timeout=timeout)[0]:
+            news, self._news = self._news, None
+            _show(ray.get(news), display)
+
 
 class Cluster:
-    """The cluster that this process is connected to."""
+    """The cluster that this process is connected to.
+
+    Args:
+      vitals: parts that it cannot lose; `None` of a cluster that nobody looks after.
+
+    `died` says which of them has died, as the beginning of a sentence; it is empty while all are there.
+    """
+
+    def __init__(self, vitals: Vitals | None):
+        self._vitals = vitals or Vitals()
+        self.died = ""
+        self._over = threading.Event()
+        threading.Thread(target=self._look, name="cluster", daemon=True).start()
+
+    def _look(self) -> None:
+        watch = Watch(self._vitals, OUT_OF_REACH_SECONDS)
+        while not (self.died or self._over.wait(POLL_SECONDS)):
+            self.died = watch.died()
+
+    def check(self) -> None:
+        """Raise ClusterDied if a part of the cluster has died."""
+        if not self.died:
+            time.sleep(2 * POLL_SECONDS)  # who asks may have noticed before `_look`
+        if self.died:
+            raise ClusterDied(f"{self.died}{self._vitals.about_logs}.")
+
+    def close(self) -> None:
+        """Look after the cluster no longer."""
+        self._over.set()
 
     def places(self, configs: Sequence[Config]) -> tuple[Resources, int]:
         """What each worker for some of these runs gets, and how many there can be."""
@@ -199,16 +249,33 @@ class Cluster:
     @contextmanager
     def worker(self, resources: Resources, devices: int) -> Iterator[Remote]:
         """A worker, as long as the context lasts, whose JAX sees so many devices. Raises Lost if none can be had."""
-        options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "memory": resources.memory}
+        options = {
+            "num_cpus": resources.cpus,
+            "num_gpus": resources.gpus,
+            "memory": resources.memory,
+            "runtime_env": {"env_vars": process_environment(resources.gpus)},
+        }
         remote: Any = ray.remote(Worker)
         actor = remote.options(max_concurrency=2, **options).remote(os.getcwd(), devices)
         try:
-            ray.get(actor.ready.remote(), timeout=START_SECONDS)
-            yield Remote(actor)
+            self._wait_for(actor.ready.remote())
+            yield Remote(actor, self)
         except (GetTimeoutError, RayActorError) as error:
+            self.check()
             raise Lost(str(error)) from None
         finally:
-            ray.kill(actor)
+            if not self.died:  # Ray would wait for it
+                ray.kill(actor)
+
+    def _wait_for(self, ready: Any) -> None:
+        """Wait for a worker to start; raises GetTimeoutError if it takes too long, ClusterDied if it never will."""
+        deadline = time.monotonic() + START_SECONDS
+        while not ray.wait([ready], timeout=POLL_SECONDS)[0]:
+            if self.died:
+                self.check()
+            if time.monotonic() > deadline:
+                raise GetTimeoutError("no worker has started")
+        ray.get(ready)
 
 
 @contextmanager
@@ -217,12 +284,15 @@ def connected(address: str) -> Iterator[Cluster]:
 
     Raises ConfigError.
     """
-    joined = join("sweep.ray", address, STORE_BYTES)
+    take_memory_as_needed()
+    vitals = join("sweep.ray", address, STORE_BYTES)
+    cluster = Cluster(vitals)
     try:
-        yield Cluster()
+        yield cluster
     finally:
-        if joined:
-            leave()
+        cluster.close()
+        if vitals is not None:
+            leave(died=bool(cluster.died))
 
 
 def _show(news: Progress, display: PointDisplay) -> None:

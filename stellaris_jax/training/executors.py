@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from importlib.util import find_spec
 
+from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.distributed import Leader
 from stellaris_jax.training.live import LiveTrainer
@@ -13,6 +15,12 @@ from stellaris_jax.training.trainer import Trainer
 
 EXECUTORS = {"simulated": Trainer, "live": LiveTrainer, "replay": ReplayTrainer}
 """Values of `executor`."""
+
+
+def check_installed(config: Config) -> None:
+    """Raise ConfigError if what `config.executor` needs is not installed."""
+    if config.executor == "live" and find_spec("ray") is None:
+        raise ConfigError("executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'.")
 
 
 def trainer_of(config: Config, stopping: threading.Event | None = None, programs: Programs | None = None) -> Trainer:

@@ -26,6 +26,13 @@ SPARE = 0.5
 nobody knows beforehand."""
 PROCESS = 2**29
 """Bytes of a process that has done nothing yet but start JAX."""
+FUNCTION = 240 * 2**20
+"""Bytes of a process of a live run with a small program: 240 to 270 MB of proportional set size with CartPole."""
+RAY = 600 * 2**20
+"""Bytes of Ray's own programs (375 MB, counted as above) and of the broker (240 MB), without objects."""
+SAVED = 2
+"""Copies that saving makes of seeds that are executed apart: with default settings on CartPole, the peak of resident
+memory rose by 6.3 MB a seed from 50 to 200 seeds, 4.2 times a seed's state (docs/limits.md)."""
 WORD = 4
 """Bytes of a number on a device."""
 OBJECT = 64
@@ -114,13 +121,15 @@ def _state(env: VecEnv) -> EnvState:
 def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     """What a run holds at its fullest, without what the compiler adds to that.
 
-    The state is there twice when it is saved, and on a CPU once more for every further device that it emulates. A plan
-    is there as orders of minibatches, laid out for the engine, and on the device.
+    The state is there twice when it is saved, and on a CPU once more for every further device that it emulates. Seeds
+    that are executed apart are put side by side for it, and written from there, which makes two copies more. A plan is
+    there as orders of minibatches, laid out for the engine, and on the device.
     """
     static = Static.of(config, sizes.host)
     shape, kind = static.shape, static.algorithm
     seeds, envs = config.num_seeds, static.envs
     copies = seeds * (1 + (static.devices if jax.default_backend() == "cpu" else 1))
+    saved = seeds * SAVED if len(static.blocks(seeds)) > 1 else 0
     order = shape.gradients * shape.batch * WORD
 
     def of(*keys: str) -> tuple[str, ...]:
@@ -131,16 +140,18 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
     samples = static.buffers * envs * static.steps * (sizes.viewed + WORD * numbers)
     where = ("env.num_envs", "algorithm.rollout_length")
-    yield Part("training samples", copies * samples, 0, of(*where, "env.frame_stack"))
-    yield Part("minibatches", copies * static.buffers * order, 0, of("algorithm.epochs", *where))
+    yield Part("training samples", copies * samples, saved * samples, of(*where, "env.frame_stack"))
+    orders = static.buffers * order
+    yield Part("minibatches", copies * orders, saved * orders, of("algorithm.epochs", *where))
 
-    carried = copies * (1 + static.buffers) * envs * WORD * sizes.carry
-    yield Part("what networks carry", carried, 0, of("env.num_envs", "network.memory_size"))
+    carried = (1 + static.buffers) * envs * WORD * sizes.carry
+    yield Part("what networks carry", copies * carried, saved * carried, of("env.num_envs", "network.memory_size"))
 
     policy = WORD * sizes.parameters
     limits = ("system.versions", *(["algorithm.options.target_interval"] if isinstance(kind, TargetNetwork) else []))
-    yield Part("policy versions", copies * shape.ring * policy, 0, of(*limits, "network.hidden"))
-    yield Part("policies and optimizers", copies * 4 * policy, 0, of("network.hidden"))
+    ring = shape.ring * policy
+    yield Part("policy versions", copies * ring, saved * ring, of(*limits, "network.hidden"))
+    yield Part("policies and optimizers", copies * 4 * policy, saved * 4 * policy, of("network.hidden"))
     yield Part("gradients", seeds * static.lanes * policy, 0, of("engine.lanes", "network.hidden"))
 
     rule = register.scaling[config.scaling.rule]
@@ -150,7 +161,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
         yield Part("Lanczos vectors", basis, 0, of("scaling.options.lanczos", "network.hidden"))
 
     each = sizes.state + sizes.observation
-    yield Part("environments", copies * envs * each, 0, of("env.num_envs", "env.frame_stack"))
+    yield Part("environments", copies * envs * each, saved * envs * each, of("env.num_envs", "env.frame_stack"))
     yield Part("start states", seeds * sizes.starts * each, 0, of("env.kwargs", "env.frame_stack"))
     played = config.evaluation.episodes * (1 if sizes.host else seeds)
     yield Part("evaluations", played * each, 0, of("evaluation.episodes", "env.frame_stack"))
@@ -168,3 +179,12 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     interval = config.checkpoint.interval
     due = OBJECT * (config.rounds // interval) if interval else 0
     yield Part("the schedule of checkpoints", 0, due, of("checkpoint.interval", "total_steps"))
+    if config.executor == "live" and not config.live.address:
+        functions = config.system.learners + live_actors(config)
+        yield Part("processes of learners and actors", 0, functions * FUNCTION, of("system.learners", "live.actors"))
+        yield Part("Ray", 0, RAY, ("executor=live",))
+
+
+def live_actors(config: Config) -> int:
+    """Actors of a live run whose number does not change."""
+    return min(config.live.actors or min(config.platform.actors, cores()), config.env.num_envs)

@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from stellaris_jax.config.memory import cores
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.actors import Width
+from stellaris_jax.live.broker import Broker
 from stellaris_jax.live.conductor import Conductor
 from stellaris_jax.live.pool import Pool
 from stellaris_jax.live.programs import Programs as Parts
@@ -22,6 +22,7 @@ from stellaris_jax.timeline.plan import empty_plan
 from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Header
 from stellaris_jax.training.chunk import Chunk
+from stellaris_jax.training.footprint import live_actors
 from stellaris_jax.training.planner import Planner
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
@@ -38,8 +39,8 @@ def settled(config: Config, actors: int = 0) -> Config:
     config = config.replace({"engine.chunk_rounds": 1, "env.overlap": False})
     if is_scaled(config):
         return config
-    actors = actors or config.live.actors or min(config.platform.actors, cores())
-    return config.replace({"platform.actors": min(actors, config.env.num_envs)})
+    actors = min(actors, config.env.num_envs) or live_actors(config)
+    return config.replace({"platform.actors": actors})
 
 
 class LivePlanner(Planner):
@@ -101,7 +102,7 @@ class LiveTrainer(Trainer):
                 f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
                 "environment, whose actors are always as many; scaling=fixed is, with live.actors of them."
             )
-        self._make_pool = make_pool or _on_ray
+        self._make_pool = make_pool or Broker
         self._is_warm = False
         self._written = 0
 
@@ -178,13 +179,3 @@ class LiveTrainer(Trainer):
         if self.conductor.pool is not None:
             self.conductor.pool.close()
         super().close()
-
-
-def _on_ray(config: Config, actors: int) -> Pool:
-    try:
-        from stellaris_jax.live.cluster import Processes
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise ConfigError("executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'") from None
-    return Processes(config, actors)

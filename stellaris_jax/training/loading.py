@@ -51,9 +51,12 @@ def validate(config: Config, alone: bool = False) -> None:
     check_values(config)
     # Late, because they start JAX, which every other mistake should not have to wait for.
     from stellaris_jax.engine.mesh import check_spread, threads_of, use_devices
+    from stellaris_jax.live.accelerators import take_memory_as_needed
     from stellaris_jax.timeline.scaling.check import conditions
     from stellaris_jax.training.footprint import check_run
 
+    if config.executor == "live":
+        take_memory_as_needed()
     use_devices(config.engine.devices, config.engine.distributed, threads_of(config) if alone else None)
     check_spread(config.env.name, config.engine.devices)
     check_run(config)

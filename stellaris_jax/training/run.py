@@ -25,7 +25,7 @@ from stellaris_jax.report.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
 from stellaris_jax.training.distributed import follow
-from stellaris_jax.training.executors import trainer_of
+from stellaris_jax.training.executors import check_installed, trainer_of
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
@@ -44,10 +44,11 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
 
     Raises:
       ConfigError: before anything is compiled, if the run cannot start.
-      Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
+      Interrupted: after a signal, with everything saved; Abandoned after a second one.
       RunError: if the run cannot go on; or if it is over, but nothing was learned, or what it returns, takes or costs
         is not finite: then `summary.json` says so too, under "failure".
     """
+    check_installed(config)
     validate(config)
     if config.engine.distributed and not is_first():
         return follow(config)

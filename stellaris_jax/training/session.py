@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.live.vitals import ClusterDied
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
 from stellaris_jax.report.telemetry.jsonl import plain
@@ -80,18 +82,25 @@ class Session:
             if not self.signals.caught:
                 self.display.leave()
                 raise
-        except (Exception, SystemExit):
+        except (Exception, SystemExit) as error:
             self._rescue()
-            with suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads any more
-                self.display.leave()
+            self._leave()
+            if self.signals.caught and _comes_with_signals(error):
+                raise Interrupted(self.signals.caught[0], self.run_dir) from error
             raise
         except Abandoned:
             self.display.leave()
             raise
         if not self.signals.caught:
             return evaluation
-        self.display.leave()
+        self._leave()
         raise Interrupted(self.signals.caught[0], self.run_dir)
+
+    def _leave(self) -> None:
+        """End the display, whose terminal may be gone."""
+        for end in (self.display.leave, self.display.close):
+            with suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads any more
+                end()
 
     def _train(self) -> Evaluation | None:
         trainer, stopping = self.trainer, self.signals.stopping
@@ -189,6 +198,11 @@ class Session:
             plot_run(self.run_dir)
         self.telemetry.finish(summary)
         return summary
+
+
+def _comes_with_signals(error: BaseException) -> bool:
+    """Whether an error comes of what sends signals: a terminal that is gone, or the end of all processes of a job."""
+    return isinstance(error, ClusterDied) or (isinstance(error, OSError) and error.errno == errno.EIO)
 
 
 def farewell(checkpoints: Checkpoints, run_dir: Path) -> str:

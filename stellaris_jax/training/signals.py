@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: noted at once, and obeyed as soon as what is under way has been brought to an end."""
+"""SIGINT, SIGTERM and SIGHUP: noted at once, and obeyed as soon as what is under way has been brought to an end."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run. SIGHUP comes with the end of a terminal; a process of nohup ignores it, and goes on to."""
+IMPATIENT = (signal.SIGTERM, signal.SIGHUP)
+"""Signals whose senders kill a process that takes long to end."""
 PATIENCE_SECONDS = 5.0
-"""How long a SIGTERM waits for work that leaves nothing behind, such as compiling."""
+"""How long one of those waits for work that leaves nothing behind, such as compiling."""
 FUSE_SECONDS = 3.0
 """How long a second signal waits for the process to end by itself."""
 
@@ -28,11 +31,12 @@ class Abandoned(KeyboardInterrupt):
 
 
 class Signals:
-    """Within, the first SIGINT or SIGTERM is only noted (`stopping` is set); a second one raises `Abandoned`.
+    """Within, the first of `SIGNALS` is only noted (`stopping` is set); a second one raises `Abandoned`.
 
     Python handles signals between two instructions of the main thread, which a compiled program may keep for minutes.
     So a thread of our own is woken by them. It tells what is being waited for, and ends the process where the main
-    thread does not get to: after a second signal, and after a SIGTERM while only `transient` work is under way.
+    thread does not get to: after a second signal, and after one of `IMPATIENT` while only `transient` work is under
+    way.
 
     Outside the main thread nothing is caught: whoever runs that has the signals. Threads that work for one program
     share one of these, which waits for what each of them has under way.
@@ -76,7 +80,8 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             self._reader, self._writer = socket.socketpair()
             self._writer.setblocking(False)
-            self._previous = {signum: signal.signal(signum, self._handle) for signum in SIGNALS}
+            caught = [one for one in SIGNALS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+            self._previous = {signum: signal.signal(signum, self._handle) for signum in caught}
             self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
             self._thread.start()
@@ -112,7 +117,7 @@ class Signals:
                 continue
             if not number:
                 return
-            if number[0] not in SIGNALS:
+            if number[0] not in self._previous:
                 continue
             self.caught.append(number[0])
             if len(self.caught) > 1:
@@ -123,13 +128,14 @@ class Signals:
     def _note(self, signum: signal.Signals) -> bool:
         """Take note of the first signal; whether the process is to end soon whatever happens."""
         under_way = list(self._work.values()) or [("what is under way", False)]
-        impatient = signum == signal.SIGTERM and all(
+        impatient = signum in IMPATIENT and all(
             transient() if callable(transient) else transient for _, transient in under_way
         )
         limit = f" for at most {PATIENCE_SECONDS:.0f} s" if impatient else ""
         work = "; and for ".join(dict.fromkeys(text for text, _ in under_way))
         self.stopping.set()
-        self.tell(f"{signum.name}: waiting{limit} for {work}; a second signal ends the run at once")
+        with suppress(OSError, SystemExit):  # of a terminal that is gone; rich ends a program then
+            self.tell(f"{signum.name}: waiting{limit} for {work}; a second signal ends the run at once")
         return impatient
 
     def _end(self) -> None:

@@ -26,6 +26,7 @@ from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
+from stellaris_jax.live.vitals import ClusterDied
 from stellaris_jax.report.sweep import points
 from stellaris_jax.report.telemetry.jsonl import complain
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
@@ -130,7 +131,8 @@ def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster 
       cluster: whose workers train them; threads of this process by default.
 
     Raises:
-      Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
+      Interrupted: after a signal, with everything saved; Abandoned after a second one.
+      ClusterDied: with the cluster; the sweep can be resumed.
     """
     done = {number for number, config in enumerate(configs) if is_done(config)}
     steps = [config.total_steps * config.num_seeds for config in configs]
@@ -197,6 +199,8 @@ class _Work:
                 train(number)
             except Interrupted:
                 return
+            except ClusterDied:
+                raise
             except Lost:
                 if self._goes_on(number):
                     raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stellaris_jax.live.vitals import ClusterDied
 from stellaris_jax.report.telemetry.together import Together
 from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Abandoned, Signals
@@ -21,17 +22,19 @@ def stoppable(display: Together, directory: Path, farewell: Callable[[], str]) -
     """Within, a signal stops the runs that share the `Signals`, and `farewell` tells how to go on with them.
 
     Raises:
-      Interrupted: after SIGINT or SIGTERM, with everything saved, at the end; Abandoned after a second one.
+      Interrupted: after a signal, with everything saved, at the end; Abandoned after a second one.
+      ClusterDied: as it is raised within.
     """
 
     def leave() -> None:
-        display.note(farewell())
-        display.close()
+        for end in (lambda: display.note(farewell()), display.close):
+            with suppress(OSError, SystemExit):  # of a terminal that is gone
+                end()
 
     with Signals(display.note, leave) as signals:
         try:
             yield signals
-        except Abandoned:
+        except (Abandoned, ClusterDied):
             leave()
             raise
         if signals.caught:

@@ -32,6 +32,7 @@ from stellaris_jax.report.search import Trial
 from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.report.telemetry.jsonl import complain, read_records
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
+from stellaris_jax.training.executors import check_installed
 from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.loading import checked
 from stellaris_jax.training.plans import SHARED, Plans
@@ -73,6 +74,7 @@ def begin(directory: Path, config: Config, space: Path, search: Search) -> None:
       ConfigError: the directory holds something, or the space does not fit the configuration.
       RunError: it cannot be written.
     """
+    check_installed(config)
     Space.read(space, config)
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty; name another directory, or go on with a search by --resume.")
@@ -129,7 +131,7 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> op
       trust: what of the search may be imported and connected to (see `config.trust`).
 
     Raises:
-      Interrupted: after SIGINT or SIGTERM, with everything saved; Abandoned after a second one.
+      Interrupted: after a signal, with everything saved; Abandoned after a second one.
       RunError: no trial has a result.
     """
     config, space, search, study = opened(directory, trials, trust)

@@ -196,8 +196,9 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 def _make_pausable(make: Any, run: int) -> Pausable:
     if os.getpid() != run:
-        # Ctrl-C reaches all of a terminal's processes, scancel all of a job's; the round under way is to be finished.
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        # Ctrl-C and the end of a terminal reach all of its processes, scancel all of a job's; the round under way is to
+        # be finished.
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
     return Pausable(make())
 

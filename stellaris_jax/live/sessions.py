@@ -1,0 +1,71 @@
+"""Folders that Ray leaves behind for each cluster of one's own; those of our own dead runs are removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from stellaris_jax.live.keeper import alive, process_stat
+
+OWNER = "stellaris-jax.owner"
+"""File in the folder of a cluster that we have started. It holds machine, process namespace, number and start time of
+the driver."""
+LATEST = "session_latest"
+"""Ray's link to the folder that was made last."""
+
+
+def claim(session: Path) -> None:
+    """Mark the folder of a cluster as started by this process."""
+    stat = process_stat(os.getpid())
+    if stat is not None:
+        with suppress(OSError):
+            (session / OWNER).write_text(" ".join([*_place(), str(os.getpid()), stat[1]]) + "\n")
+
+
+def remove(session: Path) -> None:
+    """Remove the folder of a cluster that has ended, and Ray's link to it."""
+    shutil.rmtree(session, ignore_errors=True)
+    latest = session.parent / LATEST
+    with suppress(OSError):
+        if latest.is_symlink() and Path(os.readlink(latest)).name == session.name:
+            latest.unlink()
+
+
+def clear(folder: Path) -> list[Path]:
+    """Remove the folders of clusters that dead runs of this user have started; returns them.
+
+    Folders without our mark, of other users, or of runs that are still there, are left alone.
+    """
+    removed = []
+    for session in sorted(folder.glob("session_*")):
+        try:
+            if session.is_symlink() or session.stat().st_uid != os.getuid():
+                continue
+            *place, number, started = (session / OWNER).read_text().split()
+            if place != _place():
+                continue
+            in_use = bool(alive({(int(number), started)})) or _runs(session)
+        except (OSError, ValueError):
+            continue
+        if not in_use:
+            remove(session)
+            removed.append(session)
+    return removed
+
+
+def _place() -> list[str]:
+    """Where process numbers mean what they mean here: the machine, and the namespace, for containers share folders."""
+    return [os.uname().nodename, os.readlink("/proc/self/ns/pid")]
+
+
+def _runs(session: Path) -> bool:
+    """Whether a program was started with the folder of a cluster among its arguments."""
+    name = session.name.encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if name in (entry / "cmdline").read_bytes():
+                    return True
+    return False
