@@ -7,6 +7,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from stellaris_jax.config.inputs import read_text
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.live.keeper import alive, process_stat
 
 OWNER = "stellaris-jax.owner"
@@ -21,7 +23,7 @@ def claim(session: Path) -> None:
     stat = process_stat(os.getpid())
     if stat is not None:
         with suppress(OSError):
-            (session / OWNER).write_text(" ".join([*_place(), str(os.getpid()), stat[1]]) + "\n")
+            write_atomically(session / OWNER, " ".join([*_place(), str(os.getpid()), stat[1]]) + "\n")
 
 
 def remove(session: Path) -> None:
@@ -43,7 +45,7 @@ def clear(folder: Path) -> list[Path]:
         try:
             if session.is_symlink() or session.stat().st_uid != os.getuid():
                 continue
-            *place, number, started = (session / OWNER).read_text().split()
+            *place, number, started = read_text(session / OWNER).split()
             if place != _place():
                 continue
             in_use = bool(alive({(int(number), started)})) or _runs(session)
