@@ -50,7 +50,8 @@ def _main(argv: Sequence[str] | None) -> None:
             parser.error("--sweep stands alone: the table and the curves go into its directory")
         if not arguments.sweep.is_dir():
             raise ConfigError(f"--sweep={arguments.sweep} is not a directory.")
-        report(arguments.sweep, arguments.threshold)
+        if damaged := report(arguments.sweep, arguments.threshold):
+            raise RunError(f"{len(damaged)} points are damaged: {', '.join(damaged)}; resuming the sweep mends them.")
         return
     if arguments.threshold is not None:
         parser.error("--threshold is of the table that --sweep writes")

@@ -9,6 +9,7 @@ stellaris-jax report results/stellaris                    the page of a study: i
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that --help answers at once.
     from stellaris_jax.report.page.page import write_page
 
-    write_page(arguments.places, out, arguments.threshold, arguments.rounds)
+    for note in write_page(arguments.places, out, arguments.threshold, arguments.rounds):
+        print(note, file=sys.stderr)
     print(out)
 
 

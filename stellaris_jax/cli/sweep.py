@@ -62,12 +62,14 @@ def sweep(task: Callable[[Config], Any] | None, overrides: Sequence[str], config
         finally:
             from stellaris_jax.report.sweep import report
 
-            report(directory)
+            damaged = report(directory)
     if outcome.error is not None:
         raise outcome.error
     if outcome.failed:
         names = ", ".join(map(str, sorted(outcome.failed)))
         raise RunError(f"{len(outcome.failed)} of {len(configs)} points have no result: {names}.")
+    if damaged:
+        raise RunError(f"{len(damaged)} of {len(configs)} points are damaged: {', '.join(damaged)}.")
 
 
 def _cluster(address: str) -> AbstractContextManager[Cluster | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
+from stellaris_jax.report.integrity import Seal, owner_of, seal_of, settings_digest
 from stellaris_jax.report.statistics import Curve
-from stellaris_jax.report.telemetry.jsonl import complain, read_records
+from stellaris_jax.report.telemetry.jsonl import Log, complain, read_log
+
+SUMMARY = "summary.json"
 
 
 def is_compared(key: str) -> bool:
@@ -29,7 +32,17 @@ def is_compared(key: str) -> bool:
 class Run:
     """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until there is a result.
 
-    `failure`: why there will be none, of a run that is over.
+    Attributes:
+      path: the directory.
+      config: the flat configuration; empty where it cannot be read.
+      summary: figures of a run with a result, as they were written; None where they are missing, damaged, or not those
+        of this configuration.
+      rounds: records of rounds, as far as they are whole.
+      evaluations: records of evaluations, as far as they are whole.
+      failure: why a run that is over has no result.
+      damage: a sentence for each file that is not as training left it.
+      curve: whether `rounds` and `evaluations` are all that were written. Without it nothing is computed from them; the
+        final return is the summary's.
     """
 
     path: Path
@@ -38,6 +51,13 @@ class Run:
     rounds: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     failure: str | None = None
+    damage: tuple[str, ...] = ()
+    curve: bool = True
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the result, or the failure, is lost: files are missing or damaged."""
+        return self.summary is None and self.failure is None and bool(self.damage)
 
 
 @dataclass
@@ -59,37 +79,123 @@ def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
     """Reads a run directory.
 
     Missing and damaged files leave their part empty, so that a run that failed can be listed; `note` is told of damaged
-    ones. Of a run that is over but has no result, the summary is left out.
+    ones. Of a run that is over but has no result, the summary is left out; so is a summary that belongs to another
+    configuration, or contradicts the metrics.
     """
-    metrics = path / "metrics.jsonl"
-    records = read_records(metrics, note) if metrics.exists() else []
-    summary = _mapping(path / "summary.json", json.loads, note)
+    damage: list[str] = []
+    config = flatten(_mapping(path / "config.yaml", _yaml, damage))
+    document = _mapping(path / "summary.json", json.loads, damage)
+    log = _log(path / "metrics.jsonl", damage)
+    rounds = [record for record in log.records if record["kind"] == "round"]
+    evaluations = [record for record in log.records if record["kind"] == "evaluation"]
+    curve = not (log.damage or log.gap)
+    if config and log.owner.strip("0") and log.owner != owner_of(config):
+        damage.append(f"{path / 'metrics.jsonl'} belongs to another configuration than {path / 'config.yaml'}")
+        curve = False
+    seal = seal_of(document)
+    if seal is None:
+        damage.append(f"{path / 'summary.json'} is damaged and left out")
+        document = {}
+    elif config and seal.settings and seal.settings != settings_digest(config):
+        damage.append(
+            f"{path / SUMMARY} belongs to other settings than {path / 'config.yaml'}: the run was taken up again and "
+            "is not over, or a file was changed"
+        )
+        document = {}
+    elif contradiction := _contradiction(document, seal, log, rounds, evaluations):
+        damage.append(f"{path / 'metrics.jsonl'} {contradiction}")
+        curve = False
+        if not seal.metrics and evaluations:  # nothing tells which of the two is right
+            document = {}
+    if not document and not damage and _is_over(path, config, rounds, evaluations):
+        damage.append(f"{path} has trained to its end, but there is no {SUMMARY}")
+    for message in damage:
+        note(message)
+    failure = document.get("failure")
     return Run(
         path=path,
-        config=flatten(_mapping(path / "config.yaml", _yaml, note)),
-        summary=None if not summary or summary.get("failure") else summary,
-        failure=str(summary["failure"]) if summary.get("failure") else None,
-        rounds=[record for record in records if record["kind"] == "round"],
-        evaluations=[record for record in records if record["kind"] == "evaluation"],
+        config=config,
+        summary=None if not document or failure else document,
+        failure=str(failure) if failure else None,
+        rounds=rounds,
+        evaluations=evaluations,
+        damage=tuple(damage),
+        curve=curve,
     )
+
+
+def planned_evaluations(rounds: int, points: int) -> list[int]:
+    """Rounds after which a run is evaluated: so many points, spread evenly, the last round among them."""
+    return sorted({math.ceil(rounds * i / points) for i in range(1, points + 1)})
+
+
+def _is_over(
+    path: Path, config: dict[str, Any], rounds: list[dict[str, Any]], evaluations: list[dict[str, Any]]
+) -> bool:
+    """Whether a run without a summary was trained to its end: by its last round, checkpoint, or evaluation."""
+    keys = ("total_steps", "env.num_envs", "algorithm.rollout_length", "evaluation.points")
+    total, envs, length, points = numbers = [config.get(key) for key in keys]
+    if not all(isinstance(value, int) for value in numbers) or envs * length <= 0:
+        return False
+    last = -(-total // (envs * length))
+    trained = max((record["round"] for record in [*rounds, *evaluations]), default=0)
+    if trained >= last or (path / "checkpoints" / str(last)).is_dir():
+        return True
+    evaluated = evaluations[-1]["round"] if evaluations else 0  # of a run that ends early it is the last round
+    return evaluated == trained > 0 and evaluated not in planned_evaluations(last, points)
+
+
+def _contradiction(
+    summary: dict[str, Any], seal: Seal, log: Log, rounds: list[dict[str, Any]], evaluations: list[dict[str, Any]]
+) -> str:
+    """What of the metrics does not fit a summary; "" where everything does, or damage has been told already."""
+    if not summary or log.damage:
+        return ""
+    if seal.metrics:
+        return "" if seal.metrics == log.digest else "is not as the run left it: records are missing, or were changed"
+    last = summary.get("rounds")
+    if not isinstance(last, int):
+        return ""  # too little is known
+    if [record["round"] for record in rounds] != list(range(1, last + 1)):
+        return f"does not have the {last} rounds of {SUMMARY}"
+    returns = summary.get("eval_return_per_seed")
+    if evaluations and evaluations[-1]["round"] == last and returns is not None:
+        same = evaluations[-1]["per_seed"]["eval_return_mean"] == returns
+        return "" if same else f"has other returns than {SUMMARY}"
+    return ""
+
+
+def _log(path: Path, damage: list[str]) -> Log:
+    """The metrics, as far as they can be read; what is wrong with them is added to `damage`."""
+    try:
+        log = read_log(path)
+    except FileNotFoundError:
+        return Log([])
+    except OSError as error:
+        log = Log([], f"{path} cannot be read ({error.strerror})")
+    if log.damage:
+        damage.append(log.damage)
+    return log
 
 
 def _yaml(text: str) -> Any:
     refuse_aliases(text)
-    return OmegaConf.to_container(OmegaConf.create(text))
+    value = OmegaConf.to_container(OmegaConf.create(text))
+    json.dumps(value)  # a value of another kind, such as bytes, is none of a configuration
+    return value
 
 
-def _mapping(path: Path, parse: Callable[[str], Any], note: Callable[[str], None]) -> dict[str, Any]:
-    """The mapping a file holds; an empty one if it is missing or damaged."""
-    if not path.exists():
-        return {}
+def _mapping(path: Path, parse: Callable[[str], Any], damage: list[str]) -> dict[str, Any]:
+    """The mapping a file holds; an empty one if it is missing, or damaged, which is added to `damage`."""
     try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
+        value = parse(inputs.read_text(path))
+    except FileNotFoundError:
+        return {}
+    except Exception as error:  # whatever the parsers raise for what is none of theirs
         value = error
-    if isinstance(value, dict):
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return value
-    note(f"{path} is damaged and left out")
+    damage.append(f"{path} is damaged and left out")
     return {}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.report.integrity import sealed
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
 from stellaris_jax.report.telemetry.jsonl import plain
@@ -184,7 +185,8 @@ class Session:
         from stellaris_jax.report.curves import plot_run  # matplotlib, which no step of training should wait for
 
         with writing(self.run_dir):
-            text = json.dumps(plain(summary), indent=2, allow_nan=False)
+            document = sealed(plain(summary), self.telemetry.digest, self.telemetry.settings)
+            text = json.dumps(document, indent=2, allow_nan=False)
             write_atomically(self.run_dir / "summary.json", text + "\n")
             plot_run(self.run_dir)
         self.telemetry.finish(summary)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import replacing
+from stellaris_jax.report.integrity import Checked, checked_line, unchecked
 
 Record = dict[str, Any]
+
+
+AFTER_A_GAP = 2
+"""Number of the first line of a metrics file that has lost records; 1 in one that is whole."""
 
 
 def plain(value: Any) -> Any:
@@ -35,23 +42,72 @@ def complain(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Record]:
-    """The records of a metrics file, in order.
+class Log(NamedTuple):
+    """Contents of a metrics file.
 
-    Damaged lines are left out, and `note` is told of them; a last line torn by a kill is left out without a word.
+    records: those that are whole, in order. damage: a sentence for whatever is not as it was written. gap: records were
+    lost before the run was resumed. owner: the run that the lines belong to, "" in files of earlier versions. digest:
+    SHA-256 of the file.
     """
-    records, damaged = [], []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
-            if (record := _record(line)) is not None:
-                records.append(record)
-            elif line.endswith("\n"):
-                damaged.append(number)
+
+    records: list[Record]
+    damage: str = ""
+    gap: bool = False
+    owner: str = ""
+    digest: str = ""
+
+
+def read_log(path: Path) -> Log:
+    """Read a metrics file.
+
+    Args:
+      path: the file. A last line that was torn by a kill is no damage.
+
+    Returns:
+      Its records, and what is wrong with it.
+
+    Raises:
+      OSError: it is missing, or no regular file.
+    """
+    lines: list[tuple[int, Checked, Record]] = []
+    damaged, digest = list[int](), sha256()
+    for place, line in enumerate(inputs.lines(path), start=1):
+        digest.update(line)
+        checked = unchecked(line)
+        record = _record(checked.text.decode("utf-8", "replace")) if checked else None
+        if checked is not None and record is not None:
+            lines.append((place, checked, record))
+        elif line.endswith(b"\n"):
+            damaged.append(place)
+    if any(checked.number for _, checked, _ in lines):
+        damaged += [place for place, checked, _ in lines if not checked.number]
+        lines = [one for one in lines if one[1].number]
+    numbers = [checked.number for _, checked, _ in lines if checked.number]
+    owners = {checked.owner for _, checked, _ in lines}
+    damage = ""
     if damaged:
-        lines = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines are"
-        first = "" if len(damaged) == 1 else f", the first of them line {damaged[0]}"
-        note(f"{path}: {lines} damaged and left out{first}")
-    return records
+        damage = _about(sorted(damaged))
+    elif len(owners) > 1:
+        damage = "lines of several runs are in it"
+    elif numbers and (numbers[0] > AFTER_A_GAP or numbers != list(range(numbers[0], numbers[0] + len(numbers)))):
+        damage = "records are missing"
+    owner = owners.pop() if len(owners) == 1 else ""
+    told = damage and f"{path}: {damage}"
+    return Log([record for _, _, record in lines], told, numbers[:1] == [AFTER_A_GAP], owner, digest.hexdigest())
+
+
+def _about(damaged: list[int]) -> str:
+    lines = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines are"
+    first = "" if len(damaged) == 1 else f", the first of them line {damaged[0]}"
+    return f"{lines} damaged and left out{first}"
+
+
+def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Record]:
+    """The whole records of a metrics file, in order; `note` is told of damage (`read_log`)."""
+    log = read_log(path)
+    if log.damage:
+        note(log.damage)
+    return log.records
 
 
 def _record(line: str) -> Record | None:
@@ -73,35 +129,57 @@ def _record(line: str) -> Record | None:
 
 
 class MetricsLog:
-    """Appends records to a metrics file.
+    """Appends records to a metrics file, each line with its check (`report.integrity`).
 
     Without `resume_round` the file starts empty. With it, the records up to and including that round stay, and
-    later ones (written after the checkpoint that is being resumed) are dropped by an atomic rewrite; where lines are
-    damaged, the file as it was is kept beside it, and `note` is told.
+    later ones (written after the checkpoint that is being resumed) are dropped by an atomic rewrite. Where lines are
+    damaged, the file as it was is kept beside it, `note` is told, and line numbers go on with a gap.
     `last_env_steps` is the largest env step that stayed, 0 if none, `kept` are the records that stayed, and
-    `evaluations` the evaluations among them.
+    `evaluations` the evaluations among them. `owner` is the run, as `integrity.owner_of` names it; `digest` that of the
+    file so far.
     """
 
-    def __init__(self, path: Path, resume_round: int | None = None, note: Callable[[str], None] = complain) -> None:
+    def __init__(
+        self,
+        path: Path,
+        resume_round: int | None = None,
+        note: Callable[[str], None] = complain,
+        owner: str = "",
+    ) -> None:
         self.kept = kept = list[Record]()
-        if resume_round is not None and path.exists():
-            damage: list[str] = []
-            kept += [record for record in read_records(path, damage.append) if record["round"] <= resume_round]
-            for message in damage:
-                original = path.with_name(f"damaged-{path.stem}-{resume_round}{path.suffix}")
-                shutil.copyfile(path, original)
-                note(f"{message}; the file as it was is {original}")
+        self._owner = owner or "0" * 8
+        self._number = 0
+        self._digest = sha256()
+        if resume_round is not None:
+            log = _intact_log(path, resume_round, note)
+            kept += [record for record in log.records if record["round"] <= resume_round]
+            rounds = {record["round"] for record in kept if record["kind"] == "round"}
+            if log.damage or log.gap or len(rounds) < resume_round:
+                self._number = AFTER_A_GAP - 1
         self.last_env_steps = max((record["env_steps"] for record in kept), default=0)
         self.evaluations = [record for record in kept if record["kind"] == "evaluation"]
         with replacing(path) as fresh, open(fresh, "w", encoding="utf-8") as file:
-            file.writelines(_line(plain(record)) for record in kept)
+            file.write(self._lines(plain(record) for record in kept))
             file.flush()
             os.fsync(file.fileno())
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that was written."""
+        return self._digest.hexdigest()
+
+    def _lines(self, records: Iterable[Record]) -> str:
+        first = self._number + 1
+        lines = [checked_line(_json(record), number, self._owner) for number, record in enumerate(records, first)]
+        self._number += len(lines)
+        text = "".join(lines)
+        self._digest.update(text.encode())
+        return text
+
     def write(self, records: list[Record]) -> None:
         """Appends plain records and hands them to the operating system, so that a kill loses at most this call."""
-        self._file.write("".join(map(_line, records)))
+        self._file.write(self._lines(records))
         self._file.flush()
 
     def close(self) -> None:
@@ -110,5 +188,27 @@ class MetricsLog:
             self._file.close()
 
 
-def _line(record: Record) -> str:
-    return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
+def _intact_log(path: Path, resume_round: int, note: Callable[[str], None]) -> Log:
+    """The metrics of a run that is resumed; where they are damaged, the file is kept beside them, and `note` told."""
+    try:
+        log = read_log(path)
+    except FileNotFoundError:
+        return Log([])
+    except OSError as error:
+        log = Log([], f"{path} cannot be read ({error.strerror})")
+    if log.damage:
+        original = set_aside(path, resume_round)
+        note(f"{log.damage}; the file as it was is {original}")
+    return log
+
+
+def set_aside(path: Path, round_: int) -> Path:
+    """Give a damaged metrics file another name, which is returned."""
+    names = (f"damaged-{path.stem}-{round_}{f'-{n}' * (n > 1)}{path.suffix}" for n in count(1))
+    original = next(path.with_name(name) for name in names if not os.path.lexists(path.with_name(name)))
+    path.rename(original)
+    return original
+
+
+def _json(record: Record) -> str:
+    return json.dumps(record, separators=(",", ":"), allow_nan=False)
