@@ -43,6 +43,7 @@ class Run:
       damage: a sentence for each file that is not as training left it.
       curve: whether `rounds` and `evaluations` are all that were written. Without it nothing is computed from them; the
         final return is the summary's.
+      foreign: whether the metrics belong to another configuration.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Run:
     failure: str | None = None
     damage: tuple[str, ...] = ()
     curve: bool = True
+    foreign: bool = False
 
     @property
     def incomplete(self) -> bool:
@@ -89,7 +91,8 @@ def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
     rounds = [record for record in log.records if record["kind"] == "round"]
     evaluations = [record for record in log.records if record["kind"] == "evaluation"]
     curve = not (log.damage or log.gap)
-    if config and log.owner.strip("0") and log.owner != owner_of(config):
+    foreign = bool(config and log.owner.strip("0")) and log.owner != owner_of(config)
+    if foreign:
         damage.append(f"{path / 'metrics.jsonl'} belongs to another configuration than {path / 'config.yaml'}")
         curve = False
     seal = seal_of(document)
@@ -121,6 +124,7 @@ def read_run(path: Path, note: Callable[[str], None] = complain) -> Run:
         evaluations=evaluations,
         damage=tuple(damage),
         curve=curve,
+        foreign=foreign,
     )
 
 
