@@ -1,4 +1,4 @@
-"""Damage to the files of a sweep: every number that is told equals the undamaged one, or is absent and a line says so."""
+"""Damage to the files of a sweep: every number in its table equals the undamaged one, or is absent and told of."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from sweeps import SMALL
 
 from stellaris_jax.cli import train as cli
 from stellaris_jax.report.sweep import report
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.run import train
-from stellaris_jax.training.sweep import is_done
 
 FILES = ("config.yaml", "metrics.jsonl", "summary.json")
 POINTS = range(4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,16 +138,14 @@ def _is_over(
     path: Path, config: dict[str, Any], rounds: list[dict[str, Any]], evaluations: list[dict[str, Any]]
 ) -> bool:
     """Whether a run without a summary was trained to its end: by its last round, checkpoint, or evaluation."""
-    keys = ("total_steps", "env.num_envs", "algorithm.rollout_length", "evaluation.points")
-    total, envs, length, points = numbers = [config.get(key) for key in keys]
-    if not all(isinstance(value, int) for value in numbers) or envs * length <= 0:
+    if evaluations and evaluations[-1].get("over") is True and len(rounds) <= evaluations[-1]["round"]:
+        return True
+    total, envs, length = (config.get(key) for key in ("total_steps", "env.num_envs", "algorithm.rollout_length"))
+    if not all(isinstance(value, int) and value > 0 for value in (total, envs, length)):
         return False
     last = -(-total // (envs * length))
     trained = max((record["round"] for record in [*rounds, *evaluations]), default=0)
-    if trained >= last or (path / "checkpoints" / str(last)).is_dir():
-        return True
-    evaluated = evaluations[-1]["round"] if evaluations else 0  # of a run that ends early it is the last round
-    return evaluated == trained > 0 and evaluated not in planned_evaluations(last, points)
+    return trained >= last or os.path.isdir(path / "checkpoints" / str(last))
 
 
 def _contradiction(

@@ -155,6 +155,8 @@ class Session:
         ):
             evaluation = self.trainer.evaluate()
         record = self.trainer.evaluation_record(evaluation)
+        if self.trainer.finished or self.ended:
+            record["over"] = True  # so that a summary is missed where it is not there
         self.checkpoints.score(number, record["eval_return_mean"])
         with writing(self.run_dir):
             self.telemetry.evaluation(record)
