@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.report.curves import readable
 from stellaris_jax.report.telemetry.jsonl import read_records
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
@@ -51,12 +52,14 @@ def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Pa
       rounds: that many at its beginning; all by default.
 
     Raises:
-      ConfigError: there is no run.
+      ConfigError: there is no run, or its records are damaged.
     """
     config = from_yaml(run_dir / "config.yaml")
-    lived = rounds_of(run_dir, config, cut)
-    document = {"displayTimeUnit": "ms", "traceEvents": list(events(config, lived[:rounds]))}
-    path.write_text(json.dumps(document, allow_nan=False) + "\n")
+    with readable(run_dir):
+        lived = rounds_of(run_dir, config, cut)
+        document = {"displayTimeUnit": "ms", "traceEvents": list(events(config, lived[:rounds]))}
+        text = json.dumps(document, allow_nan=False)
+    path.write_text(text + "\n")
     return path
 
 
@@ -87,11 +90,13 @@ def _recorded(path: Path) -> list[Lived]:
 def _simulated(run_dir: Path, config: Config, cut: Cut, last: int | None = None) -> list[Lived]:
     """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
     metrics = run_dir / "metrics.jsonl"
-    records = [one for one in read_records(metrics) if one["kind"] == "round"] if metrics.exists() else []
+    records = _records(metrics)
     timeline, limits, found = Timeline.of(config, config.seed), limits_of(config), []
     stream = Stream(delay_of(config.delays.actor), config.seed, "actor")
     for one in records[:last]:
         actors = int(one["per_seed"]["actors"][0])
+        if not 0 <= actors <= limits.maximum:
+            raise ValueError(f"{actors} actors in a round")
         if is_scaled(config):
             record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))
         else:
@@ -101,6 +106,17 @@ def _simulated(run_dir: Path, config: Config, cut: Cut, last: int | None = None)
         rolls = [Roll(actor, begin, begin + duration) for actor, duration in enumerate(seconds)]
         found.append(Lived(record, rolls, []))
     return found
+
+
+def _records(metrics: Path) -> list[dict[str, Any]]:
+    """Records of a run, up to the first that is missing: what comes after it cannot be simulated."""
+    try:
+        records = [one for one in read_records(metrics) if one["kind"] == "round"]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{metrics} cannot be read ({error.strerror}).") from None
+    return [one for number, one in enumerate(records, start=1) if one["round"] == number]
 
 
 def events(config: Config, lived: Sequence[Lived]) -> Iterator[Event]:

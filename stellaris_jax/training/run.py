@@ -23,6 +23,7 @@ from stellaris_jax.report.telemetry.format import clock
 from stellaris_jax.report.telemetry.jsonl import complain, read_records, set_aside
 from stellaris_jax.report.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
+from stellaris_jax.training.anchor import Anchor
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
 from stellaris_jax.training.distributed import follow
 from stellaris_jax.training.executors import trainer_of
@@ -92,6 +93,7 @@ def train_within(
             trainer = stack.enter_context(closing(trainer_of(config, signals.stopping, programs)))
         with writing(run_dir):
             checkpoints = stack.enter_context(closing(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep)))
+        anchor = stack.enter_context(closing(Anchor(run_dir)))
         resumed = None
         if begun:
             with signals.during("the checkpoint to be read", transient=True):
@@ -107,7 +109,7 @@ def train_within(
                 f"{command('schedule')} makes one for other jobs (scaling.options.scheduler=PATH)"
             )
         called = [*(register.callback[name] for name in config.run.callbacks), *callbacks]
-        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, called, watch)
+        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, called, watch, anchor)
         summary = session.finish(session.run())
     if summary["failure"] is not None:
         raise RunError(f"{run_dir}: {summary['failure']}")

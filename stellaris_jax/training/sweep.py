@@ -136,6 +136,8 @@ def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster 
     with closing(Together(Console(), steps, done, progress)) as display:
 
         def farewell() -> str:
+            if not directory.is_dir():
+                return f"stopped; {directory} was moved or removed while the sweep was trained"
             goes_on = f"{command('train')} -m {argument('resume', directory)}"
             return f"stopped; {len(display.done)} of {len(configs)} points are done; continue with: {goes_on}"
 

@@ -88,6 +88,8 @@ class Telemetry:
             call()
         except (Exception, SystemExit) as error:
             self._loggers.pop(name, None)
+            if not self._run_dir.is_dir():
+                return  # of that the run tells itself, and ends
             who = author(error) or f"the logger {name}"
             reason = f"{type(error).__name__}: {error}".strip().splitlines()[0][:LONGEST]
             self._display.note(f"{who} failed, and the run goes on without it: {reason}")

@@ -118,14 +118,33 @@ def _record(line: str) -> Record | None:
         return None
     returns = {"round": "train_return", "evaluation": "eval_return_mean"}
     try:
+        per_seed = record["per_seed"]
+        seeds = len(per_seed[returns[record["kind"]]])
         whole = (
-            isinstance(record["per_seed"][returns[record["kind"]]], list)
-            and isinstance(record["round"], int)
+            _is_count(record["round"])
             and isinstance(record["env_steps"], (int, float))
+            and all(_is_figure(record.get(key)) for key in FIGURES)
+            and all(len(per_seed[key]) == seeds for key in FIGURES & per_seed.keys())
+            and all(_is_figure(value) for key in FIGURES & per_seed.keys() for value in per_seed[key])
         )
     except (TypeError, KeyError):
         return None
     return record if whole else None
+
+
+FIGURES = {
+    "env_steps", "wall_seconds", "simulated_seconds", "cost_usd", "train_return", "eval_return_mean",
+    "eval_return_ci95",
+}  # fmt: skip
+"""Keys of a record, and of its `per_seed`, that hold numbers or null, and that curves are made of."""
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_figure(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 class MetricsLog:
