@@ -75,7 +75,7 @@ def run(command: str, run_dir: Path) -> str:
         "plot": ("plot.py", run_dir, "--out", run_dir.parent / "plot.png"),
         "trace": ("plot.py", "--trace", run_dir.parent / "trace.json", run_dir),
         "evaluate": ("evaluate.py", run_dir, "--episodes", 2),
-        "export": ("export.py", run_dir, "--to", "stablehlo", "--out", run_dir.parent / "policy.bin"),
+        "export": ("export.py", run_dir, "--to", "stablehlo", "--out", run_dir.parent / "policy.stablehlo"),
     }
     name, *arguments = calls[command]
     done = call(str(name), *arguments)
@@ -105,7 +105,8 @@ def test_values_of_other_kinds(case: str, sealed: bool, sound: Path, tmp_path: P
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     told = {command: run(command, run_dir) for command in ("runs", "report", "plot", "trace")}
     if sealed:
-        assert "damage: " in told["runs"] and "damaged" in told["report"] + told["plot"]
+        assert "damage: " in told["runs"]
+        assert any(word in told["report"] + told["plot"] for word in ("damaged", "not as the run left it"))
 
 
 @pytest.mark.parametrize("kind", ["binary", "null", "directory", "list"])

@@ -140,9 +140,11 @@ def _is_over(
     """Whether a run without a summary was trained to its end: by its last round, checkpoint, or evaluation."""
     if evaluations and evaluations[-1].get("over") is True and len(rounds) <= evaluations[-1]["round"]:
         return True
-    total, envs, length = (config.get(key) for key in ("total_steps", "env.num_envs", "algorithm.rollout_length"))
-    if not all(isinstance(value, int) and value > 0 for value in (total, envs, length)):
+    sizes = [config.get(key) for key in ("total_steps", "env.num_envs", "algorithm.rollout_length")]
+    numbers = [size for size in sizes if isinstance(size, int) and size > 0]
+    if len(numbers) < len(sizes):
         return False
+    total, envs, length = numbers
     last = -(-total // (envs * length))
     trained = max((record["round"] for record in [*rounds, *evaluations]), default=0)
     return trained >= last or os.path.isdir(path / "checkpoints" / str(last))
