@@ -43,7 +43,7 @@ def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
     try:
         lived, told = _lived(run, total, chosen)
         return _drawn(run, lived, chosen), told
-    except (ConfigError, RunError, KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except (ConfigError, RunError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         told = str(error) if isinstance(error, ConfigError | RunError) else "its records are damaged."
         return "", f"There is no timeline: {told}"
 
