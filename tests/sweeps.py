@@ -23,6 +23,7 @@ CLOCKS = (
     "compile_seconds",
     "detection_seconds",
     "planning_seconds",
+    "integrity",  # digests of what clocks have measured, among the rest
 )
 
 

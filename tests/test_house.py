@@ -104,6 +104,7 @@ OPENERS = {
     "live/vitals.py": "the kernel's own files",
     "training/provenance.py": "the kernel's own files",
     "registry.py": "plug-ins that the user named or allowed",
+    "training/anchor.py": "directories, by which a move is told from a removal",
     "training/shelf.py": "a lock that is not made",
     "cli/program.py": "/dev/null",
 }

@@ -179,7 +179,7 @@ def test_damaged_metrics_are_set_aside_through_no_link(victim: Path, tmp_path: P
     (run / "metrics.jsonl").write_text("damaged\n")
     (run / "damaged-metrics-1.jsonl").symlink_to(victim)
     open_telemetry(run, resume_round=1)[0].close()
-    assert victim.read_text() == "precious" and (run / "damaged-metrics-1.jsonl").read_text() == "damaged\n"
+    assert victim.read_text() == "precious" and (run / "damaged-metrics-1-2.jsonl").read_text() == "damaged\n"
 
 
 def test_locks_are_no_links(victim: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.training.rundir import LOCK
-from stellaris_jax.training.shelf import DONE, EMPTY, FAILED, STOPPED, TRAINING, find
+from stellaris_jax.training.shelf import BROKEN, DONE, EMPTY, FAILED, INCOMPLETE, STOPPED, TRAINING, find
 
 
 def made(path: Path, *overrides: str, mean: float | None = 400.0, failure: str | None = None, rounds: int = 8) -> Path:
@@ -205,7 +205,7 @@ def test_checkpoints_elsewhere_stay(shelf: Path) -> None:
 def test_a_damaged_summary_is_no_failure(shelf: Path) -> None:
     """What was learned is in the checkpoints, and resuming the run writes another summary."""
     (shelf / "good" / "summary.json").write_text('{"eval_return_mean": 4')
-    assert {kept.path.name: kept.state for kept in find([shelf])}["good"] == STOPPED
+    assert {kept.path.name: kept.state for kept in find([shelf])}["good"] == INCOMPLETE
     lines("prune", "--yes")
     assert (shelf / "good" / "checkpoints" / "8").exists()
 
@@ -243,3 +243,81 @@ def test_a_run_that_is_taken_up_while_one_is_asked_stays(shelf: Path, monkeypatc
     done = call("runs.py", "prune")
     assert done.returncode == 1 and "empty is left alone: it is being trained." in done.stderr
     assert (shelf / "empty").exists() and not (shelf / "failed").exists()
+
+
+def broken(path: Path, kind: str) -> None:
+    """Break the configuration of a run."""
+    file = path / "config.yaml"
+    text = file.read_text()
+    contents = {
+        "binary value": text.replace("seed: 0", "seed: !!binary AAAA"),
+        "no mapping": "- 1\n",
+        "cut": text[: len(text) // 2],
+        "missing keys": "\n".join(line for line in text.splitlines() if not line.startswith(("system", "env"))),
+        "too deep": "[" * 10_000,
+        "wrong types": text.replace("seed: 0", "seed: [1]"),
+        "groups that are values": "env: 3\nsystem: 4\nalgorithm: 5\nrun: 6\nresume: ''\n",
+        "bytes": "\x00\x01",
+        "empty": "",
+    }
+    file.unlink()
+    if kind == "directory":
+        file.mkdir()
+    elif kind in contents:
+        file.write_text(contents[kind])
+    else:
+        assert kind == "deleted"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "binary value", "no mapping", "cut", "missing keys", "too deep", "wrong types", "groups that are values",
+        "bytes", "empty", "directory", "deleted",
+    ],
+)  # fmt: skip
+def test_a_broken_run_hides_no_other(kind: str, shelf: Path) -> None:
+    broken(shelf / "better", kind)
+    states = {kept.path.name: kept.state for kept in find([shelf])}
+    assert states.pop("better") == BROKEN
+    assert states == {"good": DONE, "failed": FAILED, "stopped": STOPPED, "empty": EMPTY, "0": FAILED}
+    shown = lines()
+    (line,) = [line for line in shown if line.startswith("runs/better")]
+    assert line.split()[1] == "broken" and any(line.startswith("damage: runs/better/config.yaml ") for line in shown)
+    assert named(lines("--where", "state=done")) == ["runs/good"]
+    assert set(named(lines("--sort", "seed"))) == set(named(lines("--sort", "return"))) == set(named(shown))
+    assert any(line.startswith("runs/better is left alone") for line in lines("prune", "--yes"))
+    assert (shelf / "better" / "checkpoints" / "8").exists() and not (shelf / "failed").exists()
+    lines("prune", "--checkpoints", "--yes")
+    assert sorted(os.listdir(shelf / "better" / "checkpoints")) == ["2", "4", "8"]
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "summary.json", "checkpoints", LOCK])
+def test_a_directory_or_a_file_in_the_place_of_another(file: str, shelf: Path) -> None:
+    path = shelf / "good" / file
+    if path.is_dir():
+        path.rename(shelf / "aside")
+        path.write_text("no directory")
+    else:
+        path.unlink()
+        path.mkdir()
+    assert {"runs/good", "runs/better"} <= set(named(lines()))
+    assert lines("prune", "--checkpoints", "--yes")[-1].startswith("deleted ")
+
+
+def test_a_directory_of_that_name_beside_the_runs(shelf: Path) -> None:
+    (shelf / "metrics.jsonl").mkdir()
+    assert "runs/good" in named(lines())
+
+
+@pytest.mark.parametrize("value", ["[1]", '"much"', "{}", "null", "1e999", "NaN", "1" + "0" * 400, "true"])
+def test_figures_of_other_kinds(value: str, shelf: Path) -> None:
+    figures = ("eval_return_mean", "eval_return_ci95", "eval_return_per_seed", "env_steps", "simulated_seconds")
+    for figure in figures:
+        known = json.loads((shelf / "good" / "summary.json").read_text())
+        text = json.dumps({**known, figure: "?"}).replace('"?"', value)
+        made(shelf / f"of-{figure}")
+        (shelf / f"of-{figure}" / "summary.json").write_text(text)
+    shown = set(named(lines("--sort", "return")))
+    assert {f"runs/of-{figure}" for figure in figures} <= shown
+    assert lines("--where", "state=done", "--sort", "cost")

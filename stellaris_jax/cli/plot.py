@@ -54,9 +54,11 @@ def _main(argv: Sequence[str] | None) -> None:
         if not arguments.sweep.is_dir():
             raise ConfigError(f"--sweep={arguments.sweep} is not a directory.")
         try:
-            report(arguments.sweep, arguments.threshold)
+            damaged = report(arguments.sweep, arguments.threshold)
         except OSError as error:
             raise RunError(f"{error.filename or arguments.sweep}: {error.strerror}.") from error
+        if damaged:
+            raise RunError(f"{len(damaged)} points are damaged: {', '.join(damaged)}; resuming the sweep mends them.")
         return
     if arguments.threshold is not None:
         parser.error("--threshold is of the table that --sweep writes")

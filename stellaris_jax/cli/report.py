@@ -9,6 +9,7 @@ stellaris-jax report results/stellaris                    the page of a study: i
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,9 +49,11 @@ def _main(argv: Sequence[str] | None) -> None:
     from stellaris_jax.report.page.page import write_page
 
     try:
-        write_page(arguments.places, out, arguments.threshold, arguments.rounds)
+        notes = write_page(arguments.places, out, arguments.threshold, arguments.rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {reason(error)}.") from error
+    for note in notes:
+        print(note, file=sys.stderr)
     print(out)
 
 

@@ -21,7 +21,7 @@ from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.report.runs import differing_keys, short
 from stellaris_jax.report.table import print_table, wide_console
 from stellaris_jax.report.telemetry.format import MISSING, compact, dollars, duration, over_seeds
-from stellaris_jax.training.shelf import Kept, delete, find, old_checkpoints, wasted
+from stellaris_jax.training.shelf import BROKEN, INCOMPLETE, Kept, delete, find, old_checkpoints, wasted
 
 FIGURES = {
     "return": "eval_return_mean", "steps": "env_steps", "simulated": "simulated_seconds", "cost": "cost_usd",
@@ -30,6 +30,8 @@ FIGURES = {
 """Figures that runs are sorted by, and the keys of their summaries."""
 PLACES = ("run.dir", "run.name")
 """Settings in which runs always differ."""
+LARGEST = 1e300
+"""Bound of numbers that are shown and sorted."""
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -107,7 +109,7 @@ def _sorted(runs: list[Kept], key: str) -> list[Kept]:
 
     def order(kept: Kept) -> tuple[bool, float, str]:
         value = _value(kept, key, runs)
-        number = isinstance(value, int | float)
+        number = _is_number(value)
         return not number, float(value) if number else 0.0, str(value)
 
     return sorted(runs, key=order)
@@ -115,19 +117,25 @@ def _sorted(runs: list[Kept], key: str) -> list[Kept]:
 
 def _figure(kept: Kept, key: str) -> float | None:
     value = (kept.run.summary or {}).get(key)
-    return value if isinstance(value, int | float) else None
+    return value if _is_number(value) else None
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of a file is a number that can be shown and sorted."""
+    return isinstance(value, int | float) and abs(value) < LARGEST  # of no NaN
 
 
 def _list(runs: Sequence[Kept]) -> None:
-    keys = differing_keys([kept.run.config for kept in runs])
+    sound = [kept.run.config for kept in runs if kept.state != BROKEN]
+    keys = differing_keys(sound)
     rows = []
     for kept in runs:
         summary = kept.run.summary or {}
         seeds = summary.get("eval_return_per_seed")
         mean, spread = _figure(kept, "eval_return_mean"), _figure(kept, "eval_return_ci95")
-        shown = over_seeds(mean, spread, seeds if isinstance(seeds, list) else None)
-        last = (kept.run.rounds or [{}])[-1]
-        steps = _figure(kept, "env_steps") or last.get("env_steps")
+        shown = over_seeds(mean, spread, seeds if isinstance(seeds, list) and all(map(_is_number, seeds)) else None)
+        last = (kept.run.rounds or [{}])[-1].get("env_steps")
+        steps = _figure(kept, "env_steps") or (last if _is_number(last) else None)
         rows.append(
             {
                 "run": str(kept.path),
@@ -136,13 +144,20 @@ def _list(runs: Sequence[Kept]) -> None:
                 "steps": compact(steps),
                 "simulated": duration(_figure(kept, "simulated_seconds")),
                 "cost": dollars(_figure(kept, "cost_usd")),
-                "differs in": ", ".join(_told(key, kept.run.config.get(key)) for key in keys),
+                "differs in": ", ".join(_told(key, kept.run.config.get(key)) for key in keys if kept.run.config),
             }
         )
     title = f"{len(runs)} run{'s' * (len(runs) != 1)}"
     print_table(wide_console(), title, rows, names=("run", "state", "differs in"))
     if not runs:
         print("no run is like that")
+    for sentence in (sentence for kept in runs if kept.state in (INCOMPLETE, BROKEN) for sentence in _damage(kept)):
+        print(f"damage: {sentence}")
+
+
+def _damage(kept: Kept) -> Sequence[str]:
+    """What is wrong with a run."""
+    return kept.run.damage or (f"{kept.path / 'config.yaml'} is no whole configuration of a run",)
 
 
 def _told(key: str, value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stellaris_jax.cli import program
@@ -68,14 +69,21 @@ def sweep(
                 else:
                     outcome = _one_by_one(configs, task or _train)
         finally:
-            from stellaris_jax.report.sweep import report
-
-            report(directory)
+            damaged = _reported(directory)
     if outcome.error is not None:
         raise outcome.error
     if outcome.failed:
         names = ", ".join(map(str, sorted(outcome.failed)))
         raise RunError(f"{len(outcome.failed)} of {len(configs)} points have no result: {names}.")
+    if damaged:
+        raise RunError(f"{len(damaged)} of {len(configs)} points are damaged: {', '.join(damaged)}.")
+
+
+def _reported(directory: Path) -> list[str]:
+    """Report on a sweep; names of its damaged points. Nothing is written where the directory has been moved."""
+    from stellaris_jax.report.sweep import report
+
+    return report(directory) if (directory / "sweep.yaml").is_file() else []
 
 
 def _cluster(address: str) -> AbstractContextManager[Cluster | None]:

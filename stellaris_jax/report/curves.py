@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -46,8 +47,10 @@ def plot_run(run_dir: Path, path: Path | None = None) -> Path:
     Raises ConfigError where the directory holds no metrics.
     """
     run = _with_records(run_dir)
+    with DRAWING, readable(run_dir):
+        figure = run_figure(run)
     with DRAWING:
-        return save(run_figure(run), path or Path(run_dir) / "curve.png")
+        return save(figure, path or Path(run_dir) / "curve.png")
 
 
 def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Path:
@@ -57,7 +60,18 @@ def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Pat
     Raises ConfigError where a directory holds no metrics.
     """
     read = {label: [_with_records(run_dir) for run_dir in run_dirs] for label, run_dirs in runs.items()}
-    return save(comparison_figure(read, title), path)
+    with readable(path.parent):
+        figure = comparison_figure(read, title)
+    return save(figure, path)
+
+
+@contextmanager
+def readable(place: str | Path) -> Iterator[None]:
+    """Within, records that hold other values than training writes are told in one sentence, as a ConfigError."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        raise ConfigError(f"{place}: the records are damaged, so that nothing can be drawn of them.") from error
 
 
 def run_figure(run: Run) -> Figure:

@@ -22,6 +22,7 @@ from stellaris_jax.config.outputs import rewriting_text
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.report.curves import readable
 from stellaris_jax.report.telemetry.jsonl import stream_records
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
@@ -55,10 +56,10 @@ def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Pa
       rounds: that many at its beginning; all by default.
 
     Raises:
-      ConfigError: there is no run.
+      ConfigError: there is no run, or its records are damaged.
     """
     config = from_yaml(run_dir / "config.yaml")
-    with rewriting_text(path) as file:
+    with readable(run_dir), rewriting_text(path) as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [')
         separator = ""
         for event in events(config, rounds_of(run_dir, config, cut, rounds)):
@@ -94,12 +95,17 @@ def _recorded(path: Path) -> Iterator[Lived]:
 def _simulated(run_dir: Path, config: Config, cut: Cut) -> Iterator[Lived]:
     """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
     metrics = run_dir / "metrics.jsonl"
-    timeline, limits = Timeline.of(config, config.seed), limits_of(config)
+    timeline, limits, number = Timeline.of(config, config.seed), limits_of(config), 0
     stream = Stream(delay_of(config.delays.actor), config.seed, "actor")
     for one in stream_records(metrics) if metrics.exists() else ():
         if one["kind"] != "round":
             continue
+        number += 1
+        if one["round"] != number:
+            return  # what comes after a round that is missing cannot be simulated
         actors = int(one["per_seed"]["actors"][0])
+        if not 0 <= actors <= limits.maximum:
+            raise ValueError(f"{actors} actors in a round")
         if is_scaled(config):
             record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))
         else:

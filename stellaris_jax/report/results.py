@@ -34,8 +34,8 @@ class SeedResult:
       run: the run it is of.
       final: return of the last evaluation.
       area: mean return between the first evaluation and the last one, over env steps (area under the curve, by
-        trapezoids, divided by the steps).
-      curves: evaluated returns by clock.
+        trapezoids, divided by the steps); NaN where the metrics are not whole.
+      curves: evaluated returns by clock; empty where the metrics are not whole.
     """
 
     seed: int
@@ -45,7 +45,9 @@ class SeedResult:
     curves: dict[str, Curve]
 
     def until(self, clock: str, threshold: float) -> float:
-        """Where the first evaluation of at least `threshold` lies; infinite if there is none."""
+        """Where the first evaluation of at least `threshold` lies; infinite if there is none, NaN without a curve."""
+        if not self.curves:
+            return math.nan
         x, y = self.curves[clock]
         reached = np.flatnonzero(y >= threshold)
         return float(x[reached[0]]) if len(reached) else math.inf
@@ -95,8 +97,19 @@ class Row:
         """Runs that have a result."""
         return [run for run in self.group.runs if run.summary is not None]
 
+    @property
+    def incomplete(self) -> list[Run]:
+        """Runs whose result is lost by damage. A setting that has any has no means, and is not ranked."""
+        return [run for run in self.group.runs if run.incomplete]
+
+    @property
+    def drawn(self) -> list[Run]:
+        """Runs of which curves can be drawn: all that have a result; none where one of them lacks records."""
+        return self.finished if not self.incomplete and all(run.curve for run in self.finished) else []
+
     def until(self, clock: str, threshold: float) -> float | None:
-        """How long it takes to reach a return: the median over seeds; None where half of them or more never do.
+        """How long it takes to reach a return: the median over seeds; None where half of them or more never do, or
+        where a seed has no curve.
 
         Args:
           clock: one of CLOCKS.
@@ -107,9 +120,10 @@ class Row:
             median = float(np.median(lengths)) if lengths else math.inf
         return median if math.isfinite(median) else None
 
-    def reached(self, threshold: float) -> int:
-        """How many seeds have ever reached a return."""
-        return sum(math.isfinite(seed.until("env_steps", threshold)) for seed in self.seeds.values())
+    def reached(self, threshold: float) -> int | None:
+        """How many seeds have ever reached a return; None where a seed has no curve, or no result."""
+        lengths = [seed.until("env_steps", threshold) for seed in self.seeds.values()]
+        return None if self.incomplete or any(map(math.isnan, lengths)) else sum(map(math.isfinite, lengths))
 
 
 def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
@@ -117,7 +131,7 @@ def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
     run = read_run(path, note)
     measures = [run.summary.get(key) for key in MEASURES] if run.summary else []
     if not all(measure is None or isinstance(measure, int | float) for measure in measures):
-        note(f"{path / 'summary.json'} holds values of another kind and is left out")
+        run = _damaged(run, f"{path / 'summary.json'} holds values of another kind and is left out", note)
         run = replace(run, summary=None)
     try:
         for clock in CLOCKS:
@@ -126,17 +140,30 @@ def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
                     raise ValueError
         seed_results(run)
     except (ValueError, TypeError, KeyError, IndexError):
-        note(f"{run.path / 'metrics.jsonl'} holds records of another shape and is left out")
-        return replace(run, rounds=[], evaluations=[])
+        run = _damaged(run, f"{run.path / 'metrics.jsonl'} holds records of another shape and is left out", note)
+        return replace(run, rounds=[], evaluations=[], curve=False)
     return run
 
 
+def _damaged(run: Run, sentence: str, note: Callable[[str], None]) -> Run:
+    note(sentence)
+    return replace(run, damage=(*run.damage, sentence))
+
+
 def seed_results(run: Run) -> list[SeedResult]:
-    """What each seed of a run came to; nothing of runs without evaluations, nor of seeds without a last return."""
-    if not run.evaluations:
-        return []
+    """What each seed of a run came to; nothing of runs without evaluations, nor of seeds without a last return.
+
+    Where the metrics are not whole, the final returns are the summary's, and there are no curves.
+    """
     first = run.config.get("seed")
     first = first if isinstance(first, int) else 0
+    if not run.curve:
+        finals = (run.summary or {}).get("eval_return_per_seed") if run.config.get("evaluation.points") != 0 else None
+        finals = finals if isinstance(finals, list) else []
+        known = [(first + index, float(final)) for index, final in enumerate(finals) if final is not None]
+        return [SeedResult(seed, run, final, math.nan, {}) for seed, final in known]
+    if not run.evaluations:
+        return []
     results = []
     for index, final in enumerate(run.evaluations[-1]["per_seed"]["eval_return_mean"]):
         if final is None:
@@ -187,6 +214,8 @@ def judged(groups: Sequence[Group]) -> list[Row]:
 
 def _row(group: Group) -> Row:
     seeds: dict[int, SeedResult] = {}
+    if any(run.incomplete for run in group.runs):
+        return Row(group)
     for run in group.runs:
         for result in seed_results(run) if run.summary is not None else ():
             seeds.setdefault(result.seed, result)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import io
 import json
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+import math
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from stellaris_jax.config import inputs
-from stellaris_jax.config.schema import ConfigError, flatten
+from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
+from stellaris_jax.report.integrity import Seal, owner_of, seal_of, settings_digest
 from stellaris_jax.report.statistics import Curve
-from stellaris_jax.report.telemetry.jsonl import Record, complain, stream_records
+from stellaris_jax.report.telemetry.jsonl import Log, complain, read_log
+
+SUMMARY = "summary.json"
 
 
 def is_compared(key: str) -> bool:
@@ -32,7 +34,18 @@ def is_compared(key: str) -> bool:
 class Run:
     """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until there is a result.
 
-    `failure`: why there will be none, of a run that is over.
+    Attributes:
+      path: the directory.
+      config: the flat configuration; empty where it cannot be read.
+      summary: figures of a run with a result, as they were written; None where they are missing, damaged, or not those
+        of this configuration.
+      rounds: records of rounds, as far as they are whole.
+      evaluations: records of evaluations, as far as they are whole.
+      failure: why a run that is over has no result.
+      damage: a sentence for each file that is not as training left it.
+      curve: whether `rounds` and `evaluations` are all that were written. Without it nothing is computed from them; the
+        final return is the summary's.
+      foreign: whether the metrics belong to another configuration.
     """
 
     path: Path
@@ -41,6 +54,14 @@ class Run:
     rounds: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     failure: str | None = None
+    damage: tuple[str, ...] = ()
+    curve: bool = True
+    foreign: bool = False
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the result, or the failure, is lost: files are missing or damaged."""
+        return self.summary is None and self.failure is None and bool(self.damage)
 
 
 @dataclass
@@ -62,57 +83,130 @@ def read_run(path: Path, note: Callable[[str], None] = complain, last: int | Non
     """Reads a run directory.
 
     Missing and damaged files leave their part empty, so that a run that failed can be listed; `note` is told of damaged
-    ones, and of those that are larger than what is read. Of a run that is over but has no result, the summary is left
-    out.
+    ones. Of a run that is over but has no result, the summary is left out; so is a summary that belongs to another
+    configuration, or contradicts the metrics.
 
     Args:
       path: the directory.
-      note: told of what is left out.
+      note: told of what is damaged or left out.
       last: as many rounds and evaluations are kept, the last ones; all by default.
     """
-    rounds, evaluations = (list(found) for found in _records(path / "metrics.jsonl", note, last))
-    summary = _mapping(path / "summary.json", inputs.DOCUMENT, json.loads, note)
+    damage: list[str] = []
+    config = flatten(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, damage))
+    document = _mapping(path / SUMMARY, inputs.DOCUMENT, json.loads, damage)
+    log = _log(path / "metrics.jsonl", last, damage)
+    rounds = [record for record in log.records if record["kind"] == "round"]
+    evaluations = [record for record in log.records if record["kind"] == "evaluation"]
+    curve = not (log.damage or log.gap)
+    foreign = bool(config and log.owner.strip("0")) and log.owner != owner_of(config)
+    if foreign:
+        damage.append(f"{path / 'metrics.jsonl'} belongs to another configuration than {path / 'config.yaml'}")
+        curve = False
+    seal = seal_of(document)
+    if seal is None:
+        damage.append(f"{path / 'summary.json'} is damaged and left out")
+        document = {}
+    elif config and seal.settings and seal.settings != settings_digest(config):
+        damage.append(
+            f"{path / SUMMARY} belongs to other settings than {path / 'config.yaml'}: the run was taken up again and "
+            "is not over, or a file was changed"
+        )
+        document = {}
+    elif contradiction := _contradiction(document, seal, log, evaluations):
+        damage.append(f"{path / 'metrics.jsonl'} {contradiction}")
+        curve = False
+        if not seal.metrics and evaluations:  # nothing tells which of the two is right
+            document = {}
+    if not document and not damage and _is_over(path, config, log, evaluations):
+        damage.append(f"{path} has trained to its end, but there is no {SUMMARY}")
+    for message in damage:
+        note(message)
+    failure = document.get("failure")
     return Run(
         path=path,
-        config=flatten(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, note)),
-        summary=None if not summary or summary.get("failure") else summary,
-        failure=str(summary["failure"]) if summary.get("failure") else None,
+        config=config,
+        summary=None if not document or failure else document,
+        failure=str(failure) if failure else None,
         rounds=rounds,
         evaluations=evaluations,
+        damage=tuple(damage),
+        curve=curve,
+        foreign=foreign,
     )
 
 
-def _records(path: Path, note: Callable[[str], None], last: int | None) -> Iterable[Iterable[Record]]:
-    """The rounds and the evaluations in a metrics file; none where it is missing or cannot be read."""
-    found: dict[str, deque[Record]] = {kind: deque(maxlen=last) for kind in ("round", "evaluation")}
+def planned_evaluations(rounds: int, points: int) -> list[int]:
+    """Rounds after which a run is evaluated: so many points, spread evenly, the last round among them."""
+    return sorted({math.ceil(rounds * i / points) for i in range(1, points + 1)})
+
+
+def _is_over(path: Path, config: dict[str, Any], log: Log, evaluations: list[dict[str, Any]]) -> bool:
+    """Whether a run without a summary was trained to its end: by its last round, checkpoint, or evaluation."""
+    if evaluations and evaluations[-1].get("over") is True and log.rounds <= evaluations[-1]["round"]:
+        return True
+    sizes = [config.get(key) for key in ("total_steps", "env.num_envs", "algorithm.rollout_length")]
+    numbers = [size for size in sizes if isinstance(size, int) and size > 0]
+    if len(numbers) < len(sizes):
+        return False
+    total, envs, length = numbers
+    last = -(-total // (envs * length))
+    trained = max((record["round"] for record in log.records), default=0)
+    return trained >= last or os.path.isdir(path / "checkpoints" / str(last))
+
+
+def _contradiction(summary: dict[str, Any], seal: Seal, log: Log, evaluations: list[dict[str, Any]]) -> str:
+    """What of the metrics does not fit a summary; "" where everything does, or damage has been told already."""
+    if not summary or log.damage:
+        return ""
+    if seal.metrics:
+        return "" if seal.metrics == log.digest else "is not as the run left it: records are missing, or were changed"
+    last = summary.get("rounds")
+    if not isinstance(last, int):
+        return ""  # too little is known
+    if log.rounds != last:
+        return f"does not have the {last} rounds of {SUMMARY}"
+    returns = summary.get("eval_return_per_seed")
+    if evaluations and evaluations[-1]["round"] == last and returns is not None:
+        same = evaluations[-1]["per_seed"]["eval_return_mean"] == returns
+        return "" if same else f"has other returns than {SUMMARY}"
+    return ""
+
+
+def _log(path: Path, last: int | None, damage: list[str]) -> Log:
+    """The metrics, as far as they can be read; what is wrong with them is added to `damage`."""
     try:
-        for record in stream_records(path, note) if path.exists() else ():
-            found[record["kind"]].append(record)
-    except ConfigError as error:
-        note(f"{str(error).rstrip('.')}, and is left out")
-        return (), ()
-    return found.values()
+        log = read_log(path, last)
+    except FileNotFoundError:
+        return Log([])
+    except OSError as error:
+        log = Log([], f"{path} cannot be read: {inputs.reason(error)}, and is left out")
+    if log.damage:
+        damage.append(log.damage)
+    return log
 
 
 def _yaml(text: str) -> Any:
     refuse_aliases(text)
-    return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
+    value = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
+    json.dumps(value)  # a value of another kind, such as bytes, is none of a configuration
+    return value
 
 
-def _mapping(path: Path, limit: int, parse: Callable[[str], Any], note: Callable[[str], None]) -> dict[str, Any]:
-    """The mapping that a file of at most `limit` bytes holds; an empty one if it is missing or damaged."""
-    if not path.exists():
-        return {}
+def _mapping(path: Path, limit: int, parse: Callable[[str], Any], damage: list[str]) -> dict[str, Any]:
+    """The mapping that a file of at most `limit` bytes holds; an empty one if it is missing, or damaged, which is added
+    to `damage`."""
     told = "is damaged and left out"
     try:
         value = parse(inputs.read_text(path, limit))
+    except FileNotFoundError:
+        return {}
     except OSError as error:
         value, told = error, f"cannot be read: {inputs.reason(error)}, and is left out"
-    except (ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
+    except Exception as error:  # whatever the parsers raise for what is none of theirs
         value = error
-    if isinstance(value, dict):
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return value
-    note(f"{path} {told}")
+    damage.append(f"{path} {told}")
     return {}
 
 

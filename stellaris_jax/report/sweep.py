@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from stellaris_jax.config.outputs import rewriting_text, write_atomically
+from stellaris_jax.config import inputs
+from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import comparison_figure, save
-from stellaris_jax.report.results import BEST, MEASURES, NOISE, UNKNOWN, Row, judged, load_run
+from stellaris_jax.report.points import load_points
+from stellaris_jax.report.results import BEST, MEASURES, NOISE, UNKNOWN, Row, judged
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.table import print_table, wide_console
-from stellaris_jax.report.telemetry.format import compact, count, dollars, number, over_seeds, significant
+from stellaris_jax.report.telemetry.format import compact, dollars, number, over_seeds, significant
+from stellaris_jax.report.telemetry.format import count as counted
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
 """What the table tells of the way to a threshold."""
@@ -33,54 +40,110 @@ LEGEND = (
 )
 
 
-def report(sweep_dir: Path, threshold: float | None = None) -> None:
+def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     """Writes `table.md`, `table.csv` and `curves.png` into a sweep directory and prints the table.
 
     The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed
     are one row. A point without a summary has failed, or is not over; it is listed and left out of means and curves.
+    A point whose files are damaged, so that its result is lost, is incomplete: its row has no means, and is not ranked.
     A point that repeats another, as one does that is swept over an option its rule does not have, is left out: it is no
     other seed.
+
+    A table that says more than the new one is kept beside it, as `table-before.csv`.
 
     Args:
       sweep_dir: the directory.
       threshold: a return; the table then tells what it takes to reach it.
 
+    Returns:
+      Names of the points whose files are damaged or missing.
+
     Raises:
       ConfigError: there are no points.
     """
     sweep_dir = Path(sweep_dir)
-    places = points(sweep_dir)
-    if not places:
+    loaded = load_points(sweep_dir)
+    if not loaded:
         raise ConfigError(f"{sweep_dir} holds no sweep points; give a directory with subdirectories 0, 1, ...")
-    runs = different([load_run(place) for place in places])
+    runs = different(loaded)
     groups = group_replicates(runs)
-    failed = [run.path.name for run in runs if run.summary is None]
     judgement = judged(groups)
     rows = [sweep_row(row, threshold) for row in judgement]
     cells = [_cells(values, row, threshold) for values, row in zip(rows, judgement, strict=True)]
+    curves = {row.label: row.drawn for row in judgement if row.drawn}
+    sentences = _missing(runs)
+    former = keep_former(sweep_dir, rows)
     written = [sweep_dir / "table.md", sweep_dir / "table.csv"]
-    curves = {row.label: row.finished for row in judgement if row.finished}
     if curves:
         written.append(save(comparison_figure(curves, title=sweep_dir.name), sweep_dir / "curves.png"))
-    write_atomically(written[0], _markdown(sweep_dir.name, cells, failed, bool(curves)))
-    with rewriting_text(written[1]) as file:
-        if rows:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+    write_atomically(written[0], _markdown(sweep_dir.name, cells, sentences, bool(curves)))
+    write_atomically(written[1], _csv(rows))
     console = wide_console()
     print_table(console, sweep_dir.name, cells, names=[name for group in groups for name in headings(group)])
     if any(row.mark for row in judgement):
         console.print(Text(LEGEND[1]))
-    if failed:
-        console.print(Text(f"Points without a result: {', '.join(failed)}", style="red"))
+    for sentence in sentences:
+        console.print(Text(sentence, style="red"))
+    if former:
+        console.print(Text(f"The table that was there says more; it is kept: {former}"), soft_wrap=True)
     for path in written:
         console.print(Text(str(path)), soft_wrap=True)
+    return [run.path.name for run in loaded if run.damage]
 
 
-def points(directory: Path) -> list[Path]:
-    """The points of a sweep: the subdirectories that are named by a number, in its order."""
-    return sorted((path for path in directory.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+def _missing(runs: Sequence[Run]) -> list[str]:
+    """What the table lacks, in sentences."""
+    failed = [run.path.name for run in runs if run.summary is None]
+    incomplete = [run.path.name for run in runs if run.incomplete]
+    short = [run.path.name for run in runs if run.summary is not None and not run.curve]
+    told = [f"Points without a result: {', '.join(failed)}"] if failed else []
+    if incomplete:
+        told.append(
+            f"Incomplete points, whose files are damaged or missing: {', '.join(incomplete)}; their settings have no "
+            "means and are not ranked until the sweep is resumed"
+        )
+    if short:
+        told.append(
+            f"Points without their whole metrics: {', '.join(short)}; their returns are those of summary.json, and "
+            "their settings have no area, no curve and no way to a threshold"
+        )
+    return told
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def keep_former(sweep_dir: Path, rows: Sequence[dict[str, Any]]) -> Path | None:
+    """Rename the files of a former report that says more than `rows` do; returns where its table is, if there is one.
+
+    More is a row more, or more values in the columns that both tables have.
+    """
+    path = sweep_dir / "table.csv"
+    try:
+        former = list(csv.DictReader(io.StringIO(inputs.read_text(path), newline="")))
+    except (OSError, ValueError, csv.Error):
+        return None
+    common = [key for key in former[0] if key in rows[0]] if former and rows else []
+    known = (sum(bool(row.get(key)) for row in former for key in common), _seeds(former))
+    kept = (sum(row[key] not in (None, "") for row in rows for key in common), _seeds(rows))
+    if not former or (len(former) <= len(rows) and all(a <= b for a, b in zip(known, kept, strict=True))):
+        return None
+    suffixes = (f"-before-{n}" if n > 1 else "-before" for n in count(1))
+    suffix = next(suffix for suffix in suffixes if not (sweep_dir / f"table{suffix}.csv").exists())
+    for name in ("table.csv", "table.md", "curves.png"):
+        with suppress(FileNotFoundError):
+            (sweep_dir / name).rename(sweep_dir / f"{Path(name).stem}{suffix}{Path(name).suffix}")
+    return sweep_dir / f"table{suffix}.csv"
+
+
+def _seeds(rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(int(row["seeds"]) for row in rows if str(row.get("seeds") or "").isdigit())
 
 
 def different(runs: list[Run]) -> list[Run]:
@@ -110,7 +173,10 @@ def sweep_row(row: Row, threshold: float | None = None) -> dict[str, Any]:
     if threshold is not None:
         values["threshold_seeds"] = row.reached(threshold)
         values |= {f"threshold_{clock}": row.until(clock, threshold) for clock in PRICES}
-    values |= {"mark": row.mark, "seeds": len(returns), "failed": len(row.group.runs) - len(done)}
+    lost = len(row.group.runs) - len(done)
+    values |= {"mark": row.mark, "seeds": len(returns), "failed": lost, "incomplete": len(row.incomplete)}
+    if row.incomplete:
+        done = []
     for key in MEASURES:
         measured = [run.summary[key] for run in done if run.summary and run.summary.get(key) is not None]
         combined = max if key == "staleness_max" else lambda items: mean_ci95(items)[0]
@@ -124,7 +190,6 @@ def _defined(value: float) -> float | None:
 
 def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:
     """A row as a reader sees it."""
-    failed = values["failed"] == len(row.group.runs)
     result = over_seeds(values["return_mean"], values["return_ci95"], row.finals)
     until = {}
     if threshold is not None:
@@ -135,17 +200,24 @@ def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[st
         }
     return {
         **headings(row.group),
-        "return": "no result" if failed else f"{result} {SIGNS.get(row.mark, '')}".strip(),
+        "return": lost_result(row) or f"{result} {SIGNS.get(row.mark, '')}".strip(),
         "seeds": str(values["seeds"]),
         "IQM": significant(values["return_iqm"]),
         "area": significant(values["area"]),
         **until,
-        "staleness": f"{number(values['staleness_mean'], 2)} (max {count(values['staleness_max'])})",
+        "staleness": f"{number(values['staleness_mean'], 2)} (max {counted(values['staleness_max'])})",
         "steps/s": compact(values["steps_per_second"]),
         "simulated s": number(values["simulated_seconds"]),
         "cost": dollars(values["cost_usd"]),
-        "updates": count(values["updates"]),
+        "updates": counted(values["updates"]),
     }
+
+
+def lost_result(row: Row) -> str:
+    """What stands in place of a row's return, where it has none; "" where it has."""
+    if not row.finished:
+        return "no result"
+    return "incomplete" if row.incomplete else ""
 
 
 def headings(group: Group) -> dict[str, str]:
@@ -155,15 +227,15 @@ def headings(group: Group) -> dict[str, str]:
     return keys or {"point": group.label}
 
 
-def _markdown(name: str, cells: list[dict[str, str]], failed: list[str], curves: bool) -> str:
+def _markdown(name: str, cells: list[dict[str, str]], sentences: list[str], curves: bool) -> str:
     lines = [f"# {name}", ""]
     if cells:
         header = list(cells[0])
         table = [header, ["---"] * len(header), *(list(row.values()) for row in cells)]
         lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
         lines += ["", "\n\n".join(LEGEND)]
-    if failed:
-        lines += ["", f"Points without a result: {', '.join(failed)}."]
+    for sentence in sentences:
+        lines += ["", f"{sentence}."]
     if curves:
         lines += ["", "![Return against env steps, simulated seconds and dollars](curves.png)"]
     return "\n".join(lines) + "\n"

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 
-from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.options import PLACES, options_of
 from stellaris_jax.config.schema import RunError
@@ -131,7 +130,7 @@ def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
     """The finished runs of these jobs below `root`; what has not been trained yet is trained now.
 
     Runs that another process is at are waited for at the end. Raises ConfigError for a configuration that cannot run,
-    and `Interrupted` after a signal, with everything saved.
+    and `Interrupted` after a signal, with everything saved. Raises RunError for a run whose metrics are lost.
     """
     missing = [job for job in wanted if not _finished(job, root)]
     for patient in (False, True):
@@ -140,17 +139,19 @@ def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
                 if free and not _finished(job, root):
                     print(f"training {job.path(root)}", flush=True)
                     _train(job, root)
-    return [read_run(job.path(root)) for job in wanted]
+    found = [read_run(job.path(root)) for job in wanted]
+    for run in found:
+        if run.damage or not run.curve:
+            raise RunError(f"{run.path} is damaged; delete it, and it is trained anew.")
+    return found
 
 
 def _finished(job: Job, root: Path) -> bool:
-    """Whether the run is over. Raises RunError if it has no result."""
-    path = job.path(root) / "summary.json"
-    if not path.is_file():
-        return False
-    if reason := json.loads(inputs.read_text(path)).get("failure"):
-        raise RunError(f"{path.parent}: {reason}")
-    return True
+    """Whether the run is over, and nothing of it is damaged. Raises RunError if it has no result."""
+    run = read_run(job.path(root), lambda message: None)
+    if run.failure is not None:
+        raise RunError(f"{run.path}: {run.failure}")
+    return run.summary is not None and not run.damage
 
 
 def _train(job: Job, root: Path) -> None:

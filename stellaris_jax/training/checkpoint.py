@@ -28,6 +28,7 @@ from stellaris_jax.config.outputs import refuse_links
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.engine.processes import put
 from stellaris_jax.training.sources.actionlog import ActionLog
+from stellaris_jax.training.specs import plug_leak
 
 DAMAGED = "damaged-"
 """What the name of a checkpoint that was set aside begins with."""
@@ -151,6 +152,7 @@ class Checkpoints:
             logging.getLogger(name).addFilter(_is_news)
         if not isinstance(sys.unraisablehook, _DeafToAsyncio):
             sys.unraisablehook = _DeafToAsyncio(sys.unraisablehook)
+        plug_leak()
         with ORBAX:
             self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
         self.actions = ActionLog(self.directory.with_name("actions.bin"))

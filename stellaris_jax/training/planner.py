@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.engine.wave import RoundMetrics
+from stellaris_jax.report.runs import planned_evaluations
 from stellaris_jax.timeline import Plan, Timeline, Usage, build_plan, minibatch_order
 from stellaris_jax.timeline.scaling import RoundSummary, is_adaptive, is_scaled, limits_of, scaling_of
 from stellaris_jax.training.chunk import Chunk, Following
@@ -107,7 +108,7 @@ class Planner:
     def evaluation_rounds(self) -> list[int]:
         """Rounds after which the policy is evaluated, spread evenly, the last round among them."""
         points = self.config.evaluation.points if self.config.evaluation.episodes > 0 else 0
-        return sorted({math.ceil(self.total_rounds * i / points) for i in range(1, points + 1)})
+        return planned_evaluations(self.total_rounds, points)
 
     @cached_property
     def checkpoint_rounds(self) -> list[int]:

@@ -18,11 +18,13 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.engine.processes import is_first
 from stellaris_jax.registry import register
+from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.format import clock
-from stellaris_jax.report.telemetry.jsonl import complain, read_records
+from stellaris_jax.report.telemetry.jsonl import complain, read_records, set_aside
 from stellaris_jax.report.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
+from stellaris_jax.training.anchor import Anchor
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
 from stellaris_jax.training.distributed import follow
 from stellaris_jax.training.executors import check_installed, trainer_of
@@ -93,11 +95,14 @@ def train_within(
             trainer = stack.enter_context(closing(trainer_of(config, signals.stopping, programs)))
         with writing(run_dir):
             checkpoints = stack.enter_context(closing(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep)))
+        anchor = stack.enter_context(closing(Anchor(run_dir)))
         resumed = None
         if begun:
             with signals.during("the checkpoint to be read", transient=True):
                 resumed = _resume(trainer, checkpoints, display.note)
         with writing(run_dir):
+            if resumed is not None:
+                _set_foreign_metrics_aside(run_dir, resumed, display.note)
             store(config, run_dir)
             telemetry = stack.enter_context(Telemetry(run_dir, display, resumed, config))
         if is_carried_over(config):
@@ -106,7 +111,7 @@ def train_within(
                 f"{command('schedule')} makes one for other jobs (scaling.options.scheduler=PATH)"
             )
         called = [*(register.callback[name] for name in config.run.callbacks), *callbacks]
-        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, called, watch)
+        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, called, watch, anchor)
         summary = session.finish(session.run())
     if summary["failure"] is not None:
         raise RunError(f"{run_dir}: {summary['failure']}")
@@ -137,7 +142,7 @@ def _refuse_lost_checkpoints(run_dir: Path) -> None:
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     if any(name.isdigit() for name in names):
         return
-    records = read_records(metrics) if metrics.is_file() else []
+    records = read_records(metrics, lambda message: None) if metrics.is_file() else []
     if any(record["kind"] == "evaluation" for record in records) or (records and not directory.is_dir()):
         witness = f"{metrics} tells of {records[-1]['round']} rounds"
     elif (run_dir / "summary.json").exists():
@@ -149,6 +154,14 @@ def _refuse_lost_checkpoints(run_dir: Path) -> None:
     raise ConfigError(
         f"resume={run_dir} has no checkpoint in {directory}, while {witness}; put them back, or start a new run."
     )
+
+
+def _set_foreign_metrics_aside(run_dir: Path, round_: int, note: Callable[[str], None]) -> None:
+    """Metrics of another run are not gone on with."""
+    run = read_run(run_dir, lambda message: None)
+    if run.foreign:
+        original = set_aside(run_dir / "metrics.jsonl", round_)
+        note(f"{run_dir / 'metrics.jsonl'} belongs to another run; it is kept as {original}")
 
 
 def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust: Trust = False) -> Trainer:

@@ -17,10 +17,12 @@ import numpy as np
 
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.live.vitals import ClusterDied
+from stellaris_jax.report.integrity import sealed
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
 from stellaris_jax.report.telemetry.jsonl import plain
 from stellaris_jax.report.telemetry.progress import Display
+from stellaris_jax.training.anchor import Anchor, DirectoryGone
 from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.provenance import device_name, versions
@@ -55,13 +57,14 @@ class Session:
     signals: Signals
     callbacks: Sequence[Callback] = ()
     watch: Callable[[Record], bool] = lambda record: False
+    anchor: Anchor | None = None
     ended: bool = False  # by a callback, or by who watches
     evaluated: bool = False  # in this process
 
     def __post_init__(self) -> None:
         self.saved = self.trainer.round  # of this round there is a checkpoint, or it is being written
         # Not a bound method, by which display and trainer would keep each other in memory after the run.
-        self.display.farewell = partial(farewell, self.checkpoints, self.run_dir)
+        self.display.farewell = partial(farewell, self.checkpoints, self.run_dir, self.anchor)
         self.evaluation_rounds = set(self.trainer.evaluation_rounds)
         self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
         for record in self.telemetry.evaluations:
@@ -79,11 +82,13 @@ class Session:
             evaluation = self._train()
         except EnvStalled:
             self._rescue()
+            self._refuse_gone()
             if not self.signals.caught:
                 self.display.leave()
                 raise
         except (Exception, SystemExit) as error:
             self._rescue()
+            self._refuse_gone(error)
             self._leave()
             if self.signals.caught and _comes_with_signals(error):
                 raise Interrupted(self.signals.caught[0], self.run_dir) from error
@@ -114,6 +119,7 @@ class Session:
                 continue
             with self.signals.during(f"{trainer.about_chunk} to end, and then to be saved"):
                 records = trainer.step(ahead=not (self.callbacks or stopping.is_set()))
+            self._refuse_gone()
             with writing(self.run_dir):
                 self.telemetry.rounds(records)
                 self.trainer.write(self.run_dir)
@@ -129,7 +135,15 @@ class Session:
         if trainer.round != self.saved:
             self._save()
         self.checkpoints.wait()
+        self._refuse_gone()
         return evaluation
+
+    def _refuse_gone(self, error: BaseException | None = None) -> None:
+        """Raise DirectoryGone where the run directory is not in its place, whatever else an error says of that."""
+        if self.anchor is not None and (trouble := self.anchor.trouble()):
+            self.anchor.clear()
+            self.display.close()
+            raise DirectoryGone(trouble) from error
 
     def _evaluation_is_due(self) -> bool:
         ended = (self.trainer.finished or self.ended) and bool(self.evaluation_rounds)
@@ -143,6 +157,7 @@ class Session:
         self.display.worked(f"compiled in {seconds:.1f} s")
 
     def _save(self) -> None:
+        self._refuse_gone()
         with writing(self.run_dir):
             self.telemetry.flush()
             self.trainer.save(self.checkpoints)
@@ -162,7 +177,10 @@ class Session:
             f"the evaluation of round {number} to end", transient=lambda: self.checkpoints.newest() == number
         ):
             evaluation = self.trainer.evaluate()
+        self._refuse_gone()
         record = self.trainer.evaluation_record(evaluation)
+        if self.trainer.finished or self.ended:
+            record["over"] = True  # so that a summary is missed where it is not there
         self.checkpoints.score(number, record["eval_return_mean"])
         with writing(self.run_dir):
             self.telemetry.evaluation(record)
@@ -187,13 +205,15 @@ class Session:
         trainer = self.trainer
         if evaluation is None and trainer.config.evaluation.episodes > 0:
             evaluation = trainer.evaluate()
+        self._refuse_gone()
         summary = {**trainer.summary(evaluation), "versions": versions(), "device": device_name(trainer.config)}
         summary["ended_early"] |= self.ended
         summary["failure"] = failure(trainer, summary)
         from stellaris_jax.report.curves import plot_run  # matplotlib, which no step of training should wait for
 
         with writing(self.run_dir):
-            text = json.dumps(plain(summary), indent=2, allow_nan=False)
+            document = sealed(plain(summary), self.telemetry.digest, self.telemetry.settings)
+            text = json.dumps(document, indent=2, allow_nan=False)
             write_atomically(self.run_dir / "summary.json", text + "\n")
             plot_run(self.run_dir)
         self.telemetry.finish(summary)
@@ -205,8 +225,10 @@ def _comes_with_signals(error: BaseException) -> bool:
     return isinstance(error, ClusterDied) or (isinstance(error, OSError) and error.errno == errno.EIO)
 
 
-def farewell(checkpoints: Checkpoints, run_dir: Path) -> str:
+def farewell(checkpoints: Checkpoints, run_dir: Path, anchor: Anchor | None = None) -> str:
     """What of a run that is stopped is on disk, and how to go on with it."""
+    if anchor is not None and (trouble := anchor.trouble()):
+        return f"stopped; {trouble}"
     number = checkpoints.newest()
     state = f"round {number} is saved" if number else "nothing has been saved yet"
     return f"stopped; {state}; continue with: {resume_command(run_dir)}"

@@ -11,15 +11,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from stellaris_jax.config.inputs import reason
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.schema import ConfigError, flatten, plain
+from stellaris_jax.config.stored import LAST
+from stellaris_jax.config.tree import Config
 from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.training.rundir import LOCK
 
 DONE, FAILED, STOPPED, EMPTY, TRAINING = "done", "failed", "stopped", "empty", "training"
 """How a run stands: with a result; over without one; not over; nothing trained yet; being written now."""
+INCOMPLETE, BROKEN = "incomplete", "broken"
+"""How a damaged run stands: files are damaged or missing, which resuming it mends; its configuration is."""
 DEEPEST = 4
 """Levels of directories below the one that is named in which runs are looked for."""
 CHECKPOINTS = "checkpoints"
@@ -55,39 +61,65 @@ def find(places: Sequence[Path]) -> list[Kept]:
             raise ConfigError(f"{place} is not a directory; name one that holds runs, or runs themselves.")
     found = {path.resolve(): path for place in places for path in _below(place, DEEPEST)}
     runs = (read_run(path, _quiet, last=1) for path in found.values())
-    return [Kept(run, state_of(run)) for run in runs if is_run(run)]
+    return [Kept(run, state_of(run)) for run in runs if not is_broken(run) or _has_been_trained(run.path)]
 
 
 def _quiet(message: str) -> None:
-    """What is damaged is left out of lists without a word."""
+    """Damage is told by the state of a run, and by its `damage`."""
 
 
 def _below(place: Path, levels: int) -> Iterator[Path]:
-    if (place / "config.yaml").is_file():
+    if os.path.lexists(place / "config.yaml") or os.path.isfile(place / "metrics.jsonl"):
         yield place
     elif levels:
         with suppress(OSError):
             for path in sorted(place.iterdir(), key=lambda path: (len(path.name), path.name)):
-                if path.is_dir() and not path.is_symlink():
+                if os.path.isdir(path) and not path.is_symlink():
                     yield from _below(path, levels - 1)
 
 
-def is_run(run: Run) -> bool:
-    """Whether a directory is a run's: its configuration has the sections of ours."""
-    return all(any(key.startswith(f"{section}.") for key in run.config) for section in SECTIONS)
+def is_broken(run: Run) -> bool:
+    """Whether a configuration cannot be read, lacks sections of ours or its last key, or has values of other kinds."""
+    if LAST not in run.config or not all(any(key.startswith(f"{one}.") for key in run.config) for one in SECTIONS):
+        return True
+    return any(key in run.config and not _alike(run.config[key], value) for key, value in _defaults().items())
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return flatten(plain(Config()))
+
+
+def _alike(value: Any, default: Any) -> bool:
+    """Whether a value is of its default's kind; numbers are of one kind, and null is a default that tells none."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) == isinstance(default, bool)
+    if isinstance(default, int | float):
+        return isinstance(value, int | float)
+    return default is None or isinstance(value, type(default))
+
+
+def _has_been_trained(path: Path) -> bool:
+    """Whether training has left anything in a directory beside a configuration, or it is a sweep's point."""
+    left = any(os.path.lexists(path / name) for name in (LOCK, CHECKPOINTS, "metrics.jsonl", "summary.json"))
+    return left or (path.name.isdecimal() and os.path.isfile(path.parent / "sweep.yaml"))
 
 
 def state_of(run: Run, ours: bool = False) -> str:
     """How a run stands; `ours`: its lock is held by this process.
 
-    One whose summary is damaged is not over: its checkpoints may be sound, and resuming it writes another.
+    One whose summary is damaged is incomplete: its checkpoints may be sound, and resuming it writes another.
     """
     if not ours and is_held(run.path):
         return TRAINING
-    if run.summary is not None:
-        return DONE
+    if is_broken(run):
+        return BROKEN
     if run.failure is not None:
         return FAILED
+    if run.damage:
+        return INCOMPLETE
+    if run.summary is not None:
+        return DONE
     return STOPPED if run.rounds or run.evaluations or _checkpoints(run.path) else EMPTY
 
 
@@ -123,7 +155,10 @@ def held(path: Path) -> Iterator[bool]:
 def _checkpoints(path: Path) -> list[Path]:
     """A run's checkpoints, oldest first."""
     folder = path / CHECKPOINTS
-    found = [one for one in folder.iterdir() if one.name.isdecimal()] if folder.is_dir() else []
+    try:
+        found = [one for one in folder.iterdir() if one.name.isdecimal()]
+    except OSError:
+        found = []
     return sorted(found, key=lambda one: int(one.name))
 
 
@@ -146,9 +181,11 @@ def _size(path: Path) -> int:
 
 
 def wasted(runs: Sequence[Kept]) -> tuple[list[Waste], list[str]]:
-    """Runs that have failed or are empty; and, in sentences, which of them are left alone."""
+    """Runs that have failed or are empty; and, in sentences, which of these, and of broken ones, are left alone."""
     found, left = [], []
     for kept in runs:
+        if kept.state == BROKEN:
+            left.append(f"{kept.path} is left alone: its configuration cannot be read.")
         if kept.state not in (FAILED, EMPTY):
             continue
         if (kept.path.parent / "sweep.yaml").is_file():

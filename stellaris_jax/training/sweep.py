@@ -6,7 +6,6 @@ is there before any point begins, so a sweep that was stopped knows all of them.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -19,15 +18,15 @@ from typing import TYPE_CHECKING
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import argument, command
 from stellaris_jax.config.outputs import refuse_links, write_atomically
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.schema import ConfigError, RunError, flatten, plain
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.live.vitals import ClusterDied
-from stellaris_jax.report.sweep import points
+from stellaris_jax.report.points import ABOUT, points, settings_of
+from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.telemetry.jsonl import complain
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
 from stellaris_jax.training.footprint import beside
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
 TRIES = 3
 """Workers that a point may lose."""
-
-ABOUT = "sweep.yaml"
-"""Of a sweep's directory: what was asked for, written once all points are laid out."""
 
 
 def lay_out(directory: Path, configs: Sequence[Config], overrides: Sequence[str]) -> list[Config]:
@@ -75,7 +71,8 @@ def lay_out(directory: Path, configs: Sequence[Config], overrides: Sequence[str]
             place.mkdir(parents=True)
             store(config, place)
             laid.append(config.replace({"resume": str(place), "run.dir": str(place)}))
-        about = {"overrides": list(overrides), "points": len(configs)}
+        settings = settings_of([flatten(plain(config)) for config in configs])
+        about = {"overrides": list(overrides), "points": len(configs), "settings": settings}
         write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(about)))
     return laid
 
@@ -94,12 +91,15 @@ def laid_out(directory: Path) -> list[Path]:
 
 
 def is_done(config: Config) -> bool:
-    """Whether the run of a point's directory has come to its end, with a result or without."""
+    """Whether the run of a point's directory has come to its end, with a result or without, and nothing is damaged."""
+    run = read_run(Path(config.run.dir), lambda message: None)
+    if run.failure is not None:
+        return True
+    if run.summary is None or run.damage:
+        return False
     try:
-        summary = json.loads(inputs.read_text(Path(config.run.dir) / "summary.json"))
-        ended = summary["ended_early"] or summary["failure"] is not None
-        return bool(ended or summary["rounds"] >= config.rounds)
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(run.summary["ended_early"] or run.summary["rounds"] >= config.rounds)
+    except (KeyError, TypeError):
         return False
 
 
@@ -140,6 +140,8 @@ def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster 
     with closing(Together(Console(), steps, done, progress)) as display:
 
         def farewell() -> str:
+            if not directory.is_dir():
+                return f"stopped; {directory} was moved or removed while the sweep was trained"
             goes_on = f"{command('train')} -m {argument('resume', directory)}"
             return f"stopped; {len(display.done)} of {len(configs)} points are done; continue with: {goes_on}"
 

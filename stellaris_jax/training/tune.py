@@ -13,6 +13,7 @@ import io
 import json
 import math
 import threading
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,9 +29,10 @@ from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit, check_adds_nothing
+from stellaris_jax.report.runs import planned_evaluations
 from stellaris_jax.report.search import Trial
 from stellaris_jax.report.telemetry.format import significant
-from stellaris_jax.report.telemetry.jsonl import complain, read_records
+from stellaris_jax.report.telemetry.jsonl import complain
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
 from stellaris_jax.training.executors import check_installed
 from stellaris_jax.training.footprint import beside
@@ -215,13 +217,13 @@ class _Trials:
             check_adds_nothing(config, self.config, f"trial {trial.number} of {self.directory}")
             config = checked(config)  # a combination may be impossible where each value is not
             with writing(place):
-                place.mkdir(parents=True, exist_ok=True)
+                place.mkdir(exist_ok=True)  # without parents: the search may have been moved
                 store(config, place)
         config = from_yaml(place / "config.yaml").replace({"resume": str(place), "run.dir": str(place)})
         check_adds_nothing(config, self.config, str(place / "config.yaml"))
         config = checked(config)
         display = PointDisplay(self.display, trial.number, config.rounds, config.num_seeds)
-        pruned = _Pruned(trial, place, config.evaluation.points)
+        pruned = _Pruned(trial, planned_evaluations(config.rounds, config.evaluation.points))
         with run_directory(config) as run_dir:
             summary = train_within(run_dir, config, display, self.signals, self._programs, watch=pruned)
         self._tell(trial, summary["eval_return_mean"], pruned.ended)
@@ -240,27 +242,23 @@ class _Trials:
 class _Pruned:
     """Reports every evaluation of a trial, and answers whether it shall end.
 
-    Its rungs are those of a trial that was never stopped: a kill may leave an evaluation whose checkpoint had not been
-    written, and which is made again.
+    Its rungs are the planned evaluations, so those of a trial that was stopped, or whose metrics are damaged, are those
+    of one that was not.
     """
 
-    def __init__(self, trial: optuna.Trial, place: Path, points: int):
-        self.trial, self.points, self.ended = trial, points, False
+    def __init__(self, trial: optuna.Trial, planned: Sequence[int]):
+        self.trial, self.planned, self.ended = trial, planned, False
         self.told = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
-        metrics = place / "metrics.jsonl"
-        records = read_records(metrics) if metrics.is_file() else []
-        self.rounds = {record["round"] for record in records if record["kind"] == "evaluation"}
 
     def __call__(self, record: Record) -> bool:
-        self.rounds.add(record["round"])
-        rung = sum(number <= record["round"] for number in self.rounds)
+        rung = sum(number < record["round"] for number in self.planned) + 1
         value = record["eval_return_mean"]
         if value is None or not math.isfinite(value):
             self.ended = True
         else:
             if rung not in self.told:  # as it is where the run was stopped right after
                 self.trial.report(value, rung)
-            self.ended = rung < self.points and self.trial.should_prune()
+            self.ended = rung < len(self.planned) and self.trial.should_prune()
         return self.ended
 
 

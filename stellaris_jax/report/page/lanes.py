@@ -42,9 +42,14 @@ def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
         return "", "The timeline of a replay is that of the live run that it repeats."
     try:
         lived, told = _lived(run, total, chosen)
-    except (ConfigError, RunError, KeyError, IndexError, TypeError, ValueError) as error:
+        return _drawn(run, lived, chosen), told
+    except (ConfigError, RunError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         told = str(error) if isinstance(error, ConfigError | RunError) else "its records are damaged."
         return "", f"There is no timeline: {told}"
+
+
+def _drawn(run: Run, lived: Mapping[int, Lived], chosen: Sequence[range]) -> str:
+    """The timelines of the rounds that are chosen, and how to read them."""
     learners = int(run.config["system.learners"])
     windows = chosen or _windows(lived)
     shown = [part for rounds in windows if (part := [lived[number] for number in rounds if number in lived])]
@@ -57,7 +62,7 @@ def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
         "Of the first seed. Point at a bar to read what it is; drag it, or use the arrows, to move along; +, − and the "
         "wheel with Ctrl or Shift come closer and go back."
     )
-    return legend(most) + drawn + paragraph(how), told
+    return legend(most) + drawn + paragraph(how)
 
 
 def _lived(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, Lived], str]:

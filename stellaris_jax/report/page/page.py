@@ -142,11 +142,22 @@ def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
 def _notes(rows: Sequence[Row], sources: Sources) -> str:
     """What is missing, in sentences."""
     runs = [run for row in rows for run in row.group.runs]
-    failed = [run.path.name for run in runs if run.summary is None]
-    silent = [run.path.name for run in runs if run.summary is not None and not run.evaluations]
+    failed = [run.path.name for run in runs if run.summary is None and not run.incomplete]
+    incomplete = [run.path.name for run in runs if run.incomplete]
+    short = [run.path.name for run in runs if run.summary is not None and not run.curve]
+    silent = [run.path.name for run in runs if run.summary is not None and run.curve and not run.evaluations]
     notes = [f"{note}." for note in sources.notes]
     if failed:
         notes.append(f"No result, as of runs that failed or are not over: {', '.join(failed)}.")
+    if incomplete:
+        notes.append(
+            f"Incomplete, for files are damaged or missing: {', '.join(incomplete)}; their settings are not ranked."
+        )
+    if short:
+        notes.append(
+            f"Without their whole metrics: {', '.join(short)}; their returns are those of summary.json, and their "
+            "settings have no area and no curve."
+        )
     if silent:
         drawn = "; their curves are of training episodes, and nothing else tells of them"
         notes.append(f"No evaluations: {', '.join(silent)}{drawn}.")

@@ -75,10 +75,10 @@ def swatch(style: Mapping[str, Any]) -> str:
 
 
 def curves_of(row: Row, clock: str) -> list[Curve]:
-    """The curves of a row's seeds; those of training episodes where nothing was evaluated."""
-    if row.seeds:
+    """The curves of a row's seeds; those of training episodes where nothing was evaluated; none without all records."""
+    if row.seeds and row.drawn:
         return [seed.curves[clock] for seed in row.seeds.values() if len(seed.curves[clock][0])]
-    return [curve for run in row.finished for curve in seed_curves(run, clock)]
+    return [curve for run in row.drawn for curve in seed_curves(run, clock)]
 
 
 def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clock: str) -> str:

@@ -112,6 +112,8 @@ def _missing(run: Run) -> list[str]:
         notes.append("Its configuration cannot be read, so that nothing is told of its settings.")
     if run.summary is None:
         notes.append(f"It has no result: {run.failure or 'it failed, or is not over.'}")
+    if not run.curve:
+        notes.append("Its metrics are not whole; curves show what is left of them.")
     if not run.rounds and not run.evaluations:
         notes.append("It has no metrics, so that there are no curves.")
     elif not run.evaluations:

@@ -20,9 +20,10 @@ from stellaris_jax.config.options import complete
 from stellaris_jax.config.schema import ConfigError, flatten, plain, shown
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.report.points import load_points, points
 from stellaris_jax.report.results import load_run
 from stellaris_jax.report.runs import Run
-from stellaris_jax.report.sweep import different, points
+from stellaris_jax.report.sweep import different
 
 GROUPS = ("env", "algorithm", "system", "scaling", "platform", "delays", "prices")
 """Groups of the configuration whose choice is named in it."""
@@ -57,10 +58,11 @@ def gather(places: Sequence[Path]) -> Sources:
             raise ConfigError(f"{place} holds neither a run (config.yaml, metrics.jsonl) nor directories of runs.")
         if inside != [place]:
             found.sweeps.append(place)
-        for path in inside:
-            if path.resolve() not in seen:
-                seen.add(path.resolve())
-                found.runs.append(load_run(path, found.notes.append))
+        note, is_sweep = found.notes.append, inside != [place] and inside == points(place)
+        for run in load_points(place, note) if is_sweep else [load_run(path, note) for path in inside]:
+            if run.path.resolve() not in seen:
+                seen.add(run.path.resolve())
+                found.runs.append(run)
     kept = different(found.runs)
     for run in found.runs:
         if not any(run is one for one in kept):

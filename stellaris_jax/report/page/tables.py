@@ -14,7 +14,7 @@ from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
 from stellaris_jax.report.statistics import FEWEST
-from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, sweep_row
+from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, lost_result, sweep_row
 from stellaris_jax.report.telemetry.format import compact, dollars, number, over_seeds, percent, significant
 
 
@@ -27,8 +27,7 @@ def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: 
     lines = []
     for row in rows:
         values = sweep_row(row, threshold)
-        failed = values["failed"] == len(row.group.runs)
-        shown = "no result" if failed else over_seeds(values["return_mean"], values["return_ci95"], row.finals)
+        shown = lost_result(row) or over_seeds(values["return_mean"], values["return_ci95"], row.finals)
         mark = SIGNS.get(row.mark, "")
         cells = [
             figure(str(numbers[row.label]), numbers[row.label]),
@@ -40,11 +39,12 @@ def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: 
             figure(significant(values["area"]), values["area"]),
         ]
         if threshold is not None:
+            reached = values["threshold_seeds"]
             steps, seconds, money = (
                 values[f"threshold_{clock}"] for clock in ("env_steps", "simulated_seconds", "cost_usd")
             )
             cells += [
-                figure(f"{values['threshold_seeds']} of {values['seeds']}", values["threshold_seeds"]),
+                figure("" if reached is None else f"{reached} of {values['seeds']}", reached),
                 figure(compact(steps) if steps is not None else "", steps),
                 figure(number(seconds) if seconds is not None else "", seconds),
                 figure(dollars(money) if money is not None else "", money),

@@ -35,6 +35,7 @@ from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.schema import plain as as_data
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import author, register
+from stellaris_jax.report.integrity import owner_of
 from stellaris_jax.report.telemetry.jsonl import MetricsLog, plain
 from stellaris_jax.report.telemetry.logger import Logger, RunInfo
 from stellaris_jax.report.telemetry.progress import Display
@@ -49,7 +50,7 @@ class Telemetry:
     `display` is what shows it. `resume_round` is the last round of a run that is being continued: what the run
     directory holds of later rounds is dropped. Without it the metrics start afresh.
     `config` names the loggers. One that fails is told of and left out from there on: no run ends by its logger.
-    `evaluations` are the ones that stayed, and those since, oldest first.
+    `evaluations` are the ones that stayed, and those since, oldest first. `settings` is the flat configuration.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class Telemetry:
     ) -> None:
         self._run_dir = Path(run_dir)
         self._display = display
-        self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round, display.note)
-        self.evaluations = self._metrics.evaluations
         config = config or Config()
+        self.settings = settings = flatten(as_data(config))
+        owner = owner_of(settings)
+        self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round, display.note, owner)
+        self.evaluations = self._metrics.evaluations
         about = RunInfo.of(
             self._run_dir,
-            flatten(as_data(config)),
+            settings,
             resume_round=resume_round,
             last_env_steps=self._metrics.last_env_steps,
             history=tuple(self._metrics.kept),
@@ -85,6 +88,8 @@ class Telemetry:
             call()
         except (Exception, SystemExit) as error:
             self._loggers.pop(name, None)
+            if not self._run_dir.is_dir():
+                return  # of that the run tells itself, and ends
             who = author(error) or f"the logger {name}"
             reason = f"{type(error).__name__}: {error}".strip().splitlines()[0][:LONGEST]
             self._display.note(f"{who} failed, and the run goes on without it: {reason}")
@@ -115,6 +120,11 @@ class Telemetry:
     def flush(self) -> None:
         """Hands everything to the operating system, before a checkpoint makes it part of the run for good."""
         self._tell(lambda logger: logger.flush())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the metrics so far."""
+        return self._metrics.digest
 
     def note(self, text: str) -> None:
         """Shows a message once, above the live display: a checkpoint was saved, a fallback was taken."""
