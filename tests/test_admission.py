@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scenarios import HEAVY, LEARNER, advance, examples, mean, simulate, used
 from settings import delay
 
-from stellaris_jax.timeline import Round
+from stellaris_jax import load_config
+from stellaris_jax.timeline import Round, Timeline
 
 RULES = ("async", "softsync", "ssp", "stellaris")
 SERVICES = {"constant": delay("constant", 1.0), "exponential": delay("exponential", 1.0)}
@@ -152,3 +153,15 @@ def test_gradients_that_wait_for_others_keep_their_version(seed: int, window: in
     records = advance(simulate("async", seed=seed, gradients=32, failure=0.4, **own), 5)
     assert max(g.staleness for g in used(records)) < versions
     learned(records, 32)
+
+
+def test_the_preset_of_areal_is_not_softsync() -> None:
+    """Its capacity binds; with AReaL's own eta, on gradients and 8 learners, it never does."""
+
+    def events(*overrides: str) -> list[object]:
+        timeline = Timeline.of(load_config(["delays=lognormal", *overrides]), 0)
+        return [timeline.next_round() for _ in range(5)]
+
+    softsync = events("system=softsync", "system.weights=constant")
+    assert events("system=areal", "system.options.eta=4") == softsync
+    assert events("system=areal") != softsync

@@ -72,7 +72,9 @@ class Capacity(Admission):
     """A learner starts only while fewer than (eta + 1) B gradients are under way, queued or being aggregated, where B
     make a version: AReaL's capacity, (eta + version + 1) B - accepted, B of those accepted being in each version.
 
-    The mean staleness is at most eta then, if learners take turns; what it costs are idle learners.
+    The mean staleness is at most eta then, if learners take turns; what it costs are idle learners. AReaL counts
+    *data*: responses that actors have begun or delivered. Here the bound is on *gradients*, of which only so many can
+    be under way as learners and queue hold: with 8 learners and B = 4, an eta of 3 or more is not seen to bind.
 
     >>> from types import SimpleNamespace
     >>> policy = Capacity({"eta": 1, "batch": 2})

@@ -106,7 +106,10 @@ class AllReduce(Rule):
 
 @register.rule("softsync")
 class SoftSync(Rule):
-    """n-softsync (Zhang et al. 2016): aggregate after any c gradients, FedBuff's buffer of K (Nguyen et al. 2022)."""
+    """n-softsync (Zhang et al. 2016): aggregate after any c gradients, FedBuff's buffer of K (Nguyen et al. 2022).
+
+    Zhang et al. name the splitting parameter n instead: c = floor(learners / n). Here c is set directly.
+    """
 
     c: int = knob(4, "gradients per aggregation (c)", within="[1, inf)")
 

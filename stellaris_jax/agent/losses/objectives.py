@@ -140,7 +140,10 @@ class BAPO(PolicyObjective):
 
 class Proximal(PolicyObjective):
     """(pi_prox / mu) min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A), rho = pi / pi_prox: the trust region is around
-    a proximal policy, and mu only weighs (decoupled PPO, Hilton et al. 2022; AReaL)."""
+    a proximal policy, and mu only weighs (decoupled PPO, Hilton et al. 2022; AReaL).
+
+    AReaL leaves out samples whose pi_prox / mu is above its cap; here the weight is clipped at `behaviour_cap`.
+    """
 
     truncations = ("weight", "none")  # pi / mu is in none of its terms, so nothing can take its place
 
