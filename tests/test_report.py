@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import subprocess
@@ -220,12 +221,46 @@ def test_sweep_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
     table = (sweep / "table.md").read_text()
     assert "| stellaris | 0.9 | no result | 0 |" in table
-    assert f"| stellaris | 0.96 | {expected.mean():.0f} ({expected.min():.1f} to {expected.max():.0f}) ? | 4 |" in table
-    assert f"fewer than {FEWEST} seeds" in table
+    interval = f"{expected.mean():.0f} ({expected.min():.1f} to {expected.max():.0f})"
+    assert f"| stellaris | 0.96 | {interval} few seeds | 4 |" in table
+    assert f"few seeds: fewer than {FEWEST}" in table
     assert "Points without a result: 2, 4." in table
     assert_picture(sweep / "curves.png", width=1200)
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("table.md", "table.csv", "curves.png", "Points without a result: 2, 4"))
+
+
+@pytest.mark.parametrize(
+    ("other", "marks"),
+    [
+        ([480.0, 450, 495, 470, 485, 490], ["tied", "tied"]),  # equal in everything
+        ([80.0, 50, 95, 70, 85, 90], ["★", ""]),
+        ([470.0, 460, 490, 480, 475, 485], ["tied", "tied"]),
+    ],
+)
+def test_a_winner_is_significantly_better(other: list[float], marks: list[str], tmp_path: Path) -> None:
+    """Equals are tied, whichever comes first, and have no star between them."""
+    first = [480.0, 450, 495, 470, 485, 490]
+    for index, (system, returns) in enumerate([("stellaris", first), ("async", other)]):
+        make_run(tmp_path / str(index), sweep_config(tmp_path / str(index), system, 0, 0.96), returns)
+    report(tmp_path)
+    with open(tmp_path / "table.csv", newline="") as file:
+        shown = {"tied": "tied", "best": "★", "": ""}
+        assert [shown[row["mark"]] for row in csv.DictReader(file)] == marks
+
+
+def test_of_equal_returns_the_faster_learner_comes_first(tmp_path: Path) -> None:
+    """The row that others are compared with: of the larger area, then of the fewer seconds."""
+    from stellaris_jax.report.results import judged, load_run
+    from stellaris_jax.report.runs import group_replicates
+
+    for index, system in enumerate(["stellaris", "async"]):
+        place = make_run(tmp_path / str(index), sweep_config(tmp_path / str(index), system, 0, 0.96), [480.0] * 5)
+        summary = json.loads((place / "summary.json").read_text())
+        seconds = {"stellaris": 300.0, "async": 200.0}[system]
+        (place / "summary.json").write_text(json.dumps({**summary, "simulated_seconds": seconds}))
+    rows = judged(group_replicates([load_run(tmp_path / name) for name in ("0", "1")]))
+    assert [(row.label.split(",")[0], row.is_top) for row in rows] == [("stellaris", False), ("async", True)]
 
 
 def test_sweep_in_which_everything_failed(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ CLOCKS = ("env_steps", "simulated_seconds", "wall_seconds", "cost_usd")
 """What a curve can be drawn over, and what is counted until a threshold is reached."""
 MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
 """Summary values of a table, each the mean over a setting's runs (staleness_max: their maximum)."""
-BEST, NOISE, UNKNOWN = "best", "noise", "unknown"
-"""Marks of rows: the highest mean return; one that is within noise of it; one of which too few seeds tell."""
+BEST, TIED, OPEN, FEW = "best", "tied", "open", "few"
+"""Marks of rows: significantly better than all others of its environment; not significantly different from the row of
+the highest mean, or that row itself; different, but not after Holm's correction; too few seeds to tell."""
 LEVEL = 0.05
 ENV = "env.name"
 """The key of what rows are not compared across."""
@@ -63,7 +64,9 @@ class Row:
       comparison: how far the best row of the same environment is above this one; None of that row itself, of rows
         without results, and of one that is alone.
       p_holm: its p-value by Holm's correction for all comparisons made together; NaN where nothing was tested.
-      mark: one of BEST, NOISE and UNKNOWN, or "".
+      mark: one of BEST, TIED, OPEN and FEW, or "".
+      is_top: the row that others are compared with: of the highest mean return, of equals of the larger area, then of
+        the fewer simulated seconds.
     """
 
     group: Group
@@ -71,6 +74,7 @@ class Row:
     comparison: Difference | None = None
     p_holm: float = math.nan
     mark: str = ""
+    is_top: bool = False
 
     @property
     def label(self) -> str:
@@ -195,7 +199,7 @@ def judged(groups: Sequence[Group]) -> list[Row]:
     rows = [_row(group) for group in groups]
     best: dict[str, Row] = {}
     for row in rows:
-        if row.finals and (row.env not in best or _mean(row) > _mean(best[row.env])):
+        if row.finals and (row.env not in best or _rank(row) > _rank(best[row.env])):
             best[row.env] = row
     compared = [None if row is best.get(row.env) or not row.finals else _compared(best[row.env], row) for row in rows]
     tested = [found.p for found in compared if found is not None and not math.isnan(found.p)]
@@ -203,13 +207,28 @@ def judged(groups: Sequence[Group]) -> list[Row]:
     marked = []
     for row, found in zip(rows, compared, strict=True):
         if found is None:
-            alone = not any(other.env == row.env and other is not row and other.finals for other in rows)
-            marked.append(Row(row.group, row.seeds, mark=BEST if row.finals and not alone else ""))
+            marked.append(replace(row, is_top=row is best.get(row.env)))
             continue
         p_holm = math.nan if math.isnan(found.p) else next(corrected)
-        mark = {True: NOISE, False: "", None: UNKNOWN}[found.within_noise]
-        marked.append(Row(row.group, row.seeds, found, p_holm, mark))
-    return marked
+        mark = {True: TIED, False: "" if p_holm < LEVEL else OPEN, None: FEW}[found.within_noise]
+        marked.append(replace(row, comparison=found, p_holm=p_holm, mark=mark))
+    return [replace(row, mark=_mark_of_top(row, marked)) if row.is_top else row for row in marked]
+
+
+def _mark_of_top(top: Row, rows: Sequence[Row]) -> str:
+    """The mark of a row of the highest mean, by those that were compared with it; "" where it is alone."""
+    marks = {row.mark for row in rows if row.env == top.env and row.comparison is not None}
+    if not marks:
+        return ""
+    return BEST if marks == {""} else next(mark for mark in (TIED, OPEN, FEW) if mark in marks)
+
+
+def _rank(row: Row) -> tuple[float, float, float]:
+    """What rows are ordered by: mean return, then area, then how few simulated seconds they took."""
+    areas = [seed.area for seed in row.seeds.values()]
+    seconds = [float((run.summary or {}).get("simulated_seconds") or 0.0) for run in row.finished]
+    area = float(np.mean(areas)) if not any(map(math.isnan, areas)) else -math.inf
+    return _mean(row), area, -float(np.mean(seconds)) if seconds else 0.0
 
 
 def _row(group: Group) -> Row:

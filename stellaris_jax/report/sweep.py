@@ -19,7 +19,7 @@ from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import comparison_figure, save
 from stellaris_jax.report.points import load_points
-from stellaris_jax.report.results import BEST, MEASURES, NOISE, UNKNOWN, Row, judged
+from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, judged
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.statistics import FEWEST, mean_ci95
@@ -29,14 +29,15 @@ from stellaris_jax.report.telemetry.format import count as counted
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
 """What the table tells of the way to a threshold."""
-SIGNS = {BEST: "★", NOISE: "≈", UNKNOWN: "?"}
+SIGNS = {BEST: "★", TIED: "tied", OPEN: "open", FEW: "few seeds"}
 """How a table shows the marks of its rows."""
 LEGEND = (
     "Return is the last evaluation, its mean over so many seeds, ± half of the 95 % interval over them (Student's t); "
     f"of fewer than {FEWEST} seeds the smallest and the largest in place of an interval. IQM is their interquartile "
     "mean; area the mean return from the first evaluation to the last one, over env steps.",
-    "★ has the highest mean return (of its environment); the difference to it of rows marked ≈ is within noise, by the "
-    f"seeds they share, and of rows marked ? fewer than {FEWEST} seeds leave it open.",
+    "★: significantly better than every other row of its environment. tied: not significantly different from the row "
+    "of the highest mean return. open: different, but not after Holm's correction for the number of comparisons. few "
+    f"seeds: fewer than {FEWEST}, which decide nothing. No mark: significantly below the highest mean.",
 )
 
 

@@ -36,7 +36,7 @@ from stellaris_jax.report.page.sources import (
     versions,
 )
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
-from stellaris_jax.report.results import BEST, Row, judged
+from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, judged
 from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import group_replicates, is_compared
 from stellaris_jax.report.statistics import FEWEST
@@ -129,7 +129,7 @@ def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
     runs = [run for row in rows for run in row.group.runs]
     seeds = sorted({len(row.seeds) for row in rows})
     spread = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    best = [f"the highest mean return has {row.label}" for row in rows if row.mark == BEST and len(envs) == 1]
+    best = [_best(row) for row in rows if row.is_top and len(rows) > 1 and len(envs) == 1]
     named = ", ".join(env or "an environment without a name" for env in envs)
     parts = [
         f"{_many(len(rows), 'setting')} on {named if len(envs) <= MOST_PANELS else _many(len(envs), 'environment')}",
@@ -137,6 +137,14 @@ def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
         *best,
     ]
     return "; ".join(parts) + "."
+
+
+def _best(row: Row) -> str:
+    """What is known of the row of the highest mean return."""
+    if row.mark == BEST:
+        return f"{row.label} is significantly better than every other setting"
+    doubt = {TIED: "tied with others", OPEN: "not significantly above all others", FEW: "too few seeds to tell"}
+    return f"the highest mean return has {row.label} ({doubt.get(row.mark, 'alone')})"
 
 
 def _notes(rows: Sequence[Row], sources: Sources) -> str:
@@ -269,8 +277,9 @@ def _repeat(rows: Sequence[Row], sources: Sources) -> str:
             parts.append(paragraph(f"The whole sweep{name}:") + f"<pre>{text(again)}</pre>")
     for row in rows:
         alone = len(rows) == 1
-        if (row.mark == BEST or alone) and (again := run_command(row.group.runs[0])) is not None:
-            told = "The run" if alone else f"The best setting{f' on {row.env}' if row.env else ''}"
+        if (row.is_top or alone) and (again := run_command(row.group.runs[0])) is not None:
+            where = f" on {row.env}" if row.env else ""
+            told = "The run" if alone else f"The setting of the highest mean return{where}"
             parts.append(paragraph(f"{told}, seeds apart:") + f"<pre>{text(again)}</pre>")
     parts.append(paragraph("Every run's directory, linked above, holds its whole configuration (config.yaml)."))
     if devices := machines(runs):
