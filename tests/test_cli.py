@@ -151,3 +151,11 @@ def test_help_explains_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(help in flowing for help in sections().values())
     assert all(choice in flowing for group in GROUPS for choice in choices(group))
     assert "0.123" in text and "brax/hopper" in text
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    from stellaris_jax import __version__
+    from stellaris_jax.cli.main import main as any_command
+
+    any_command(["--version"])
+    assert capsys.readouterr().out == f"stellaris-jax {__version__}\n"

@@ -313,3 +313,8 @@ def test_runs_without_what_training_takes(to: str, run_dir: Path, tmp_path: Path
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == load_policy(run_dir)(obs).tolist()
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.flax: there is no such file"):
+        load_policy("nowhere.flax")

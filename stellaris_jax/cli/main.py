@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
+from stellaris_jax import __version__
 from stellaris_jax.cli import program
 from stellaris_jax.config.commands import COMMANDS
 from stellaris_jax.config.near_miss import did_you_mean
@@ -24,9 +25,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _main(argv: Sequence[str]) -> None:
     name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
-        print("stellaris-jax COMMAND [--help | arguments]\n")
+        print("stellaris-jax COMMAND [--help | arguments], or stellaris-jax --version\n")
         for command, about in COMMANDS.items():
             print(f"  {command:10} {about}")
+        return
+    if name in ("-V", "--version"):
+        print(f"stellaris-jax {__version__}")
         return
     if name not in COMMANDS:
         raise ConfigError(f"{name} is not a command: {', '.join(COMMANDS)}{did_you_mean(name, COMMANDS)}")

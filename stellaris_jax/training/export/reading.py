@@ -32,6 +32,8 @@ def load_policy(path: str | Path, seed: int | None = None, trust: Trust = False)
     """
     path = Path(path)
     if path.suffix not in ENDINGS.values() or path.is_dir():
+        if path.suffix and not path.exists():
+            raise ConfigError(f"{path}: there is no such file or directory.")
         if path.is_file():
             raise ConfigError(f"{path} is no policy; accepted: a run directory, {', '.join(ENDINGS.values())}.")
         return _of_run(path, seed, trust)
