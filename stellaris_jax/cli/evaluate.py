@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stellaris_jax.cli import program
+from stellaris_jax.config.inputs import reason
 from stellaris_jax.config.schema import RunError
 
 if TYPE_CHECKING:
@@ -50,7 +51,13 @@ def _main(argv: Sequence[str] | None) -> None:
     if arguments.greedy or arguments.sample:
         values["evaluation.greedy"] = arguments.greedy
     trainer = open_run(arguments.run_dir, values, program.trust_of(arguments))
-    (evaluate if arguments.video is None else film)(trainer, arguments)
+    if arguments.video is None:
+        evaluate(trainer, arguments)
+        return
+    try:
+        film(trainer, arguments)
+    except OSError as error:
+        raise RunError(f"{error.filename or arguments.video} cannot be written: {reason(error)}.") from error
 
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:

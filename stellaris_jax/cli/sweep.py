@@ -69,21 +69,31 @@ def sweep(
                 else:
                     outcome = _one_by_one(configs, task or _train)
         finally:
-            damaged = _reported(directory)
+            damaged, trouble = _reported(directory)
     if outcome.error is not None:
         raise outcome.error
     if outcome.failed:
         names = ", ".join(map(str, sorted(outcome.failed)))
         raise RunError(f"{len(outcome.failed)} of {len(configs)} points have no result: {names}.")
+    if trouble is not None:
+        raise trouble
     if damaged:
         raise RunError(f"{len(damaged)} of {len(configs)} points are damaged: {', '.join(damaged)}.")
 
 
-def _reported(directory: Path) -> list[str]:
-    """Report on a sweep; names of its damaged points. Nothing is written where the directory has been moved."""
-    from stellaris_jax.report.sweep import report
+def _reported(directory: Path) -> tuple[list[str], RunError | None]:
+    """Report on a sweep: names of its damaged points, and why the report could not be written, where it could not.
 
-    return report(directory) if (directory / "sweep.yaml").is_file() else []
+    Nothing is written where the directory has been moved.
+    """
+    from stellaris_jax.report.sweep import report
+    from stellaris_jax.training.rundir import writing
+
+    try:
+        with writing(directory):
+            return (report(directory) if (directory / "sweep.yaml").is_file() else []), None
+    except RunError as error:
+        return [], error
 
 
 def _cluster(address: str) -> AbstractContextManager[Cluster | None]:

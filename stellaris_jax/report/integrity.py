@@ -19,8 +19,8 @@ from stellaris_jax.config.continuation import RESUMABLE
 
 KEY = "integrity"
 """Key of the digests in a summary."""
-PLACES = ("resume", "run", "plugins")
-"""Keys, and groups of keys, that may be edited without making another run: where it and its plug-ins lie."""
+PLACES = ("resume", "run", "plugins", "trace")
+"""Keys, and groups of keys, that may be edited without making another run: where it, its plug-ins and its trace lie."""
 CHECK = re.compile(rb',"check":"(\d+)-([0-9a-f]{8})-([0-9a-f]{8})"}\s*$')
 
 Flat = Mapping[str, Any]
@@ -42,9 +42,14 @@ def settings_digest(config: Flat) -> str:
     return _digest(_without(config, PLACES))
 
 
+def fixed_settings(config: Flat) -> dict[str, Any]:
+    """Settings of a flat configuration that cannot change while a run is resumed."""
+    return _without(config, (*PLACES, *RESUMABLE))
+
+
 def owner_of(config: Flat) -> str:
     """Eight letters for a run: a digest of the settings that cannot change while it is resumed."""
-    return _digest(_without(config, (*PLACES, *RESUMABLE)))[:8]
+    return _digest(fixed_settings(config))[:8]
 
 
 def _without(config: Flat, left_out: Iterable[str]) -> dict[str, Any]:

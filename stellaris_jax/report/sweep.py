@@ -123,17 +123,18 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
 def keep_former(sweep_dir: Path, rows: Sequence[dict[str, Any]]) -> Path | None:
     """Rename the files of a former report that says more than `rows` do; returns where its table is, if there is one.
 
-    More is a row more, or more values in the columns that both tables have.
+    More is a row more, a column with values that is no longer there, or more values in the columns that both have.
     """
     path = sweep_dir / "table.csv"
     try:
         former = list(csv.DictReader(io.StringIO(inputs.read_text(path), newline="")))
     except (OSError, ValueError, csv.Error):
         return None
+    lost = [key for key in (former or [{}])[0] if rows and key not in rows[0] and any(row.get(key) for row in former)]
     common = [key for key in former[0] if key in rows[0]] if former and rows else []
     known = (sum(bool(row.get(key)) for row in former for key in common), _seeds(former))
     kept = (sum(row[key] not in (None, "") for row in rows for key in common), _seeds(rows))
-    if not former or (len(former) <= len(rows) and all(a <= b for a, b in zip(known, kept, strict=True))):
+    if not former or (not lost and len(former) <= len(rows) and all(a <= b for a, b in zip(known, kept, strict=True))):
         return None
     suffixes = (f"-before-{n}" if n > 1 else "-before" for n in count(1))
     suffix = next(suffix for suffix in suffixes if not (sweep_dir / f"table{suffix}.csv").exists())

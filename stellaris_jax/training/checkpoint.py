@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from orbax.checkpoint import checkpoint_managers
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import refuse_links
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.config.schema import ConfigError, RunError, shown
 from stellaris_jax.engine.processes import put
 from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.specs import plug_leak
@@ -37,6 +37,10 @@ LIMITS = {
     ".zarray": inputs.MIB,
 }  # fmt: skip
 """Bytes that Orbax's documents in a checkpoint may have; the first one holds the timelines."""
+
+
+class OtherSettings(ConfigError):
+    """A checkpoint was made with other settings than the run's configuration has now."""
 
 
 class CheckpointError(RunError):
@@ -111,14 +115,17 @@ class Checkpoints:
       directory: holds one directory a round.
       keep: most recent checkpoints kept.
       read_only: nothing on disk is touched, so that the checkpoints of a run that is being trained can be read.
+      settings: of the run, by their dotted keys, those that never change; none are compared where there are none.
 
     Raises:
       OSError: the directory is a link, and checkpoints are to be written and deleted, or it cannot be made.
       CheckpointError: what Orbax would open in it is no regular file.
     """
 
-    def __init__(self, directory: Path, keep: int, read_only: bool = False):
-        self.directory = directory.absolute()
+    def __init__(
+        self, directory: Path, keep: int, read_only: bool = False, settings: Mapping[str, Any] | None = None
+    ):
+        self.directory, self._settings = directory.absolute(), dict(settings or {})
         self._scores: dict[int, float] = {}
         self._saving: int | None = None
         self._damaged: list[int] = []
@@ -182,6 +189,8 @@ class Checkpoints:
             return
         leaves = to_host(state)
         document = {"host": host, "digest": digest(leaves, host)}
+        if self._settings:
+            document |= {"settings": self._settings, "settings_digest": digest([], self._settings)}
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(leaves), host=ocp.args.JsonSave(document))
         with self._told(round_):
             # Forced, for the manager passes over rounds below the latest without a word.
@@ -216,6 +225,8 @@ class Checkpoints:
         for candidate in reversed(wanted):
             try:
                 state, host = self._read(candidate, abstract)
+            except OtherSettings:
+                raise
             except Exception as error:  # whatever a damaged file makes the reader raise
                 damaged.append(candidate)
                 note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
@@ -254,7 +265,21 @@ class Checkpoints:
         leaves, document = restored["state"], restored["host"]
         if digest(leaves, document["host"]) != document["digest"]:
             raise ValueError("its contents do not match their fingerprint")
+        self._compare(round_, document)
         return to_device(leaves, abstract), document["host"]
+
+    def _compare(self, round_: int, document: dict[str, Any]) -> None:
+        """Raise OtherSettings where a checkpoint's settings are not the run's; keys that only one has do not count."""
+        saved = document.get("settings", {})
+        if saved and document.get("settings_digest") != digest([], saved):
+            raise ValueError("its settings do not match their fingerprint")
+        for key in sorted(saved.keys() & self._settings.keys()):
+            if saved[key] != self._settings[key]:
+                path, now, then = self.directory.with_name("config.yaml"), shown(self._settings[key]), shown(saved[key])
+                raise OtherSettings(
+                    f"{path} has {key}={now}, but the checkpoint of round {round_} was made with {then}; write that "
+                    "value back, or start a new run."
+                )
 
     def close(self) -> None:
         """Wait, and let go of the directory. Raises CheckpointError as `wait` does."""

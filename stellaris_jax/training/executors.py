@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from importlib.util import find_spec
 
@@ -19,8 +21,15 @@ EXECUTORS = {"simulated": Trainer, "live": LiveTrainer, "replay": ReplayTrainer}
 
 def check_installed(config: Config) -> None:
     """Raise ConfigError if what `config.executor` needs is not installed."""
-    if config.executor == "live" and find_spec("ray") is None:
+    if config.executor != "live":
+        return
+    if find_spec("ray") is None:
         raise ConfigError("executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'.")
+    # In a process of its own, for this one never loads Ray (`live.broker`).
+    tried = subprocess.run([sys.executable, "-c", "import ray"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        reason = (tried.stderr.strip() or "no reason given").splitlines()[-1]
+        raise ConfigError(f"executor=live needs Ray, which cannot be imported ({reason}); install it anew.")
 
 
 def trainer_of(config: Config, stopping: threading.Event | None = None, programs: Programs | None = None) -> Trainer:

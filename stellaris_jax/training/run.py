@@ -12,12 +12,13 @@ import jax
 from rich.console import Console
 
 from stellaris_jax.config.commands import command
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.schema import ConfigError, RunError, flatten, plain
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.engine.processes import is_first
 from stellaris_jax.registry import register
+from stellaris_jax.report.integrity import fixed_settings
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.format import clock
@@ -94,7 +95,7 @@ def train_within(
         with signals.during("the environment and the network to be built", transient=True):
             trainer = stack.enter_context(closing(trainer_of(config, signals.stopping, programs)))
         with writing(run_dir):
-            checkpoints = stack.enter_context(closing(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep)))
+            checkpoints = stack.enter_context(closing(_checkpoints(run_dir, config)))
         anchor = stack.enter_context(closing(Anchor(run_dir)))
         resumed = None
         if begun:
@@ -181,9 +182,18 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
     config = admit(from_yaml(path), path, trust)
     config = config.replace({"engine.devices": 1, "engine.distributed": False, **(values or {})})
     trainer = trainer_of(config)
-    with closing(Checkpoints(Path(run_dir) / "checkpoints", config.checkpoint.keep, read_only=True)) as checkpoints:
-        trainer.restore(checkpoints, complain, train=False)
+    with closing(_checkpoints(Path(run_dir), config, read_only=True)) as checkpoints:
+        restored = trainer.restore(checkpoints, complain, train=False)
+    summary = read_run(Path(run_dir), lambda message: None, last=1).summary or {}
+    if isinstance(last := summary.get("rounds"), int) and restored < last:
+        complain(f"{run_dir}: the newest intact checkpoint is of round {restored}, while the run ended at round {last}")
     return trainer
+
+
+def _checkpoints(run_dir: Path, config: Config, read_only: bool = False) -> Checkpoints:
+    """The checkpoints of a run, which know its settings."""
+    settings = fixed_settings(flatten(plain(config)))
+    return Checkpoints(run_dir / "checkpoints", config.checkpoint.keep, read_only, settings)
 
 
 def enable_compile_cache() -> None:

@@ -134,7 +134,7 @@ def held(path: Path) -> Iterator[bool]:
     """Hold the lock of a run within the context, if it is free; whether it was. Without locks it is taken for held, and
     so is one that is a link."""
     try:
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        lock = _opened_lock(path / LOCK)
     except FileNotFoundError:  # of no process that writes: they make it first
         yield True
         return
@@ -150,6 +150,17 @@ def held(path: Path) -> Iterator[bool]:
         yield free
     finally:
         os.close(lock)
+
+
+def _opened_lock(path: Path) -> int:
+    """A descriptor of a lock; to read where it cannot be written, as on a disk that is mounted so."""
+    always = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDWR | always)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        return os.open(path, os.O_RDONLY | always)
 
 
 def _checkpoints(path: Path) -> list[Path]:
