@@ -13,8 +13,10 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from stellaris_jax.config import inputs
 from stellaris_jax.config.continuation import RESUMABLE
 
 KEY = "integrity"
@@ -80,15 +82,16 @@ def unchecked(line: bytes) -> Checked | None:
     return Checked(text, number, owner) if _crc(text, number, owner) == found[2].decode() else None
 
 
-def sealed(summary: dict[str, Any], metrics: str, config: Flat) -> dict[str, Any]:
+def sealed(summary: dict[str, Any], metrics: str, config: Flat, trace: str = "") -> dict[str, Any]:
     """A summary, as plain data, with digests.
 
     Args:
       summary: the figures.
       metrics: digest of the metrics file.
       config: the flat configuration, as it is read from `config.yaml`.
+      trace: digest of the trace of a live run (`digest_of`).
     """
-    digests = {"metrics": metrics, "settings": settings_digest(config)}
+    digests = {"metrics": metrics, "settings": settings_digest(config), **({"trace": trace} if trace else {})}
     return {**summary, KEY: {**digests, "summary": _digest([summary, digests])}}
 
 
@@ -97,6 +100,19 @@ class Seal(NamedTuple):
 
     metrics: str = ""
     settings: str = ""
+    trace: str = ""
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file; "" where there is none. Raises OSError."""
+    try:
+        digest = sha256()
+        with inputs.open_regular(path) as file:
+            while block := file.read(inputs.MIB):
+                digest.update(block)
+        return digest.hexdigest()
+    except FileNotFoundError:
+        return ""
 
 
 def seal_of(summary: dict[str, Any]) -> Seal | None:

@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from stellaris_jax.config.inputs import read_text
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
+from stellaris_jax.report.integrity import digest_of, seal_of
+from stellaris_jax.report.runs import SUMMARY
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Published, Recorded, Trace
@@ -162,5 +165,14 @@ def _run_of(config: Config) -> Path:
 
 
 def traced(config: Config) -> Trace:
-    """The trace that a configuration names. Raises ConfigError."""
-    return trace.read(_run_of(config) / trace.NAME)
+    """The trace that a configuration names. Raises ConfigError, also where its run ended with another one."""
+    run, path = _run_of(config), _run_of(config) / trace.NAME
+    found = trace.read(path)
+    try:
+        summary = json.loads(read_text(run / SUMMARY))
+        seal = seal_of(summary) if isinstance(summary, dict) else None
+    except (OSError, ValueError):
+        seal = None
+    if seal is not None and seal.trace and seal.trace != digest_of(path):
+        raise ConfigError(f"{path} is not as its run left it, says {run / SUMMARY}; put the right one back.")
+    return found

@@ -17,11 +17,12 @@ import numpy as np
 
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.live.vitals import ClusterDied
-from stellaris_jax.report.integrity import sealed
+from stellaris_jax.report.integrity import digest_of, sealed
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
 from stellaris_jax.report.telemetry.jsonl import plain
 from stellaris_jax.report.telemetry.progress import Display
+from stellaris_jax.timeline.trace import NAME as TRACE
 from stellaris_jax.training.anchor import Anchor, DirectoryGone
 from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.evaluate import Evaluation
@@ -212,7 +213,8 @@ class Session:
         from stellaris_jax.report.curves import plot_run  # matplotlib, which no step of training should wait for
 
         with writing(self.run_dir):
-            document = sealed(plain(summary), self.telemetry.digest, self.telemetry.settings)
+            trace = digest_of(self.run_dir / TRACE)
+            document = sealed(plain(summary), self.telemetry.digest, self.telemetry.settings, trace)
             text = json.dumps(document, indent=2, allow_nan=False)
             write_atomically(self.run_dir / "summary.json", text + "\n")
             plot_run(self.run_dir)
