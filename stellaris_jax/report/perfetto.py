@@ -89,14 +89,14 @@ def _simulated(run_dir: Path, config: Config, cut: Cut, last: int | None = None)
     metrics = run_dir / "metrics.jsonl"
     records = [one for one in read_records(metrics) if one["kind"] == "round"] if metrics.exists() else []
     timeline, limits, found = Timeline.of(config, config.seed), limits_of(config), []
-    stream = Stream(delay_of(config.delays.actor), config.seed, "actor")
+    stream, passing = Stream(delay_of(config.delays.actor), config.seed, "actor"), 2 * config.platform.cache
     for one in records[:last]:
         actors = int(one["per_seed"]["actors"][0])
         if is_scaled(config):
             record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))
         else:
             record = timeline.next_round(actors)
-        seconds = [duration + timeline.actor_passing for duration in stream.take(actors)]
+        seconds = [duration + passing for duration in stream.take(actors)]
         begin = record.complete - max(seconds, default=0.0)
         rolls = [Roll(actor, begin, begin + duration) for actor, duration in enumerate(seconds)]
         found.append(Lived(record, rolls, []))
