@@ -19,6 +19,10 @@ DELIVERY, and the kind of its end, ticks from the end of its computation to that
 COMPUTED: its computation is over; as BEGIN but for the last.
 """
 
+ENDS = (DELIVERY, FAILURE)
+"""Ends of an invocation."""
+WHOLE = (DATA, PUBLISH, LOADED)
+"""Events of whole fragments and groups: they come with plain numbers."""
 Event = tuple[int, int, int, tuple[Any, ...]]
 """An event: its tick, its number in the order of scheduling, its kind, and what comes with it."""
 
@@ -26,7 +30,7 @@ Event = tuple[int, int, int, tuple[Any, ...]]
 def saved(event: Event) -> list[Any]:
     """The event as JSON data."""
     tick, order, kind, payload = event
-    if kind in (DATA, PUBLISH, LOADED):
+    if kind in WHOLE:
         return [tick, order, kind, list(payload)]
     gradient, *rest = payload
     return [tick, order, kind, [gradient.fragment, gradient.minibatch, gradient.learner, gradient.version, *rest]]
@@ -35,7 +39,7 @@ def saved(event: Event) -> list[Any]:
 def restored(data: list[Any]) -> Event:
     """The event that `saved` returned."""
     tick, order, kind, payload = data
-    if kind in (DATA, PUBLISH, LOADED):
+    if kind in WHOLE:
         return tick, order, kind, tuple(payload)
     fragment, minibatch, learner, version, startup, start, *rest = payload
     gradient = Gradient(fragment, minibatch, learner, version, start / SECOND)

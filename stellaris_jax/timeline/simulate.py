@@ -37,6 +37,7 @@ from stellaris_jax.timeline.events import (
     COMPUTED,
     DATA,
     DELIVERY,
+    ENDS,
     FAILURE,
     LOADED,
     PUBLISH,
@@ -145,10 +146,9 @@ class Timeline:
             self.fragment += 1
             return record
         detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0
-        passing, spent = self.actor_passing, self.spent
-        durations = [rolling + passing for rolling in self.streams["actor"].take(actors)]
+        spent, durations = self.spent, self.streams["actor"].take(actors)
         startups = self.actor_containers.startups(actors, self.tick + detection)
-        total = sum(durations)
+        total = sum(durations) + actors * self.actor_passing
         spent.scaling_busy += detection
         spent.actor_startup += sum(startups)
         spent.actor_busy += total
@@ -156,13 +156,17 @@ class Timeline:
         record.actor_seconds = total / (actors * SECOND)
         remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.collecting = True
-        self._schedule(detection + max(map(add, startups, durations)), DATA, (self.fragment, actors))
+        longest = max(map(add, startups, durations)) if any(startups) else max(durations)
+        self._schedule(detection + longest + self.actor_passing, DATA, (self.fragment, actors))
         self.fragment += 1
         consumed = self.fragment - self.depth
         while self.collecting or remaining[consumed] > 0:
             if events:
                 self.tick, _, kind, payload = heappop(events)
-                self._handle(kind, payload, record)
+                if kind in ENDS:
+                    self._end(kind, payload, record)
+                else:
+                    self._handle(kind, payload, record)
             elif not coordinator.queue:
                 raise RunError(
                     f"system.rule={self.system.rule} and system.admission={self.system.admission} let no learner start "
@@ -184,11 +188,9 @@ class Timeline:
         heappush(self._events, (self.tick + delay, self._order, kind, payload))
 
     def _handle(self, kind: int, payload: tuple[Any, ...], record: Round) -> None:
-        """Tell the coordinator of an event, and do what it answers."""
+        """Do what follows from an event that is not the end of an invocation."""
         coordinator = self.coordinator
-        if kind in (DELIVERY, FAILURE):
-            self._end(kind, payload, record)
-        elif kind == DATA:
+        if kind == DATA:
             fragment, actors = payload
             self.actor_containers.release_all(actors, self.tick)
             loading = next(self.streams["loader"])
@@ -202,7 +204,7 @@ class Timeline:
             if self.company is not None:
                 del self.company.under_way[PARAMETER_FUNCTION]
                 self.forming = None
-            self._do(coordinator.on_publish(payload[0], self.now), record)
+            self._do(coordinator.on_publish(payload[0], self.tick / SECOND), record)
         elif kind == BEGIN:
             self._compute(payload)
         elif kind == COMPUTED:
@@ -213,7 +215,8 @@ class Timeline:
         gradient, startup, start = payload
         spent, tick = self.spent, self.tick
         self.containers.release(gradient.learner, tick)
-        spent.learner_startup += startup
+        if startup:
+            spent.learner_startup += startup
         if kind == FAILURE:
             spent.learner_failed += tick - start
             self.coordinator.on_failure(gradient)
@@ -248,19 +251,20 @@ class Timeline:
                 self._do(self.coordinator.on_publish(fragments, self.now), record)
 
     def _invoke(self, gradient: Gradient) -> None:
-        """Draw how long a learner takes, from now on, to start up, to compute, and to be passed data."""
-        learner = gradient.learner
-        startup = self.containers.startup(learner, self.tick)
+        """Draw how long a learner takes to start up, to be passed data and to compute, and schedule that."""
+        learner, tick = gradient.learner, self.tick
+        startup = self.containers.startup(learner, tick)
         computing, passing = self.draw(), self.passing[learner]
-        kind, duration = DELIVERY, computing + 2 * passing
+        kind, duration = DELIVERY, passing + computing + passing
         if self.failure > 0.0:
             fails, fraction = next(self.streams["failure"]), next(self.streams["failure"])
             if fails < self.failure:
                 kind, duration = FAILURE, round(duration * Fraction(fraction))
-        start = self.tick + startup
+        start = tick + startup
         gradient.start = start / SECOND
         if self.company is None or duration <= passing or computing == 0:
-            self._schedule(startup + duration, kind, (gradient, startup, start))
+            self._order += 1  # as `_schedule`, which costs a call for every gradient
+            heappush(self._events, (start + duration, self._order, kind, (gradient, startup, start)))
             return
         work = min(duration - passing, computing)
         invocation = (gradient, startup, start, kind, duration - passing - work, work)

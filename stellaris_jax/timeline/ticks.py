@@ -12,8 +12,8 @@ import numpy as np
 
 SECOND = 10**9
 """Ticks of a second."""
-LONGEST = 9e18
-"""Nanoseconds that an int64 holds, about."""
+LONGEST = 9e9
+"""Seconds whose ticks an int64 holds, about."""
 
 
 def ticks(seconds: float) -> int:
@@ -31,8 +31,8 @@ def ticks(seconds: float) -> int:
 
 def ticks_of(seconds: list[float]) -> list[int]:
     """Ticks of many durations, `ticks` of each."""
-    nanoseconds = np.rint(np.multiply(seconds, 1e9))
-    if nanoseconds.max(initial=0.0) > LONGEST:
+    drawn = np.array(seconds)
+    if drawn.max(initial=0.0) > LONGEST:
         return [*map(ticks, seconds)]
-    whole: list[int] = nanoseconds.astype(np.int64).tolist()
+    whole: list[int] = np.rint(drawn * 1e9).astype(np.int64).tolist()
     return whole
