@@ -134,7 +134,7 @@ class Correction(Numbered):
         return state
 
     def numbers(self, hyper: Hyper, state: Any) -> Hyper:
-        """The optimizer's numbers from here on."""
+        """The optimizer's numbers of the next step."""
         return hyper
 
 
@@ -197,6 +197,8 @@ class LessMomentum(Correction):
     >>> momentum = jnp.float32(0.9)  # nine versions
     >>> [round(float(LessMomentum.lowered(momentum, jnp.float32(s))), 3) for s in (0, 1, 8, 9, 20)]
     [0.9, 0.889, 0.5, 0.0, 0.0]
+
+    Adam's bias correction goes by beta_1 of every step (`stellaris_jax.agent.momentum`).
     """
 
     momentum_memory: float = knob(0.99, "decay of the mean of staleness that lowers momentum", within="[0, 1)")
@@ -277,3 +279,8 @@ class EffectiveSampleSize(Correction):
 def kl_needed(corrections: tuple[Correction, ...]) -> bool:
     """Whether any of them asks for `Context.kl`."""
     return any(correction.needs_kl for correction in corrections)
+
+
+def numbers_vary(corrections: tuple[Correction, ...]) -> bool:
+    """Whether any correction changes the optimizer's numbers from step to step."""
+    return any(type(correction).numbers is not Correction.numbers for correction in corrections)
