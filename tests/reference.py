@@ -21,7 +21,6 @@ from typing import Protocol
 from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
-
 NANOSECOND = Fraction(1, 10**9)
 
 
@@ -218,7 +217,8 @@ class System:
             self.training.collect(fragment, version)
         startup = self.startup(self.actors_last_used, 0, self.platform.actor_cold_start)
         for _ in range(self.platform.actors):
-            seconds = exactly(next(self.actor_seconds)) + 2 * exactly(self.platform.cache)  # pulls a policy, pushes a trajectory
+            # An actor pulls a policy and pushes a trajectory.
+            seconds = exactly(next(self.actor_seconds)) + 2 * exactly(self.platform.cache)
             self.log.actor_busy += seconds
             self.log.actor_startup += startup
             self.log.actor_invocations += 1
@@ -258,9 +258,8 @@ class System:
         self.log.invocations += 1
         start = self.time.now + startup
         end = partial(finish, learner, pointer, start, startup)
-        if not (self.platform.contention or self.platform.interference):
-            self.time.after(startup + whole, end)
-        elif whole <= passing or seconds == 0:  # it dies before it computes, or has nothing to
+        alone = not (self.platform.contention or self.platform.interference)
+        if alone or whole <= passing or seconds == 0:  # nobody slows it down, it dies before, or it has nothing to do
             self.time.after(startup + whole, end)
         else:
             work = min(whole - passing, seconds)

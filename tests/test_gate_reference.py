@@ -54,7 +54,8 @@ def compare(seed: int) -> Counter[str]:
     assert begun == [(one.version, float(one.start), one.arrived, float(one.end)) for one in diary.rollouts]
     groups = [(record.index, group) for record in records for group in record.groups]
     for (index, group), one in zip(groups, diary.aggregations, strict=True):
-        assert (index, group.clock, group.second, group.escaped) == (one.round, one.clock, float(one.start), one.escaped)
+        facts = (one.round, one.clock, float(one.start), one.escaped)
+        assert (index, group.clock, group.second, group.escaped) == facts
         assert (group.threshold is None) == (one.threshold is None)
         assert one.threshold is None or group.threshold == pytest.approx(float(one.threshold), rel=1e-12)
         expected = [

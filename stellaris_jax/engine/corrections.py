@@ -7,6 +7,7 @@ register it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -281,6 +282,6 @@ def kl_needed(corrections: tuple[Correction, ...]) -> bool:
     return any(correction.needs_kl for correction in corrections)
 
 
-def numbers_vary(corrections: tuple[Correction, ...]) -> bool:
+def numbers_vary(corrections: Sequence[Correction]) -> bool:
     """Whether any correction changes the optimizer's numbers from step to step."""
     return any(type(correction).numbers is not Correction.numbers for correction in corrections)

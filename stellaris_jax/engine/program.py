@@ -227,12 +227,7 @@ class Engine:
         )
 
     def _corrected(
-        self,
-        hyper: Hyper,
-        cache: Cache,
-        carry: WaveCarry,
-        wave: Wave,
-        metrics: LossMetrics,
+        self, hyper: Hyper, cache: Cache, carry: WaveCarry, wave: Wave, metrics: LossMetrics
     ) -> tuple[Hyper, Context | None]:
         """The numbers that corrections leave, and what they see of a wave; `None` where there are none."""
         corrections = self.static.corrections
@@ -391,7 +386,7 @@ class Engine:
 def aggregator(static: Static, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
     """The parameter function of one seed."""
     corrections = [correction.bound(hyper.corrections) for correction in static.corrections]
-    optimizer = hyper.optimizer(static.aggregation, varying=numbers_vary(static.corrections))
+    optimizer = hyper.optimizer(static.aggregation, numbers_vary(corrections))
     return staleness_weighted(optimizer, static.aggregation, axis, corrections)
 
 

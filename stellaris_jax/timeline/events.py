@@ -11,7 +11,8 @@ DATA, DELIVERY, FAILURE, PUBLISH, LOADED, BEGIN, COMPUTED = range(7)
 """Kinds of events, and what comes with them.
 
 DATA: a fragment is rolled; its number, and how many actors rolled it. LOADED: it is minibatches now; its number.
-DELIVERY, FAILURE: an invocation has pushed its gradient, or died; the gradient, ticks of its start-up, tick of its start.
+DELIVERY, FAILURE: an invocation has pushed its gradient, or died; the gradient, ticks of its start-up, and the tick of
+its start.
 PUBLISH: a group is aggregated; the fragments of its gradients.
 
 Where computations slow each other down there are two more of every invocation. BEGIN: it begins to compute; as

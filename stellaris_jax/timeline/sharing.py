@@ -1,8 +1,8 @@
 """Computations that slow each other down: learners that share a GPU, learners and the parameter function.
 
-A learner function counts while it computes: not while its container starts up, nor while a policy or gradient is passed.
-Times are in ticks (`stellaris_jax.timeline.ticks`), slowdowns in billionths (`ALONE` = 1). At every change of company the
-work done is rounded down to whole ticks and the time to the end is rounded up.
+A learner function counts while it computes: not while its container starts up, and not while a policy or gradient is
+passed. Times are in ticks (`stellaris_jax.timeline.ticks`), slowdowns in billionths (`ALONE` = 1). At every change of
+company the work done is rounded down to whole ticks, and the time to the end is rounded up.
 """
 
 from __future__ import annotations
