@@ -15,6 +15,7 @@ from scenarios import LEARNER, Scenario, advance, examples, scenarios, simulate,
 from settings import delay
 
 from stellaris_jax.config.compose import choices
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
 from stellaris_jax.timeline import Round, Timeline
 from stellaris_jax.timeline.billing import HOUR, bill, common_bill
@@ -58,6 +59,13 @@ def test_pareto_has_the_minimum_and_tail_asked_for() -> None:
     assert values.min() >= 0.3 and values.min() == pytest.approx(0.3, rel=1e-3)
     for factor in (1.5, 2.0, 4.0):
         assert np.mean(values > 0.3 * factor) == pytest.approx(factor**-2.0, rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_durations_are_finite() -> None:
+    stream = Stream(delay_of(delay("lognormal", 1e300, sigma=20.0)), 0, "learner")
+    with pytest.raises(RunError, match=r"Lognormal, a delay model, has drawn inf .* must be finite"):
+        next(stream)
 
 
 def test_constant_and_measured_delays() -> None:
