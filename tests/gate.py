@@ -15,12 +15,17 @@ from stellaris_jax.config.tree import DelaysConfig, SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 
+def exactly(seconds: float) -> Fraction:
+    """The duration in whole nanoseconds."""
+    return Fraction(round(seconds * 1e9), 10**9)
+
+
 @dataclass(eq=False)
 class Task:
     """Something that takes from `start` to `end`; `over` once that moment has come."""
 
-    start: float
-    end: float
+    start: Fraction
+    end: Fraction
     over: bool = False
 
 
@@ -69,7 +74,7 @@ class Diary:
         names = ("learner", "actor", "aggregate")
         self.durations = {name: Stream(delay_of(getattr(delays, name)), seed, name) for name in names}
         self.luck = Stream(Chance(), seed, "failure")
-        self.now = 0.0
+        self.now = Fraction(0)
         self.waits = 0
         self.tasks: list[Task] = []
         self.deliveries: list[Invocation] = []
@@ -141,7 +146,7 @@ class Diary:
             if all(one.over for one in self.rollouts) and (fragment < ahead or self.consumed(fragment - ahead)):
                 if fragment == rounds:
                     return
-                seconds = max(self.durations["actor"].take(self.actors))
+                seconds = exactly(max(self.durations["actor"].take(self.actors)))
                 self.tasks.append(Rollout(self.now, self.now + seconds, number=fragment, version=self.clock))
             waiting = [task for task in self.tasks if not task.over]
             if waiting:
@@ -165,10 +170,10 @@ class Diary:
         """A learner function for every pointer, as far as there are free ones, of which the first are taken first."""
         free = [learner for learner in range(self.system.learners) if learner not in self.in_flight]
         for learner, pointer in zip(free, self.pointers(), strict=False):
-            seconds, fails = next(self.durations["learner"]), False
+            seconds, fails = exactly(next(self.durations["learner"])), False
             if self.failure > 0:
                 fails, share = next(self.luck) < self.failure, next(self.luck)
-                seconds = seconds * share if fails else seconds
+                seconds = round(seconds * Fraction(share) * 10**9) / Fraction(10**9) if fails else seconds
             one = Invocation(
                 self.now, self.now + seconds, learner=learner, pointer=pointer, version=self.clock, fails=fails
             )
@@ -193,7 +198,7 @@ class Diary:
         closed = threshold is not None and Fraction(sum(map(self.staleness, queue)), len(queue)) > threshold
         if closed and len(queue) < self.system.learners and not nothing_to_wait_for:
             return
-        seconds = next(self.durations["aggregate"])
+        seconds = exactly(next(self.durations["aggregate"]))
         self.tasks.append(
             Aggregation(
                 self.now,

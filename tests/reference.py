@@ -11,24 +11,33 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from math import ceil, floor
 from typing import Protocol
 
 from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
+NANOSECOND = Fraction(1, 10**9)
+
+
+def exactly(seconds: float) -> Fraction:
+    """The duration in whole nanoseconds."""
+    return round(seconds * 1e9) * NANOSECOND
+
 
 class Clock:
-    """Simulated seconds. What is due at the same moment happens in the order in which it was arranged."""
+    """Simulated seconds, exactly. What is due at the same moment happens in the order in which it was arranged."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self.now = Fraction(0)
+        self._agenda: list[tuple[Fraction, int, Callable[[], None]]] = []
         self._tickets = count()
 
-    def after(self, seconds: float, action: Callable[[], None]) -> int:
+    def after(self, seconds: Fraction, action: Callable[[], None]) -> int:
         """Arrange something; returns its ticket."""
         ticket = next(self._tickets)
         heappush(self._agenda, (self.now + seconds, ticket, action))
@@ -54,8 +63,8 @@ class Delivery:
     minibatch: int
     learner: int
     version: int
-    start: float
-    end: float
+    start: Fraction
+    end: Fraction
     peers: list[int]
     staleness: int = 0
 
@@ -66,11 +75,12 @@ class Aggregation:
 
     round: int
     clock: int
-    second: float
+    second: Fraction
     deliveries: list[Delivery]
     weights: list[float]
     escaped: bool
     threshold: float | None
+    published: Fraction = Fraction(0)
 
 
 @dataclass
@@ -78,32 +88,34 @@ class Work:
     """A computation under way: from which second on, how many seconds of it are left at full speed, and at which share
     of it it goes on. Whenever who computes beside it changes, so does that, and its end is arranged anew."""
 
-    since: float
-    left: float
+    since: Fraction
+    left: Fraction
     ticket: int
     end: Callable[[], None]
-    slower: float = 1.0
+    slower: Fraction = Fraction(1)
 
-    def go_on(self, clock: Clock, slower: float) -> float | None:
-        """Go on so many times slower; the second in which it ends if that has changed."""
+    def go_on(self, clock: Clock, slower: Fraction) -> Fraction | None:
+        """Go on so many times slower; the second in which it ends if that has changed.
+
+        A nanosecond of work counts once it is done, and the end is the nanosecond in which all of it is.
+        """
         if slower == self.slower:
             return None
-        if clock.now > self.since:
-            self.left = max(self.left - (clock.now - self.since) / self.slower, 0.0)
-            self.since = clock.now
-        self.slower = slower
+        self.left -= floor((clock.now - self.since) / self.slower / NANOSECOND) * NANOSECOND
+        self.since, self.slower = clock.now, slower
         clock.cancel(self.ticket)
-        seconds = self.since - clock.now + self.left * slower
+        seconds = ceil(self.left * slower / NANOSECOND) * NANOSECOND
         self.ticket = clock.after(seconds, self.end)
         return clock.now + seconds
 
 
 @dataclass
 class Learner:
-    """A learner function's slot; `holds` is the version it fetched, `None` while it is idle."""
+    """A learner function's slot; `holds` is the version it fetched, `None` while it is idle; `work` its computation,
+    `None` while it does not compute."""
 
     number: int
-    last_used: float | None
+    last_used: Fraction | None
     holds: int | None = None
     iterations: int = 0
     work: Work | None = None
@@ -113,16 +125,16 @@ class Learner:
 class Log:
     """What happened: starts of fragments `(version, second)`, aggregations, lost gradients, and the meter readings."""
 
-    fragments: list[tuple[int, float]] = field(default_factory=list)
+    fragments: list[tuple[int, Fraction]] = field(default_factory=list)
     aggregations: list[Aggregation] = field(default_factory=list)
     dropped: list[tuple[int, Delivery]] = field(default_factory=list)
-    learner_busy: float = 0.0
-    learner_failed: float = 0.0
-    learner_startup: float = 0.0
-    actor_busy: float = 0.0
+    learner_busy: Fraction = Fraction(0)
+    learner_failed: Fraction = Fraction(0)
+    learner_startup: Fraction = Fraction(0)
+    actor_busy: Fraction = Fraction(0)
     actor_invocations: int = 0
-    actor_startup: float = 0.0
-    aggregate_busy: float = 0.0
+    actor_startup: Fraction = Fraction(0)
+    aggregate_busy: Fraction = Fraction(0)
     invocations: int = 0
     failures: int = 0
     waits: int = 0
@@ -157,7 +169,7 @@ class System:
         self.luck = Stream(Chance(), seed, "failure")
         self.time = Clock()
         self.log = Log()
-        warm_since = 0.0 if platform.prewarm else None
+        warm_since = Fraction(0) if platform.prewarm else None
         self.learners = [Learner(number, warm_since) for number in range(settings.learners)]
         self.pointers: deque[tuple[int, int]] = deque()
         self.unused: dict[int, int] = {}
@@ -182,18 +194,19 @@ class System:
 
     def share(self) -> None:
         """Everybody who computes goes on as fast as those beside them leave them to."""
-        busy = [learner for learner in self.learners if learner.holds is not None]
+        busy = [learner for learner in self.learners if learner.work is not None]
+        contention, interference = exactly(self.platform.contention), exactly(self.platform.interference)
         aggregation = self.parameter_function.work
         if aggregation:
-            end = aggregation.go_on(self.time, 1.0 + self.platform.interference * bool(busy))
+            end = aggregation.go_on(self.time, 1 + interference * bool(busy))
             if end is not None:
                 self.log.aggregate_busy += end - self.parameter_function.ends
-                self.parameter_function.ends = end
+                self.parameter_function.ends = self.log.aggregations[-1].published = end
         for learner in busy:
             beside = [one for one in busy if (one.number - learner.number) % self.platform.gpus == 0]
-            slower = 1.0 + self.platform.contention * (len(beside) - 1)
+            slower = 1 + contention * (len(beside) - 1)
             assert learner.work is not None
-            learner.work.go_on(self.time, slower + self.platform.interference * (aggregation is not None))
+            learner.work.go_on(self.time, slower + interference * (aggregation is not None))
 
     def start_actors(self, fragment: int) -> None:
         version = self.parameter_function.clock
@@ -202,9 +215,10 @@ class System:
         self.actors_rolling = self.platform.actors
         if self.training:
             self.training.collect(fragment, version)
-        startup = self.startup(self.actors_last_used, 0.0, self.platform.actor_cold_start)
+        startup = self.startup(self.actors_last_used, 0, self.platform.actor_cold_start)
         for _ in range(self.platform.actors):
-            seconds = next(self.actor_seconds) + 2 * self.platform.cache  # pulls a policy, pushes a trajectory
+            # An actor pulls a policy and pushes a trajectory.
+            seconds = exactly(next(self.actor_seconds)) + 2 * exactly(self.platform.cache)
             self.log.actor_busy += seconds
             self.log.actor_startup += startup
             self.log.actor_invocations += 1
@@ -215,7 +229,7 @@ class System:
         if self.actors_rolling == 0:
             self.actors_last_used = self.time.now
             self.loading = True
-            seconds = next(self.loader_seconds)
+            seconds = exactly(next(self.loader_seconds))
             if seconds > 0:
                 self.time.after(seconds, partial(self.loaded, fragment))
             else:
@@ -233,32 +247,52 @@ class System:
     def invoke(self, learner: Learner, pointer: tuple[int, int]) -> None:
         startup = self.startup(learner.last_used, self.platform.warm_start, self.platform.cold_start)
         gpu = learner.number % self.platform.gpus
-        passing = self.platform.shared_memory if gpu < self.platform.gpus_per_vm else self.platform.rpc
-        seconds, share = next(self.learner_seconds), 1.0
-        finish = self.deliver
+        passing = exactly(self.platform.shared_memory if gpu < self.platform.gpus_per_vm else self.platform.rpc)
+        seconds, finish = exactly(next(self.learner_seconds)), self.deliver
+        whole = passing + seconds + passing  # the policy comes, the learner computes, the gradient goes
         if self.failure > 0:
             fails, dies = next(self.luck), next(self.luck)
             if fails < self.failure:
-                share, finish = dies, self.fail
+                whole, finish = round(whole * Fraction(dies) / NANOSECOND) * NANOSECOND, self.fail
         learner.holds = self.parameter_function.clock
         self.log.invocations += 1
         start = self.time.now + startup
         end = partial(finish, learner, pointer, start, startup)
-        ticket = self.time.after(startup + (seconds + 2 * passing) * share, end)
-        learner.work = Work(start + 2 * passing * share, seconds * share, ticket, end)
+        alone = not (self.platform.contention or self.platform.interference)
+        if alone or whole <= passing or seconds == 0:  # nobody slows it down, it dies before, or it has nothing to do
+            self.time.after(startup + whole, end)
+        else:
+            work = min(whole - passing, seconds)
+            self.later(startup + passing, partial(self.compute, learner, work, whole - passing - work, end))
 
-    def startup(self, last_used: float | None, warm: float, cold: float) -> float:
+    def compute(self, learner: Learner, work: Fraction, rest: Fraction, end: Callable[[], None]) -> None:
+        """A learner has its policy; from now on it is slowed down by others, and slows them down, until it is done."""
+
+        def done() -> None:
+            learner.work = None
+            self.later(rest, end)
+
+        learner.work = Work(self.time.now, work, self.time.after(work, done), done)
+
+    def later(self, seconds: Fraction, action: Callable[[], None]) -> None:
+        """At once if that takes no time."""
+        if seconds > 0:
+            self.time.after(seconds, action)
+        else:
+            action()
+
+    def startup(self, last_used: Fraction | None, warm: float, cold: float) -> Fraction:
         idle = float("inf") if last_used is None else self.time.now - last_used
-        return warm if idle <= self.platform.keep_alive else cold
+        return exactly(warm if idle <= exactly(self.platform.keep_alive) else cold)
 
-    def fail(self, learner: Learner, pointer: tuple[int, int], start: float, startup: float) -> None:
+    def fail(self, learner: Learner, pointer: tuple[int, int], start: Fraction, startup: Fraction) -> None:
         learner.holds, learner.last_used = None, self.time.now
         self.log.learner_startup += startup
         self.log.failures += 1
         self.log.learner_failed += self.time.now - start
         self.pointers.appendleft(pointer)
 
-    def deliver(self, learner: Learner, pointer: tuple[int, int], start: float, startup: float) -> None:
+    def deliver(self, learner: Learner, pointer: tuple[int, int], start: Fraction, startup: Fraction) -> None:
         version = learner.holds
         self.log.learner_startup += startup
         learner.holds, learner.last_used = None, self.time.now
@@ -279,7 +313,7 @@ class ParameterFunction:
         self.clock = 0
         self.busy = False
         self.work: Work | None = None
-        self.ends = 0.0
+        self.ends = Fraction(0)
         self.queue: list[Delivery] = []
         self.round = 0
         self.first_round: list[int] = []  # staleness of all that round 0 aggregated
@@ -374,8 +408,9 @@ class ParameterFunction:
         log.aggregations.append(
             Aggregation(len(log.fragments) - 1, self.clock, self.system.time.now, group, weights, escaped, threshold)
         )
-        seconds = next(self.system.aggregate_seconds)
+        seconds = exactly(next(self.system.aggregate_seconds))
         log.aggregate_busy += seconds
+        log.aggregations[-1].published = self.system.time.now + seconds
         self.busy = True
         if self.system.training:
             self.system.training.update(self.clock, log.aggregations[-1])

@@ -15,10 +15,14 @@ from scenarios import examples
 from training import assert_resumes, steps, tiny
 
 from stellaris_jax import Trainer, load_config
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics
+from stellaris_jax.agent.momentum import varying_momentum
 from stellaris_jax.config.options import options_of
 from stellaris_jax.engine.aggregator import staleness_weighted
 from stellaris_jax.engine.corrections import Context, Correction, Stack
+from stellaris_jax.engine.program import aggregator as engine_aggregator
+from stellaris_jax.engine.static import Static
 from stellaris_jax.registry import register
 
 L, P = 3, 5
@@ -194,9 +198,45 @@ def test_momentum_is_lowered_by_the_staleness_that_there_is() -> None:
     assert float(lowered.adam_b1) == pytest.approx(0.5, abs=1e-5) and lowered.adam_b2 == tiny_hyper().adam_b2
 
 
-def tiny_hyper() -> Any:
-    from stellaris_jax.agent.hyper import Hyper
+@pytest.mark.parametrize("mode", ["factored", "sequential", "fractional"])
+def test_bias_correction_goes_by_the_momentum_of_every_step(mode: str) -> None:
+    """In the engine's aggregator, while staleness comes and goes: Adam in float64, with 1 - prod_k beta_1(k)."""
+    config = tiny("system.corrections=[less_momentum]", "system.options.momentum_memory=0.5")
+    config = config.replace({"system.aggregation": mode})
+    static, hyper = Static.of(config), Hyper.of(config)
+    (chosen,) = (one.bound(hyper.corrections) for one in static.corrections)
+    params = jnp.zeros(P)
+    state = engine_aggregator(static, None, hyper).init(params)
+    mu, nu, product, count, momenta = np.zeros(P), np.zeros(P), 1.0, 0, []
+    for seed, stale in enumerate([0, 0, 3, 8, 20, 30, 1, 0, 0, 2]):
+        stack, context = drawn(seed, staleness=stale)
+        numbers = chosen.numbers(hyper, state.corrections[0])
+        b1, b2, eps = (float(x) for x in (numbers.adam_b1, numbers.adam_b2, numbers.adam_eps))
+        updates, state = engine_aggregator(static, None, numbers).update(
+            1e-3 * stack.gradients[:1], state, params, weights=jnp.ones(1), size=jnp.int32(1),
+            context=context._replace(staleness=context.staleness[:1]),
+        )  # fmt: skip
+        g = 1e-3 * np.asarray(stack.gradients[0], float)
+        momenta.append(b1)
+        mu, nu, product, count = b1 * mu + (1 - b1) * g, b2 * nu + (1 - b2) * g**2, b1 * product, count + 1
+        step = mu / (1 - product) / (np.sqrt(nu / (1 - b2**count)) + eps)
+        np.testing.assert_allclose(updates, -float(hyper.learning_rate) * step, rtol=1e-3, atol=1e-9)
+    assert min(momenta) < 0.2 and max(momenta) > 0.89
 
+
+@pytest.mark.parametrize("b1", [0.0, 0.9, 0.999])
+def test_one_momentum_is_adams_to_the_bit(b1: float) -> None:
+    adam, params = optax.adam(1e-2, b1=b1), jnp.zeros(P)
+    plain, varying = jax.jit(adam.update), jax.jit(varying_momentum(adam, b1).update)
+    one, other = adam.init(params), varying_momentum(adam, b1).init(params)
+    for seed in range(50):
+        gradient = drawn(seed)[0].gradients[0]
+        first, one = plain(gradient, one, params)
+        second, other = varying(gradient, other, params)
+        equal(first, second)
+
+
+def tiny_hyper() -> Any:
     return Hyper.of(load_config([]))
 
 

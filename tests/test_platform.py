@@ -15,12 +15,14 @@ from scenarios import LEARNER, Scenario, advance, examples, scenarios, simulate,
 from settings import delay
 
 from stellaris_jax.config.compose import choices
+from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
-from stellaris_jax.timeline import Timeline
+from stellaris_jax.timeline import Round, Timeline
 from stellaris_jax.timeline.billing import HOUR, bill, common_bill
 from stellaris_jax.timeline.delays import ENTITIES, Chance, Stream, delay_of
 from stellaris_jax.timeline.platform import Placement
 from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Company, Computation
+from stellaris_jax.timeline.ticks import SECOND
 from stellaris_jax.training.calibrate import calibrate, write
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
@@ -57,6 +59,13 @@ def test_pareto_has_the_minimum_and_tail_asked_for() -> None:
     assert values.min() >= 0.3 and values.min() == pytest.approx(0.3, rel=1e-3)
     for factor in (1.5, 2.0, 4.0):
         assert np.mean(values > 0.3 * factor) == pytest.approx(factor**-2.0, rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_durations_are_finite() -> None:
+    stream = Stream(delay_of(delay("lognormal", 1e300, sigma=20.0)), 0, "learner")
+    with pytest.raises(RunError, match=r"Lognormal, a delay model, has drawn inf .* must be finite"):
+        next(stream)
 
 
 def test_constant_and_measured_delays() -> None:
@@ -129,15 +138,63 @@ def test_functions_that_share_a_gpu_slow_each_other_down() -> None:
 def test_who_is_left_alone_computes_as_fast_as_alone() -> None:
     """Two seconds of work beside four: the one ends after three seconds, when the other has two of its four left."""
     company = Company(Placement(PlatformConfig(gpus=1, contention=0.5), 2), interference=1.0)
-    company.under_way = {0: Computation(0.0, 2.0, order=0), 1: Computation(0.0, 4.0, order=1)}
-    assert [work.paced(0.0, slowdown) for _, work, slowdown in company.changed()] == [3.0, 6.0]
+    company.under_way = {0: Computation(0, 2 * SECOND, order=0), 1: Computation(0, 4 * SECOND, order=1)}
+    assert [work.paced(0, slowdown) for _, work, slowdown in company.changed()] == [3 * SECOND, 6 * SECOND]
     assert company.changed() == []
     del company.under_way[0]
     ((one, work, slowdown),) = company.changed()
-    assert (one, work.paced(3.0, slowdown)) == (1, 2.0)
+    assert (one, work.paced(3 * SECOND, slowdown)) == (1, 2 * SECOND)
     # A second later the parameter function computes, too: all of the rest takes twice as long.
-    company.under_way[PARAMETER_FUNCTION] = Computation(4.0, 0.5, order=2)
-    assert [work.paced(4.0, slowdown) for _, work, slowdown in company.changed()] == [1.0, 2.0]
+    company.under_way[PARAMETER_FUNCTION] = Computation(4 * SECOND, SECOND // 2, order=2)
+    assert [work.paced(4 * SECOND, slowdown) for _, work, slowdown in company.changed()] == [SECOND, 2 * SECOND]
+
+
+def test_a_learner_that_starts_up_slows_nobody_down() -> None:
+    """Contention 1 on one GPU. Learner 0 is warm and computes from 3 s on; learner 1 starts up from 3 to 13 s."""
+    platform = PlatformConfig(actors=1, gpus=1, contention=1.0, keep_alive=2.0, cold_start=10.0)
+    one = delay("constant", 1.0)
+    timeline = simulate("async", learners=2, gradients=1, learner=one, actor=one, platform=platform)
+    timeline.next_round()
+    record = timeline.next_round(gradients=2)
+    assert {g.learner: (g.start, g.end) for g in used([record])} == {0: (3.0, 4.0), 1: (13.0, 14.0)}
+
+
+def test_a_learner_that_is_passed_data_slows_nobody_down() -> None:
+    """Contention 1 on one GPU, half a second to pass a policy or a gradient; data at 1 s.
+
+    Both compute from 1.5 s on, at half speed, until learner 0 has done its second at 3.5 s. It delivers at 4.0 s, and
+    computes again from 4.5 s on. By then learner 1 has one of its three seconds left, which takes two.
+    """
+    platform = PlatformConfig(actors=1, gpus=1, contention=1.0, shared_memory=0.5)
+    table = delay("measured", table=[1.0, 3.0, 2.0])
+    timeline = simulate("async", learners=2, gradients=3, learner=table, actor=delay(), platform=platform)
+    (record,) = advance(timeline, 1)
+    assert [(g.learner, g.start, g.end) for g in used([record])] == [(0, 1.0, 4.0), (1, 1.0, 7.0), (0, 4.0, 8.0)]
+    assert timeline.usage.learner_busy == 3.0 + 6.0 + 4.0
+
+
+def test_the_parameter_function_is_slowed_down_by_learners_that_compute() -> None:
+    """Interference 1. A learner computes from 1.5 to 2.5 s, and delivers at 3.0 s; while the parameter function
+    aggregates, the learner is passed a policy until 3.5 s, and then both compute at half speed until 4.5 s."""
+    platform = PlatformConfig(actors=1, gpus=1, interference=1.0, shared_memory=0.5)
+    timeline = simulate(
+        "async", learners=1, gradients=2, learner=delay(), actor=delay(), aggregate=delay(), platform=platform
+    )
+    (record,) = advance(timeline, 1)
+    assert [(group.second, group.published) for group in record.groups] == [(3.0, 4.5), (5.5, 6.5)]
+    assert timeline.usage.aggregate_busy == 2.5
+
+
+def test_contention_and_interference_of_0_are_none() -> None:
+    """A platform that shares in principle, but slows nothing down, gives the same rounds and the same usage."""
+
+    def rounds(contention: float) -> list[Round]:
+        platform = PlatformConfig(
+            actors=2, gpus=2, gpus_per_vm=1, rpc=0.2, shared_memory=0.01, contention=contention, keep_alive=0.5
+        )
+        return advance(simulate("stellaris", failure=0.2, aggregate=LEARNER, platform=platform), 6)
+
+    assert rounds(0.0) == rounds(1e-12)
 
 
 def test_data_takes_its_way() -> None:

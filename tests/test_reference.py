@@ -38,11 +38,12 @@ from stellaris_jax.timeline import Timeline, build_plan
 CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]
 ROUNDS = 5
 
-# Quarters of a second: sums are exact, so that many things happen at the same moment.
+# Multiples of a quarter, and of a twentieth, which no float is: many things happen at the same moment.
 quarters = st.integers(1, 12).map(lambda n: n / 4)
+decimals = st.sampled_from([0.0, 0.05, 0.1, 0.15, 0.3, 0.7, 1.0])
 drawn = st.one_of(
     st.builds(delay, kind=st.just("measured"), table=st.lists(quarters, min_size=1, max_size=9)),
-    st.builds(delay, kind=st.just("constant"), seconds=st.sampled_from([0.0, 1.0])),
+    st.builds(delay, kind=st.just("constant"), seconds=decimals),
     st.builds(delay, kind=st.just("lognormal"), sigma=st.sampled_from([0.3, 1.5])),
     st.builds(delay, kind=st.just("pareto"), seconds=st.just(0.5), alpha=st.just(1.2)),
 )
@@ -62,7 +63,8 @@ platforms = st.builds(
     shared_memory=st.sampled_from([0.0, 0.25]),
     rpc=st.sampled_from([0.0, 0.5]),
     cache=st.sampled_from([0.0, 0.25]),
-    contention=st.sampled_from([0.0, 0.5]),
+    contention=st.sampled_from([0.0, 0.0, 0.5, 1.0, 1 / 3]),
+    interference=st.sampled_from([0.0, 0.0, 0.25, 0.91]),
 )
 
 
@@ -91,7 +93,7 @@ def systems(draw: st.DrawFn, rule: str | None = None, learners: int | None = Non
 def about(gradient: Any) -> tuple:
     """All that is known of a gradient, the package's or the reference's."""
     g = gradient
-    return g.fragment, g.minibatch, g.learner, g.version, g.staleness, g.peers, g.start, g.end
+    return g.fragment, g.minibatch, g.learner, g.version, g.staleness, g.peers, float(g.start), float(g.end)
 
 
 def usage(system: System) -> dict[str, Any]:
@@ -99,9 +101,10 @@ def usage(system: System) -> dict[str, Any]:
     ages = [delivery.staleness for one in log.aggregations for delivery in one.deliveries]
     meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup", "aggregate_busy")
     return {
-        **{name: getattr(log, name) for name in (*meters, "invocations", "actor_invocations", "failures", "waits")},
+        **{name: float(getattr(log, name)) for name in meters},
+        **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits")},
         "scaling_busy": 0.0,
-        "seconds": system.time.now,
+        "seconds": float(system.time.now),
         "updates": system.parameter_function.clock,
         "gradients": len(ages),
         "dropped": len(log.dropped),
@@ -123,21 +126,54 @@ def test_timeline_equals_literal_system(
     minibatches: int,
     seed: int,
 ) -> None:
-    system = data.draw(systems(rule, learners))
+    check_events(data.draw(systems(rule, learners)), platform, delays, minibatches, seed)
+
+
+def check_events(
+    system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, minibatches: int, seed: int
+) -> None:
+    """The timeline's rounds and usage equal the literal system's, exactly."""
     timeline = Timeline(system, platform, delays, gradients_per_round=minibatches, seed=seed)
     literal = System(system, platform, delays, minibatches, seed)
+    records = []
     for r in range(ROUNDS):
-        record = timeline.next_round()
+        records.append(record := timeline.next_round())
         literal.run(r + 1)
-        assert (record.behaviour_version, record.start) == literal.log.fragments[r]
+        version, second = literal.log.fragments[r]
+        assert (record.behaviour_version, record.start) == (version, float(second))
         expected = [one for one in literal.log.aggregations if one.round == r]
         for group, one in zip(record.groups, expected, strict=True):
             assert [about(g) for g in group.gradients] == [about(d) for d in one.deliveries]
-            assert (group.clock, group.second, group.escaped) == (one.clock, one.second, one.escaped)
+            assert (group.clock, group.second, group.escaped) == (one.clock, float(one.second), one.escaped)
             assert group.weights == pytest.approx(one.weights)
             assert group.threshold == one.threshold
         assert [about(g) for g in record.dropped] == [about(d) for round, d in literal.log.dropped if round == r]
-        assert asdict(record.usage) == pytest.approx(usage(literal))
+        assert asdict(record.usage) == usage(literal)
+    published = [group.published for record in records for group in record.groups]
+    assert published == [float(one.published) for one in literal.log.aggregations]
+
+
+constants = st.builds(delay, kind=st.just("constant"), seconds=decimals)
+
+
+@pytest.mark.parametrize(("rule", "learners"), [("async", 8), ("stellaris", 8), ("ssp", 3), ("allreduce", 8)])
+@settings(max_examples=25, deadline=None)
+@given(
+    data=st.data(),
+    platform=platforms,
+    delays=st.builds(DelaysConfig, learner=constants, actor=constants, aggregate=constants, loader=constants),
+    minibatches=st.integers(1, 24),
+)
+def test_constant_delays_tie_as_in_the_literal_system(
+    rule: str,
+    learners: int,
+    data: st.DataObject,
+    platform: PlatformConfig,
+    delays: DelaysConfig,
+    minibatches: int,
+) -> None:
+    """Sums of 0.05, 0.1, 0.3 and 0.7 s are equal where they are equal in decimals: first in, first out."""
+    check_events(data.draw(systems(rule, learners)), platform, delays, minibatches, seed=0)
 
 
 @settings(max_examples=100, deadline=None)

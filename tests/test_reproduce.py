@@ -36,6 +36,7 @@ from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED, Scheduler
+from stellaris_jax.training.loading import load_config
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SEEDS = range(3, 5)
@@ -189,6 +190,28 @@ def test_what_the_package_changed_is_in_the_digest(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(training, "revisions", lambda config: [])
     assert Variant("toy/shared", shared.overrides).digest != before
     assert Variant(CENTRAL.name, CENTRAL.overrides).digest == plain
+
+
+@pytest.mark.parametrize(
+    ("change", "overrides", "concerned"),
+    [
+        ("nanosecond", ["system=async", "delays=constant"], True),
+        ("nanosecond", ["system=stellaris", "delays=measured"], True),
+        ("nanosecond", ["system=async", "delays=pareto"], False),  # no two durations are equal
+        ("nanosecond", ["system=async", "delays=constant", "system.learners=1"], False),
+        ("nanosecond", ["system=allreduce", "delays=constant"], False),
+        ("start up", ["platform.contention=1"], True),
+        ("start up", ["platform.interference=0.5"], True),
+        ("start up", ["platform=regular"], False),
+        ("start up", ["platform.contention=1", "platform.rpc=0"], False),  # learners do nothing but compute
+        ("start up", ["platform.contention=1", "platform.rpc=0", "platform.prewarm=false"], True),
+        ("start up", ["platform.contention=1", "platform.rpc=0", "platform.keep_alive=5"], True),
+        ("beta_1", ["system=async", "system.corrections=[kl_gate,less_momentum]"], True),
+        ("beta_1", ["system=async", "system.corrections=[kl_gate]"], False),
+    ],
+)
+def test_changes_concern_what_they_touch(change: str, overrides: list[str], concerned: bool) -> None:
+    assert any(change in one for one in training.revisions(load_config(overrides))) == concerned
 
 
 def test_defaults_are_those_that_results_were_trained_with() -> None:

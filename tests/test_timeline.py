@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import asdict
 from typing import Any
@@ -23,6 +24,7 @@ from scenarios import (
 )
 from settings import delay
 
+from stellaris_jax.config.tree import PlatformConfig
 from stellaris_jax.registry import register
 
 # A hand-worked case -----------------------------------------------------------------------------------------------
@@ -58,6 +60,45 @@ def test_a_round_worked_by_hand(aggregate: float, expected: list[tuple[Any, ...]
     assert timeline.coordinator.clock == 3 and timeline.now == 4.0 + (2.5 if aggregate else 0.0)
     assert timeline.usage.learner_busy == 5.0 and timeline.usage.actor_busy == 2.0
     assert timeline.usage.aggregate_busy == 3 * aggregate and timeline.usage.invocations == 3
+
+
+# Ties ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["async", "ssp"])
+def test_a_steady_state_does_not_depend_on_the_second(rule: str) -> None:
+    """The durations of `delays=constant`, of which 6 aggregations take as long as a learner: all rounds are alike.
+
+    The paths of 0.3 and 6 x 0.05 s end together, and what was scheduled first happens first.
+    """
+    timeline = simulate(
+        rule,
+        gradients=32,
+        learner=delay("constant", 0.3),
+        actor=delay("constant", 3.6),
+        aggregate=delay("constant", 0.05),
+        platform=PlatformConfig(rpc=0.007, cache=0.13),
+    )
+    records = advance(timeline, 220)
+    means = {sum(record.staleness()) / 32 for record in records[1:]}
+    seconds = {round(record.usage.seconds - record.start, 9) for record in records[1:]}
+    assert means == {11.25} and len(seconds) == 1
+    assert [r.staleness() for r in records[20:120]] == [r.staleness() for r in records[120:]]
+
+
+def test_durations_are_rounded_to_nanoseconds_once() -> None:
+    timeline = simulate("central", gradients=3, learner=delay("constant", 0.1), actor=delay("constant", 1 / 3))
+    records = advance(timeline, 3)
+    assert [record.start for record in records] == [0.0, 0.633333333, 1.266666666]
+    assert timeline.usage.learner_busy == 0.9  # where nine times 0.1 are less, added up as floats
+    assert timeline.now == records[-1].usage.seconds == 1.899999999
+
+
+@pytest.mark.parametrize("seconds", [1e-12, 1e30, 1e300])
+def test_extreme_durations(seconds: float) -> None:
+    timeline = simulate("central", gradients=1, learner=delay("constant", seconds), actor=delay("constant", 1.0))
+    advance(timeline, 2)
+    assert timeline.now == pytest.approx(2 * (1.0 + seconds)) and math.isfinite(timeline.usage.learner_busy)
 
 
 # What holds for every rule ----------------------------------------------------------------------------------------
@@ -114,6 +155,77 @@ def test_a_restored_timeline_goes_on_as_if_nothing_had_happened(scenario: Scenar
     restored.restore(json.loads(json.dumps(timeline.state())))
     assert [asdict(r) for r in advance(restored, 3)] == [asdict(r) for r in advance(timeline, 3)]
     assert restored.state() == timeline.state()
+
+
+def test_the_group_that_is_forming_is_restored() -> None:
+    """An aggregation under way at the end of a round is slowed down by learners in the next: published later."""
+    platform = PlatformConfig(actors=1, gpus=1, interference=1.0, shared_memory=1.0)
+    options: dict[str, Any] = {"learners": 2, "gradients": 4, "actors": "pipelined", "platform": platform}
+    options |= {"learner": delay("lognormal", 0.2, sigma=0.5), "actor": delay(), "aggregate": delay()}
+    timeline, late = simulate("async", **options), 0
+    for _ in range(20):
+        timeline.next_round()
+        forming = timeline.forming
+        restored = simulate("async", **options)
+        restored.restore(json.loads(json.dumps(timeline.state())))
+        assert restored.forming == forming
+        before, found = forming and forming.published, restored.forming
+        assert restored.next_round() == timeline.next_round() and restored.usage == timeline.usage
+        assert found == forming and restored.state() == timeline.state()
+        late += forming is not None and forming.published > before
+    assert late > 5
+
+
+EARLIER: dict[str, Any] = {
+    "clock": 3, "fragment": 2, "collecting": False, "queue": [], "early": [], "computing": [], "admission": {},
+    "remaining": [[1, 3]], "weights": {},
+}  # fmt: skip
+"""State of two learners after two rounds, as version 0.2 saved it: in seconds."""
+EARLIER_USAGE = {
+    "seconds": 1.7, "learner_busy": 1.2000000000000002, "learner_failed": 0.008353593403687132, "learner_startup": 0.0,
+    "actor_busy": 1.4, "actor_startup": 0.0, "aggregate_busy": 0.6000000000000001, "scaling_busy": 0.0,
+    "actor_invocations": 2, "invocations": 6, "failures": 1, "updates": 3, "gradients": 3, "dropped": 0, "waits": 0,
+    "escapes": 0, "staleness_total": 3, "staleness_max": 2,
+}  # fmt: skip
+EARLIER_PLAIN = EARLIER | {
+    "now": 1.7, "_order": 11, "aggregating": False, "iterations": [2, 1], "running": [[1, 1], [0, 1]],
+    "pointers": [[1, 2]], "rule": {"round": 0},
+    "events": [[1.808353593403687, 9, 1, [1, 0, 1, 1, 1.408353593403687, 0.0]],
+               [1.9, 10, 1, [1, 1, 0, 1, 1.5, 0.0]]],
+    "usage": EARLIER_USAGE, "company": None, "containers": [1.5, 1.408353593403687], "actor_containers": [1.4],
+    "streams": {"learner": 6, "actor": 2, "aggregate": 3, "failure": 12, "scaling": 0, "loader": 2},
+}  # fmt: skip
+EARLIER_SHARED = EARLIER | {
+    "now": 2.09, "_order": 30, "aggregating": True, "iterations": [2, 2], "running": [[0, 2], [1, 2]],
+    "pointers": [], "rule": {"round": 1},
+    "events": [[2.34, 30, 3, [[1]]], [2.6480524896932613, 28, 1, [1, 2, 1, 2, 2.0230524896932613, 0.0]],
+               [2.4650000000000003, 25, 1, [1, 1, 0, 2, 1.84, 0.0]]],
+    "usage": EARLIER_USAGE | {"seconds": 2.09},
+    "company": [[0, 1.9400000000000002, 0.3, 25, 1.75], [1, 2.1230524896932614, 0.3, 28, 1.75],
+                [-1, 2.09, 0.2, 30, 1.25]],
+    "containers": [1.84, 2.0230524896932613], "actor_containers": [1.4],
+    "streams": {"learner": 7, "actor": 2, "aggregate": 4, "failure": 14, "scaling": 0, "loader": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "sharing", "ends"),
+    [
+        (EARLIER_PLAIN, {}, [1.808353593, 1.9, 2.208353593, 2.8, 3.055757781, 3.2]),
+        (EARLIER_SHARED, {"contention": 0.5, "interference": 0.25}, [2.447142857, 2.577894635]),
+    ],
+)
+def test_a_state_in_seconds_is_restored(state: dict[str, Any], sharing: dict[str, float], ends: list[float]) -> None:
+    constants = {"learner": delay("constant", 0.3), "actor": delay("constant", 0.7)}
+    platform = PlatformConfig(actors=1, gpus=1, shared_memory=0.05, **sharing)
+    options: dict[str, Any] = {"learners": 2, "gradients": 3, "actors": "pipelined", "failure": 0.2, **constants}
+    timeline = simulate("async", aggregate=delay("constant", 0.2), platform=platform, **options)
+    timeline.restore(json.loads(json.dumps(state)))
+    assert timeline.now == state["now"]
+    assert timeline.usage.learner_busy == 1.2 and timeline.usage.learner_failed == 0.008353593
+    records = advance(timeline, 2)
+    assert [g.end for g in used(records)][: len(ends)] == pytest.approx(ends, abs=5e-9)  # as version 0.2 went on
+    assert all(type(event[0]) is int for event in timeline.state()["events"])
 
 
 def test_what_is_in_flight_between_rounds_is_restored() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from stellaris_jax.agent.fractional import Fractional, fractional_adam
+from stellaris_jax.agent.momentum import varying_momentum
 from stellaris_jax.config.options import numbers_of
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
@@ -66,12 +67,17 @@ class Hyper(NamedTuple):
         rows: Hyper = jax.tree.map(lambda value: np.repeat(value, number), self)
         return rows
 
-    def optimizer(self, aggregation: str = "factored") -> optax.GradientTransformation | Fractional:
+    def optimizer(
+        self, aggregation: str = "factored", varying: bool = False
+    ) -> optax.GradientTransformation | Fractional:
         """Adam at the base learning rate (alpha_0), behind a clip of the aggregated gradient's norm.
 
         Args:
           aggregation: `system.aggregation`; under `fractional` it takes fractions of a step.
+          varying: whether beta_1 may differ from step to step; its bias correction then goes by all of them.
         """
+        if varying:
+            return varying_momentum(self.optimizer(aggregation), self.adam_b1)
         if aggregation == "fractional":
             numbers = (self.learning_rate, self.adam_b1, self.adam_b2, self.adam_eps)
             return fractional_adam(*numbers, max_grad_norm=self.max_grad_norm)

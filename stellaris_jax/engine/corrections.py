@@ -7,6 +7,7 @@ register it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -134,7 +135,7 @@ class Correction(Numbered):
         return state
 
     def numbers(self, hyper: Hyper, state: Any) -> Hyper:
-        """The optimizer's numbers from here on."""
+        """The optimizer's numbers of the next step."""
         return hyper
 
 
@@ -197,6 +198,8 @@ class LessMomentum(Correction):
     >>> momentum = jnp.float32(0.9)  # nine versions
     >>> [round(float(LessMomentum.lowered(momentum, jnp.float32(s))), 3) for s in (0, 1, 8, 9, 20)]
     [0.9, 0.889, 0.5, 0.0, 0.0]
+
+    Adam's bias correction goes by beta_1 of every step (`stellaris_jax.agent.momentum`).
     """
 
     momentum_memory: float = knob(0.99, "decay of the mean of staleness that lowers momentum", within="[0, 1)")
@@ -277,3 +280,8 @@ class EffectiveSampleSize(Correction):
 def kl_needed(corrections: tuple[Correction, ...]) -> bool:
     """Whether any of them asks for `Context.kl`."""
     return any(correction.needs_kl for correction in corrections)
+
+
+def numbers_vary(corrections: Sequence[Correction]) -> bool:
+    """Whether any correction changes the optimizer's numbers from step to step."""
+    return any(type(correction).numbers is not Correction.numbers for correction in corrections)

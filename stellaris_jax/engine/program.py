@@ -28,7 +28,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.aggregator import rows, staleness_weighted
-from stellaris_jax.engine.corrections import Context, kl_needed
+from stellaris_jax.engine.corrections import Context, kl_needed, numbers_vary
 from stellaris_jax.engine.learner import Cache, DataLoader
 from stellaris_jax.engine.mesh import AXIS, compile_for_backend, make_mesh
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
@@ -227,12 +227,7 @@ class Engine:
         )
 
     def _corrected(
-        self,
-        hyper: Hyper,
-        cache: Cache,
-        carry: WaveCarry,
-        wave: Wave,
-        metrics: LossMetrics,
+        self, hyper: Hyper, cache: Cache, carry: WaveCarry, wave: Wave, metrics: LossMetrics
     ) -> tuple[Hyper, Context | None]:
         """The numbers that corrections leave, and what they see of a wave; `None` where there are none."""
         corrections = self.static.corrections
@@ -391,7 +386,8 @@ class Engine:
 def aggregator(static: Static, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
     """The parameter function of one seed."""
     corrections = [correction.bound(hyper.corrections) for correction in static.corrections]
-    return staleness_weighted(hyper.optimizer(static.aggregation), static.aggregation, axis, corrections)
+    optimizer = hyper.optimizer(static.aggregation, numbers_vary(corrections))
+    return staleness_weighted(optimizer, static.aggregation, axis, corrections)
 
 
 SHARED = ("bounds", "learning_rate")

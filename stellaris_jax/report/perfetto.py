@@ -96,7 +96,7 @@ def _simulated(run_dir: Path, config: Config, cut: Cut) -> Iterator[Lived]:
     """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
     metrics = run_dir / "metrics.jsonl"
     timeline, limits, number = Timeline.of(config, config.seed), limits_of(config), 0
-    stream = Stream(delay_of(config.delays.actor), config.seed, "actor")
+    stream, passing = Stream(delay_of(config.delays.actor), config.seed, "actor"), 2 * config.platform.cache
     for one in stream_records(metrics) if metrics.exists() else ():
         if one["kind"] != "round":
             continue
@@ -110,7 +110,7 @@ def _simulated(run_dir: Path, config: Config, cut: Cut) -> Iterator[Lived]:
             record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))
         else:
             record = timeline.next_round(actors)
-        seconds = [duration + timeline.actor_passing for duration in stream.take(actors)]
+        seconds = [duration + passing for duration in stream.take(actors)]
         begin = record.complete - max(seconds, default=0.0)
         rolls = [Roll(actor, begin, begin + duration) for actor, duration in enumerate(seconds)]
         yield Lived(record, rolls, [])

@@ -19,9 +19,12 @@ import jax
 from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.options import PLACES, options_of
 from stellaris_jax.config.schema import RunError
-from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.config.tree import Config, PlatformConfig, knobs
+from stellaris_jax.registry import register
 from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.reproduce.files import locked
+from stellaris_jax.timeline.delays import Measured
+from stellaris_jax.timeline.platform import Placement
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED, Scheduler
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.run import train
@@ -71,8 +74,32 @@ def revisions(config: Config) -> list[str]:
     changes = {
         "episodes of host environments outlast evaluations": config.env.name.startswith("envpool/"),
         "body and heads of a shared network have keys of their own": config.network.shared,
+        "events of the same nanosecond happen in the order of scheduling": _ties(config),
+        "learners that start up or are passed data slow nobody down": _waits_beside_others(config),
+        "Adam's bias correction goes by beta_1 of every step": "less_momentum" in config.system.corrections,
     }
     return [change for change, concerns in changes.items() if concerns]
+
+
+def _ties(config: Config) -> bool:
+    """Whether learners may end together for equal durations, and it matters who is first: not where all are waited
+    for."""
+    delay = register.delay[config.delays.learner.kind]
+    repeats = not delay.noise or issubclass(delay, Measured)
+    several = config.system.learners > 1 and config.system.rule not in ("allreduce", "central")
+    return config.executor == "simulated" and repeats and several
+
+
+def _waits_beside_others(config: Config) -> bool:
+    """Whether learners start up or are passed data where those that compute slow each other down.
+
+    Pre-warmed containers that are kept as long as by default stay warm.
+    """
+    platform, placement = config.platform, Placement(config.platform, config.system.learners)
+    shared = config.executor == "simulated" and (platform.contention > 0 or platform.interference > 0)
+    passing = any(placement.passing(learner) for learner in range(config.system.learners))
+    cools = not platform.prewarm or platform.keep_alive < PlatformConfig().keep_alive
+    return shared and (passing or platform.warm_start > 0 or (cools and platform.cold_start > 0))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from stellaris_jax.config.schema import RunError, knob, shown
 from stellaris_jax.config.tree import Config, DelayConfig
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.joblog import KINDS, durations
+from stellaris_jax.timeline.ticks import ticks_of
 
 ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling", "loader")
 BLOCK = 1024
@@ -61,13 +62,15 @@ class Delay(Optioned):
 def _checked(model: Delay, seconds: Any) -> list[float]:
     """The durations that a model has drawn. Raises RunError for what are none."""
     lists = isinstance(seconds, list) and len(seconds) == BLOCK
-    if lists and {*map(type, seconds)} == {float} and np.all(np.array(seconds, float) >= 0.0):
-        return list(seconds)
-    wrong = [s for s in seconds if not (isinstance(s, float | int) and s >= 0.0)] if lists else [seconds]
+    if lists and {*map(type, seconds)} == {float}:
+        drawn = np.array(seconds)
+        if np.all((drawn >= 0.0) & (drawn < np.inf)):
+            return list(seconds)
+    wrong = [s for s in seconds if not (isinstance(s, float | int) and 0.0 <= s < np.inf)] if lists else [seconds]
     if wrong:
         raise RunError(
-            f"{type(model).__name__}, a delay model, has drawn {shown(wrong[0])} for durations; they must be at least "
-            f"0, one for each of the random numbers it is given."
+            f"{type(model).__name__}, a delay model, has drawn {shown(wrong[0])} for durations; they must be finite "
+            f"and at least 0, one for each of the random numbers it is given."
         )
     return list(seconds)
 
@@ -221,17 +224,17 @@ class Stream:
         self.model = model
         self.key = (seed, ENTITIES.index(entity))
         self.count = 0
-        self._left: list[float] = []  # of the block, the next one last
+        self._left: list[Any] = []  # of the block, the next one last
 
-    def __next__(self) -> float:
+    def __next__(self) -> Any:
         if not self._left:
             self._draw()
         self.count += 1
         return self._left.pop()
 
-    def take(self, size: int) -> list[float]:
+    def take(self, size: int) -> list[Any]:
         """The next `size` durations."""
-        taken: list[float] = []
+        taken: list[Any] = []
         while len(taken) < size:
             if not self._left:
                 self._draw()
@@ -244,10 +247,26 @@ class Stream:
     def _draw(self) -> None:
         number, offset = divmod(self.count, BLOCK)
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self.key, number])))
-        self._left = _checked(self.model, self.model.block(generator, number))[: offset - BLOCK - 1 : -1]
+        seconds = _checked(self.model, self.model.block(generator, number))
+        self._left = self._measured(seconds)[: offset - BLOCK - 1 : -1]
+
+    def _measured(self, seconds: list[float]) -> list[Any]:
+        """A block of durations in the stream's unit: seconds."""
+        return seconds
 
     def state(self) -> Any:
         return self.count
 
     def restore(self, state: Any) -> None:
         self.count, self._left = state, []
+
+
+class TickStream(Stream):
+    """Durations of one kind of work, in ticks: each is rounded to whole nanoseconds once.
+
+    >>> next(TickStream(Constant(0.3), seed=7, entity="learner"))
+    300000000
+    """
+
+    def _measured(self, seconds: list[float]) -> list[int]:
+        return ticks_of(seconds)

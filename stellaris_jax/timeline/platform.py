@@ -1,4 +1,7 @@
-"""The platform as far as time is concerned: where functions run, when they are warm, how data reaches them."""
+"""The platform as far as time is concerned: where functions run, when they are warm, how data reaches them.
+
+Times are in ticks (`stellaris_jax.timeline.ticks`).
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,35 @@ from collections.abc import Set
 from typing import Any
 
 from stellaris_jax.config.tree import PlatformConfig
+from stellaris_jax.timeline.ticks import SECOND, ticks
+
+ALONE = SECOND
+"""Slowdown of a computation that nothing slows down: 1, in billionths."""
 
 
 class Containers:
-    """One container per slot; it stays warm for `keep_alive` seconds after its last use. Times in seconds."""
+    """One container per slot; it stays warm for `keep_alive` seconds after its last use."""
 
     def __init__(self, platform: PlatformConfig, slots: int, cold_start: float, warm_start: float):
-        self.keep_alive, self.cold_start, self.warm_start = platform.keep_alive, cold_start, warm_start
-        self.last_used: list[float | None] = [0.0 if platform.prewarm else None] * slots
+        self.keep_alive, self.cold_start, self.warm_start = map(ticks, (platform.keep_alive, cold_start, warm_start))
+        self.last_used: list[int | None] = [0 if platform.prewarm else None] * slots
 
-    def startup(self, slot: int, now: float) -> float:
-        """Seconds until the function in `slot` begins to compute when it is invoked at `now`."""
+    def startup(self, slot: int, now: int) -> int:
+        """Ticks until the function in `slot` begins to compute when it is invoked at `now`."""
         last = self.last_used[slot]
         warm = last is not None and now - last <= self.keep_alive
         return self.warm_start if warm else self.cold_start
 
-    def startups(self, slots: int, now: float) -> list[float]:
+    def startups(self, slots: int, now: int) -> list[int]:
         """`startup` of each of the first slots, mostly used together."""
         if self.last_used.count(self.last_used[0]) == len(self.last_used):
             return [self.startup(0, now)] * slots
         return [self.startup(slot, now) for slot in range(slots)]
 
-    def release(self, slot: int, now: float) -> None:
+    def release(self, slot: int, now: int) -> None:
         self.last_used[slot] = now
 
-    def release_all(self, slots: int, now: float) -> None:
+    def release_all(self, slots: int, now: int) -> None:
         """`release` of each of the first slots."""
         self.last_used[:slots] = [now] * slots
 
@@ -48,17 +55,17 @@ class Placement:
     """
 
     def __init__(self, platform: PlatformConfig, slots: int):
-        self.platform = platform
+        self.platform, self.contention = platform, ticks(platform.contention)
         self.sharing = [frozenset(range(gpu, slots, platform.gpus)) for gpu in range(platform.gpus)]
 
     def gpu(self, learner: int) -> int:
         return learner % self.platform.gpus
 
-    def passing(self, learner: int) -> float:
-        """Seconds for a policy to reach a learner, and for its gradient to come back."""
+    def passing(self, learner: int) -> int:
+        """Ticks for a policy to reach a learner; its gradient takes as long to come back."""
         local = self.gpu(learner) < self.platform.gpus_per_vm
-        return self.platform.shared_memory if local else self.platform.rpc
+        return ticks(self.platform.shared_memory if local else self.platform.rpc)
 
-    def slowdown(self, learner: int, running: Set[int]) -> float:
-        """Factor on a computation that starts now that the learners `running` compute, itself among them."""
-        return 1.0 + self.platform.contention * (len(running & self.sharing[self.gpu(learner)]) - 1)
+    def slowdown(self, learner: int, running: Set[int]) -> int:
+        """Factor on a computation, in billionths, while the learners `running` compute, itself among them."""
+        return ALONE + self.contention * (len(running & self.sharing[self.gpu(learner)]) - 1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from typing import Any
+
+from stellaris_jax.timeline.ticks import SECOND
 
 
 @dataclass(slots=True)
@@ -41,6 +44,11 @@ class Group:
     threshold: float | None
     published: float = 0.0
 
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Group:
+        """The group whose fields are `data`, as plain JSON data."""
+        return cls(**{**data, "gradients": [Gradient(**gradient) for gradient in data["gradients"]]})
+
 
 @dataclass(slots=True)
 class Usage:
@@ -73,6 +81,17 @@ class Usage:
 
     def copy(self) -> Usage:
         return Usage(*_VALUES(self))
+
+    def in_seconds(self) -> Usage:
+        """A copy in seconds of a usage in ticks."""
+        copy = self.copy()
+        for name in DURATIONS:
+            setattr(copy, name, getattr(copy, name) / SECOND)
+        return copy
+
+
+DURATIONS = tuple(entry.name for entry in fields(Usage) if isinstance(entry.default, float))
+"""Fields of `Usage` that are seconds; the others are counts."""
 
 
 _VALUES = attrgetter(*(entry.name for entry in fields(Usage)))

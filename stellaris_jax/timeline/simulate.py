@@ -3,11 +3,14 @@
 Who computes which gradient on which policy version, and when it is aggregated, depends on delays and rules only,
 never on gradient values. So the timeline is simulated first, on the host, and executed afterwards.
 
+Time is counted in whole nanoseconds (`stellaris_jax.timeline.ticks`). Events of the same nanosecond happen in the order
+in which they were scheduled: first in, first out.
+
 1. Actors pull the version published when they start through the cache, roll fragment r, and push it there.
 2. The data loader takes its time to cut it into minibatches, and emits a pointer for each.
 3. A free learner takes the oldest pointer as soon as there is one, starts up if its container is cold, fetches the
-   latest version, computes, slower while others on its GPU do, and pushes its gradient; a failed invocation gives its
-   pointer back.
+   latest version, computes, slower while others on its GPU compute, and pushes its gradient; a failed invocation gives
+   its pointer back.
 4. The parameter function evaluates its rule at every push. An aggregation takes its time, then publishes the next
    version: clock c -> c + 1.
 5. Fragment r + 1 is started once the actors are free and fragment r + 1 - depth has been consumed: depth 1 is a
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from operator import add
 from typing import Any
@@ -26,15 +30,26 @@ from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config, DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
-from stellaris_jax.timeline.delays import Chance, Stream, delay_of
+from stellaris_jax.timeline.delays import Chance, Stream, TickStream, delay_of
+from stellaris_jax.timeline.earlier import in_ticks
+from stellaris_jax.timeline.events import (
+    BEGIN,
+    COMPUTED,
+    DATA,
+    DELIVERY,
+    ENDS,
+    FAILURE,
+    LOADED,
+    PUBLISH,
+    Event,
+    restored,
+    saved,
+)
 from stellaris_jax.timeline.platform import Containers, Placement
-from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
+from stellaris_jax.timeline.records import DURATIONS, Gradient, Group, Round, Usage
 from stellaris_jax.timeline.scaling.limits import limits_of
 from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Company, Computation
-
-DATA, DELIVERY, FAILURE, PUBLISH, LOADED = range(5)
-"""Kinds of events, of a fragment and how many rolled it, of a gradient and how long its learner took to start up (two
-of them), of the fragments of a group's gradients, and of a fragment that is minibatches now."""
+from stellaris_jax.timeline.ticks import SECOND, ticks
 
 
 class Timeline:
@@ -46,6 +61,10 @@ class Timeline:
       seed: seeds the durations.
       actors: the most that roll a fragment; all of the platform's by default.
       detects: whether choosing the next round's actors takes time.
+
+    Attributes:
+      forming: the group whose aggregation is under way on a platform where that may be slowed down: its `published` is
+        corrected until it is published. `None` elsewhere.
     """
 
     @classmethod
@@ -77,30 +96,40 @@ class Timeline:
         self.depth = 2 if system.actors == "pipelined" else 1
         self.actors, self.detects = actors or platform.actors, detects
         self.placement = Placement(platform, system.learners)
-        self.passing = [2 * self.placement.passing(learner) for learner in range(system.learners)]
+        self.passing = [self.placement.passing(learner) for learner in range(system.learners)]
         self.containers = Containers(platform, system.learners, platform.cold_start, platform.warm_start)
         self.actor_containers = Containers(platform, self.actors, platform.actor_cold_start, 0.0)
-        self.actor_passing = 2 * platform.cache
+        self.actor_passing = 2 * ticks(platform.cache)
         self.failure = delays.failure
         shared = platform.contention > 0 or platform.interference > 0
         self.company = Company(self.placement, platform.interference) if shared else None
         self.streams = {
-            "learner": Stream(delay_of(delays.learner), seed, "learner"),
-            "actor": Stream(delay_of(delays.actor), seed, "actor"),
-            "aggregate": Stream(delay_of(delays.aggregate), seed, "aggregate"),
+            "learner": TickStream(delay_of(delays.learner), seed, "learner"),
+            "actor": TickStream(delay_of(delays.actor), seed, "actor"),
+            "aggregate": TickStream(delay_of(delays.aggregate), seed, "aggregate"),
             "failure": Stream(Chance(), seed, "failure"),
-            "scaling": Stream(delay_of(delays.scaling), seed, "scaling"),
-            "loader": Stream(delay_of(delays.loader), seed, "loader"),
+            "scaling": TickStream(delay_of(delays.scaling), seed, "scaling"),
+            "loader": TickStream(delay_of(delays.loader), seed, "loader"),
         }
-        self.usage = Usage()
+        self.spent = Usage(**dict.fromkeys(DURATIONS, 0))  # in ticks
         self.draw = self.streams["learner"].__next__
-        self.coordinator = Coordinator(system, self.usage)
-        self.now = 0.0
+        self.coordinator = Coordinator(system, self.spent)
+        self.tick = 0
         self.fragment = 0
         self.collecting = False
-        self._events: list[tuple[float, int, int, tuple[Any, ...]]] = []
+        self.forming: Group | None = None
+        self._events: list[Event] = []
         self._order = 0
-        self._forming: Group | None = None
+
+    @property
+    def now(self) -> float:
+        """Simulated seconds since the run began."""
+        return self.tick / SECOND
+
+    @property
+    def usage(self) -> Usage:
+        """What has been used up to the end of the last round, in seconds."""
+        return self.spent.in_seconds()
 
     def next_round(self, actors: int | None = None, gradients: int | None = None) -> Round:
         """Collect the next fragment, and simulate until the one after it can be started.
@@ -113,29 +142,31 @@ class Timeline:
         actors = self.actors if actors is None else actors
         record = Round(self.fragment, coordinator.clock, self.now, actors)
         if actors == 0:
-            record.arrived, record.complete, record.usage = coordinator.clock, self.now, self.usage.copy()
+            record.arrived, record.complete, record.usage = coordinator.clock, self.now, self.usage
             self.fragment += 1
             return record
-        detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0.0
-        invoked = self.now + detection
-        passing = self.actor_passing
-        durations = [seconds + passing for seconds in self.streams["actor"].take(actors)]
-        startups = self.actor_containers.startups(actors, invoked)
-        total = sum(durations)
-        self.usage.scaling_busy += detection
-        self.usage.actor_startup += sum(startups)
-        self.usage.actor_busy += total
-        self.usage.actor_invocations += actors
-        record.actor_seconds = total / actors
+        detection = next(self.streams["scaling"]) if self.detects and self.fragment > 0 else 0
+        spent, durations = self.spent, self.streams["actor"].take(actors)
+        startups = self.actor_containers.startups(actors, self.tick + detection)
+        total = sum(durations) + actors * self.actor_passing
+        spent.scaling_busy += detection
+        spent.actor_startup += sum(startups)
+        spent.actor_busy += total
+        spent.actor_invocations += actors
+        record.actor_seconds = total / (actors * SECOND)
         remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.collecting = True
-        self._schedule(detection + max(map(add, startups, durations)), DATA, (self.fragment, actors))
+        longest = max(map(add, startups, durations)) if any(startups) else max(durations)
+        self._schedule(detection + longest + self.actor_passing, DATA, (self.fragment, actors))
         self.fragment += 1
         consumed = self.fragment - self.depth
         while self.collecting or remaining[consumed] > 0:
             if events:
-                self.now, _, kind, payload = heappop(events)
-                self._handle(kind, payload, record)
+                self.tick, _, kind, payload = heappop(events)
+                if kind in ENDS:
+                    self._end(kind, payload, record)
+                else:
+                    self._handle(kind, payload, record)
             elif not coordinator.queue:
                 raise RunError(
                     f"system.rule={self.system.rule} and system.admission={self.system.admission} let no learner start "
@@ -148,22 +179,22 @@ class Timeline:
             if self.company is not None:
                 self._pace(self.company)
         remaining.pop(consumed, None)
-        self.usage.seconds = self.now
-        record.usage = self.usage.copy()
+        spent.seconds = self.tick
+        record.usage = self.usage
         return record
 
-    def _schedule(self, delay: float, kind: int, payload: tuple[Any, ...]) -> None:
+    def _schedule(self, delay: int, kind: int, payload: tuple[Any, ...]) -> None:
         self._order += 1
-        heappush(self._events, (self.now + delay, self._order, kind, payload))
+        heappush(self._events, (self.tick + delay, self._order, kind, payload))
 
     def _handle(self, kind: int, payload: tuple[Any, ...], record: Round) -> None:
-        """Tell the coordinator of an event, and do what it answers."""
+        """Do what follows from an event that is not the end of an invocation."""
         coordinator = self.coordinator
         if kind == DATA:
             fragment, actors = payload
-            self.actor_containers.release_all(actors, self.now)
+            self.actor_containers.release_all(actors, self.tick)
             loading = next(self.streams["loader"])
-            if loading > 0.0:
+            if loading > 0:
                 self._schedule(loading, LOADED, (fragment,))
             else:
                 self._loaded(fragment, record)
@@ -171,22 +202,28 @@ class Timeline:
             self._loaded(payload[0], record)
         elif kind == PUBLISH:
             if self.company is not None:
-                self.company.under_way.pop(PARAMETER_FUNCTION, None)
-            self._do(coordinator.on_publish(payload[0], self.now), record)
+                del self.company.under_way[PARAMETER_FUNCTION]
+                self.forming = None
+            self._do(coordinator.on_publish(payload[0], self.tick / SECOND), record)
+        elif kind == BEGIN:
+            self._compute(payload)
+        elif kind == COMPUTED:
+            self._computed(payload, record)
+
+    def _end(self, kind: int, payload: tuple[Any, ...], record: Round) -> None:
+        """An invocation has delivered its gradient, or died."""
+        gradient, startup, start = payload
+        spent, tick = self.spent, self.tick
+        self.containers.release(gradient.learner, tick)
+        if startup:
+            spent.learner_startup += startup
+        if kind == FAILURE:
+            spent.learner_failed += tick - start
+            self.coordinator.on_failure(gradient)
         else:
-            gradient, startup = payload
-            usage, now = self.usage, self.now
-            if self.company is not None:
-                self.company.under_way.pop(gradient.learner, None)
-            self.containers.release(gradient.learner, now)
-            usage.learner_startup += startup
-            if kind == FAILURE:
-                usage.learner_failed += now - gradient.start
-                coordinator.on_failure(gradient)
-            else:
-                usage.learner_busy += now - gradient.start
-                if actions := coordinator.on_delivery(gradient, now):
-                    self._do(actions, record)
+            spent.learner_busy += tick - start
+            if actions := self.coordinator.on_delivery(gradient, tick / SECOND):
+                self._do(actions, record)
 
     def _loaded(self, fragment: int, record: Round) -> None:
         """Learners can have a fragment's minibatches."""
@@ -202,56 +239,82 @@ class Timeline:
                 continue
             record.groups.append(action)
             duration = next(self.streams["aggregate"])
-            self.usage.aggregate_busy += duration
-            action.published = self.now + duration
+            self.spent.aggregate_busy += duration
+            action.published = (self.tick + duration) / SECOND
             fragments = [gradient.fragment for gradient in action.gradients]
-            if duration > 0.0:
+            if duration > 0:
                 self._schedule(duration, PUBLISH, (fragments,))
-                self._forming = action
                 if self.company is not None:
-                    self.company.under_way[PARAMETER_FUNCTION] = Computation(self.now, duration, self._order)
+                    self.forming = action
+                    self.company.under_way[PARAMETER_FUNCTION] = Computation(self.tick, duration, self._order)
             else:
                 self._do(self.coordinator.on_publish(fragments, self.now), record)
 
     def _invoke(self, gradient: Gradient) -> None:
-        """Draw how long a learner takes, from now on, to start up and to compute."""
-        learner = gradient.learner
-        startup = self.containers.startup(learner, self.now)
-        seconds, passing = self.draw(), self.passing[learner]
-        kind, share = DELIVERY, 1.0
+        """Draw how long a learner takes to start up, to be passed data and to compute, and schedule that."""
+        learner, tick = gradient.learner, self.tick
+        startup = self.containers.startup(learner, tick)
+        computing, passing = self.draw(), self.passing[learner]
+        kind, duration = DELIVERY, passing + computing + passing
         if self.failure > 0.0:
             fails, fraction = next(self.streams["failure"]), next(self.streams["failure"])
             if fails < self.failure:
-                kind, share = FAILURE, fraction
-        gradient.start = self.now + startup
-        self._schedule(startup + (seconds + passing) * share, kind, (gradient, startup))
-        if self.company is not None:
-            begin = gradient.start + passing * share
-            self.company.under_way[learner] = Computation(begin, seconds * share, self._order)
+                kind, duration = FAILURE, round(duration * Fraction(fraction))
+        start = tick + startup
+        gradient.start = start / SECOND
+        if self.company is None or duration <= passing or computing == 0:
+            self._order += 1  # as `_schedule`, which costs a call for every gradient
+            heappush(self._events, (start + duration, self._order, kind, (gradient, startup, start)))
+            return
+        work = min(duration - passing, computing)
+        invocation = (gradient, startup, start, kind, duration - passing - work, work)
+        if startup + passing > 0:
+            self._schedule(startup + passing, BEGIN, invocation)
+        else:
+            self._compute(invocation)
+
+    def _compute(self, payload: tuple[Any, ...]) -> None:
+        """A learner function has its policy, and begins to compute beside others."""
+        assert self.company is not None, "nothing is shared"
+        gradient, *_, work = payload
+        self._schedule(work, COMPUTED, payload[:-1])
+        self.company.under_way[gradient.learner] = Computation(self.tick, work, self._order)
+
+    def _computed(self, payload: tuple[Any, ...], record: Round) -> None:
+        """A learner function is done computing, and its gradient is passed back; or it has died."""
+        assert self.company is not None, "nothing is shared"
+        *invocation, kind, passing = payload
+        del self.company.under_way[invocation[0].learner]
+        if passing > 0:
+            self._schedule(passing, kind, tuple(invocation))
+        else:
+            self._end(kind, tuple(invocation), record)
 
     def _pace(self, company: Company) -> None:
-        """Whatever computes ends sooner or later than it would have, because of what began or ended now."""
+        """Computations end sooner or later than they would have, because of what began or ended now."""
         for one, work, slowdown in company.changed():
-            seconds = work.paced(self.now, slowdown)
+            left = work.paced(self.tick, slowdown)
             place = next(i for i, event in enumerate(self._events) if event[1] == work.order)
             end, _, kind, payload = self._events.pop(place)
             heapify(self._events)
-            self._schedule(seconds, kind, payload)
+            self._schedule(left, kind, payload)
             work.order = self._order
             if one == PARAMETER_FUNCTION:
-                self.usage.aggregate_busy += self.now + seconds - end
-                if self._forming is not None:
-                    self._forming.published = self.now + seconds
+                self.spent.aggregate_busy += self.tick + left - end
+                if self.forming is not None:  # a state of an earlier version has none
+                    self.forming.published = (self.tick + left) / SECOND
 
-    _PLAIN = ("now", "fragment", "collecting", "_order")
+    _PLAIN = ("tick", "fragment", "collecting", "_order")
 
     def state(self) -> dict[str, Any]:
         """Everything that changes as the timeline advances, as JSON data."""
         return {
             **{name: getattr(self, name) for name in self._PLAIN},
             **self.coordinator.state(),
-            "events": [[time, order, kind, _saved(kind, payload)] for time, order, kind, payload in self._events],
+            "events": [saved(event) for event in self._events],
             "usage": asdict(self.usage),
+            "spent": asdict(self.spent),
+            "forming": self.forming and asdict(self.forming),
             "company": self.company and self.company.state(),
             "containers": self.containers.state(),
             "actor_containers": self.actor_containers.state(),
@@ -264,31 +327,18 @@ class Timeline:
         return Usage(**state["usage"])
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state()` returned (it may have passed through JSON)."""
+        """Continue from what `state()` returned (it may have passed through JSON), of an earlier version or of this."""
+        if "tick" not in state:
+            state = in_ticks(state)
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self._events = [(time, order, kind, _restored(kind, data)) for time, order, kind, data in state["events"]]
-        self.usage = self.coordinator.usage = Usage(**state["usage"])
+        self._events = [restored(event) for event in state["events"]]
+        self.spent = self.coordinator.usage = Usage(**state["spent"])
         self.coordinator.restore(state)
-        self._forming = None
+        self.forming = Group.of(state["forming"]) if state["forming"] else None
         if self.company is not None:
             self.company.restore(state.get("company") or [])
         self.containers.restore(state["containers"])
         self.actor_containers.restore(state["actor_containers"])
         for name, drawn in state["streams"].items():  # an earlier version's lacks those that were not there yet
             self.streams[name].restore(drawn)
-
-
-def _saved(kind: int, payload: tuple[Any, ...]) -> list[Any]:
-    """An event's payload as JSON data."""
-    if kind in (DELIVERY, FAILURE):
-        gradient, startup = payload
-        return [gradient.fragment, gradient.minibatch, gradient.learner, gradient.version, gradient.start, startup]
-    return list(payload)
-
-
-def _restored(kind: int, data: list[Any]) -> tuple[Any, ...]:
-    if kind in (DELIVERY, FAILURE):
-        *gradient, startup = data
-        return Gradient(*gradient), startup
-    return tuple(data)

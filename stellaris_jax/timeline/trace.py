@@ -138,7 +138,7 @@ class RoundTrace:
         rolls = [Roll(**roll) for roll in data.pop("rolls")]
         failures = [Failure(**failure) for failure in data.pop("failures")]
         versions = [Published(**version) for version in data.pop("versions")]
-        groups = [Group(**{**g, "gradients": [Gradient(**one) for one in g["gradients"]]}) for g in data.pop("groups")]
+        groups = [Group.of(group) for group in data.pop("groups")]
         dropped = [Gradient(**gradient) for gradient in data.pop("dropped")]
         usage = Usage(**data.pop("usage"))
         record = Round(**data, groups=groups, dropped=dropped, usage=usage)

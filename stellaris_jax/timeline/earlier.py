@@ -1,0 +1,52 @@
+"""States of timelines that earlier versions saved: in seconds, as floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stellaris_jax.timeline.events import BEGIN, COMPUTED, DELIVERY, FAILURE
+from stellaris_jax.timeline.records import DURATIONS
+from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION
+from stellaris_jax.timeline.ticks import ticks
+
+
+def in_ticks(state: dict[str, Any]) -> dict[str, Any]:
+    """A state in seconds as this version saves it.
+
+    Every time is rounded to ticks. Where computations slow each other down, an invocation under way keeps all passing
+    of data before its computation, as it was drawn.
+    """
+    usage = dict.fromkeys(DURATIONS, 0.0) | state["usage"]
+    spent = {name: ticks(value) if name in DURATIONS else value for name, value in usage.items()}
+    shared = {order: (one, since, left) for one, since, left, order, _ in state.get("company") or []}
+    slowdowns = {order: slowdown for *_, order, slowdown in state.get("company") or []}
+    tick, events, company = ticks(state["now"]), [], []
+    for time, order, kind, payload in state["events"]:
+        due = ticks(time)
+        if kind in (DELIVERY, FAILURE):
+            *gradient, start, startup = payload
+            payload = [*gradient, ticks(startup), ticks(start)]
+        if order in shared:
+            one, since, left = shared[order]
+            begin, work = ticks(since), ticks(left)
+            if one != PARAMETER_FUNCTION:
+                payload = [*payload, kind, 0]
+                kind = COMPUTED
+            if begin > tick:
+                due, kind, payload = begin, BEGIN, [*payload, work]
+            else:
+                company.append([one, begin, work, order, ticks(slowdowns[order])])
+        events.append([due, order, kind, payload])
+    return {
+        **state,
+        "tick": tick,
+        "spent": spent,
+        "forming": None,
+        "events": sorted(events),
+        "company": company,
+        **{name: _last_used(state[name]) for name in ("containers", "actor_containers")},
+    }
+
+
+def _last_used(seconds: list[float | None]) -> list[int | None]:
+    return [None if one is None else ticks(one) for one in seconds]
