@@ -25,11 +25,13 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")
     arguments = parser.parse_args(argv)
 
-    from stellaris_jax.config.commands import as_override
+    from stellaris_jax.config.commands import as_override, named_modules
     from stellaris_jax.envs.check import CheckWarning, check_env
     from stellaris_jax.envs.registry import from_config
+    from stellaris_jax.registry import search_folder
     from stellaris_jax.training.loading import load_config
 
+    search_folder(named_modules([f"env={arguments.env}", *arguments.overrides]))
     config = load_config([as_override("env", arguments.env), *arguments.overrides])
     env = from_config(config.env)
     with warnings.catch_warnings(record=True) as told:

@@ -25,6 +25,7 @@ from stellaris_jax.config.memory import BOUND, Part, check_fits
 from stellaris_jax.config.schema import ConfigError, RunError, shown
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.envs.names import positive_int, retold
+from stellaris_jax.registry import searched
 
 REFUSED: dict[str, str] = {}
 
@@ -48,7 +49,7 @@ def candidates(name: str) -> list[str]:
         try:
             importlib.import_module(module)
         except Exception as error:  # whatever somebody else's module does
-            reason = retold(error)
+            reason = f"{retold(error)}{searched(error, module)}"
             raise ConfigError(f"env.name=gymnasium/{name}: {module} cannot be imported ({reason}).") from error
     return [module + colon + id_ for id_ in available()]
 
