@@ -35,6 +35,8 @@ class Walk(gymnasium.Env):
 
 gymnasium.register("Walk-v0", Walk, max_episode_steps=5)
 """
+
+
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module in the current folder, beside a false NumPy, for a user who has allowed nothing."""

@@ -27,6 +27,7 @@ def _main(argv: Sequence[str] | None) -> None:
 
     from stellaris_jax.config.commands import as_override, named_modules
     from stellaris_jax.envs.check import CheckWarning, check_env
+    from stellaris_jax.envs.ranges import told
     from stellaris_jax.envs.registry import from_config
     from stellaris_jax.registry import search_folder
     from stellaris_jax.training.loading import load_config
@@ -34,13 +35,14 @@ def _main(argv: Sequence[str] | None) -> None:
     search_folder(named_modules([f"env={arguments.env}", *arguments.overrides]))
     config = load_config([as_override("env", arguments.env), *arguments.overrides])
     env = from_config(config.env)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as noticed:
         warnings.simplefilter("always", CheckWarning)
-        check_env(env)
-    for warning in told:
+        found = check_env(env)
+    for warning in noticed:
         print(f"warning: {warning.message}", file=sys.stderr)
     print(f"{env.name}: no fault found")
     observed = env.observation_space
     print(f"{observed.dtype} observations of shape {observed.shape}")
     print(f"actions of {env.action_space}")
+    print("\n".join(told(env, found, config.env)))
     print(f"episodes of at most {env.max_episode_steps:,} steps")

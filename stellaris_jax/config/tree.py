@@ -42,7 +42,15 @@ class EnvConfig(Section):
     wrappers: tuple[str, ...] = knob(
         (), "registered wrappers put around the environment and its preprocessing, the first innermost", kind="wrapper"
     )
-    normalize_observation: bool = knob(False, "subtract the running mean of observations, divide by their deviation")
+    normalize_observation: bool | None = knob(
+        False,
+        "subtract the running mean of observations, divide by their deviation; null: if they are real numbers of a Box",
+    )
+    rescale_action: bool | None = knob(
+        False,
+        "actions from -1 to 1 stand for the bounds of the environment's Box; null: if a bound is above 2 or below 0.5 "
+        "in size, or both have one sign",
+    )
     normalize_reward: bool = knob(False, "divide rewards by the running deviation of the discounted return")
 
 

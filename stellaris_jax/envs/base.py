@@ -239,6 +239,18 @@ class Preprocessing(NamedTuple):
 AS_GIVEN = Preprocessing()
 
 
+def rescaled(action: Any, own: Box) -> Any:
+    """Actions `[..., n]` from -1 to 1, of NumPy or JAX, as those between the bounds of `own` that they stand for.
+
+    >>> rescaled(np.array([-1.0, 0.0, 1.0], np.float32), Box((3,), (0.0, -10.0, 5.0), (4.0, 30.0, 7.0))).tolist()
+    [0.0, 10.0, 7.0]
+    """
+    low, high = (np.asarray(bound, np.float32) for bound in (own.low, own.high))
+    # Halves first: the distance of two bounds may be more than float32 holds.
+    half, middle = high / 2 - low / 2, high / 2 + low / 2
+    return (action * half + middle).clip(low, high)
+
+
 def bounded(action: np.ndarray, space: Space) -> np.ndarray:
     """Actions `[N, ...]` inside the bounds of a `Box`, for policies act unbounded; of another space unchanged."""
     if not isinstance(space, Box):

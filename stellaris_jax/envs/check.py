@@ -12,6 +12,7 @@ import numpy as np
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.base import Array, HostEnv, HostPool, HostStep, TimeStep, VecEnv, bounded
 from stellaris_jax.envs.names import retold
+from stellaris_jax.envs.ranges import Ranges, ranges_of, warned
 from stellaris_jax.envs.shapes import HOME, NUM, check_declared, check_leaf, check_traced, fault, is_host, name_of
 
 LEAST_STEPS, MOST_STEPS = 50, 1000
@@ -23,26 +24,34 @@ class CheckWarning(UserWarning):
     """What is possible, but seldom meant."""
 
 
-def check_env(env: VecEnv | HostEnv) -> None:
+def check_env(env: VecEnv | HostEnv | str) -> Ranges:
     """Check what an environment declares, and by random actions what it does.
 
     Shapes and dtypes; resets, at the start and where episodes end; time limits; the observations at ends; and that the
-    same seed gives the same episodes. Observations out of bounds, and time limits that end as if the task did, are
-    told as a `CheckWarning`.
+    same seed gives the same episodes. A `CheckWarning` tells of observations out of bounds, of time limits that end as
+    if the task did, and of actions that a policy would not explore.
 
     Args:
-      env: an environment of either protocol, such as `make` returns.
+      env: an environment of either protocol, such as `make` returns, or its name, such as `gymnasium/CartPole-v1`.
+
+    Returns:
+      The ranges of observations and rewards in that run.
 
     Raises:
       ConfigError: for the first thing that is wrong, in one sentence.
     """
+    if isinstance(env, str):
+        from stellaris_jax.envs.registry import make  # which knows all suites
+
+        env = make(env, {})
     check_declared(env)
+    if (warning := warned(env)) is not None:
+        _warn(env, warning)
     try:
         if is_host(env):
-            _check_pools(cast(HostEnv, env))
-        else:
-            check_traced(cast(VecEnv, env))
-            _check_steps(cast(VecEnv, env))
+            return _check_pools(cast(HostEnv, env))
+        check_traced(cast(VecEnv, env))
+        return _check_steps(cast(VecEnv, env))
     except ConfigError:
         raise
     except Exception as error:  # whatever somebody else's environment does
@@ -134,7 +143,7 @@ def _equal(first: Any, second: Any) -> bool:
     return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
-def _check_steps(env: VecEnv) -> None:
+def _check_steps(env: VecEnv) -> Ranges:
     length = _length(env)
     actions = _actions(env, length)
 
@@ -164,9 +173,10 @@ def _check_steps(env: VecEnv) -> None:
     before = np.concatenate([first[None], steps.obs[:-1]])
     dead = np.zeros_like(done)
     _check_episodes(env, _Played(before, steps.final_obs, steps.obs, steps.terminated, steps.truncated, dead))
+    return ranges_of(before, steps.reward)
 
 
-def _check_pools(env: HostEnv) -> None:
+def _check_pools(env: HostEnv) -> Ranges:
     actions = _actions(env, _length(env))
     steps = _play(env, actions)
     if not np.isfinite(steps.reward).all():
@@ -188,6 +198,7 @@ def _check_pools(env: HostEnv) -> None:
     # Without the last step, for what comes after it has not been seen.
     obs, terminated, truncated = steps.obs, steps.terminated[1:-1], steps.truncated[1:-1]
     _check_episodes(env, _Played(obs[:-2], obs[1:-1], obs[2:], terminated, truncated, dead[:-1]))
+    return ranges_of(obs, steps.reward)
 
 
 def _play(env: HostEnv, actions: np.ndarray) -> HostStep:

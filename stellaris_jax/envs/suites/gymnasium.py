@@ -99,6 +99,7 @@ class GymnasiumEnv:
         self.steps_per_second = float(env.metadata.get("render_fps") or STEPS_PER_SECOND)
         env.close()
         self.observation_space = self._observed(self._given)
+        self.one_hot = isinstance(self._given, spaces.Discrete)
         self.action_space = self._acted(self._taken)
 
     def _observed(self, space: spaces.Space) -> Box:
