@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from stellaris_jax import Trainer, load_config
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs import available, resolve
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, HostPool, HostStep, MultiBinary, MultiDiscrete
-from stellaris_jax.envs.registry import make
+from stellaris_jax.envs.registry import from_config, make
 from stellaris_jax.training.checkpoint import Checkpoints
 
 N, T, LIMIT = 4, 40, 7
@@ -144,6 +145,21 @@ def test_observations_are_vectors_or_bytes() -> None:
         ("Drift-v0", {"max_episode_steps": 0}, "max_episode_steps=0 must be an integer of at least 1"),
         ("Endless-v0", {}, "registered without a time limit, .*: set env.kwargs.max_episode_steps"),
         ("Broken-v0", {}, "cannot be made .OSError: there is no simulator"),
+        ("Drift-v0", {"wrappers": "gymnasium.wrappers.ClipReward"}, "must be a list of dotted paths"),
+        ("Drift-v0", {"wrappers": ["FlattenObservation"]}, "must be a list of dotted paths"),
+        (
+            "Drift-v0",
+            {"wrappers": ["gymnasium.wrappers.Nothing"]},
+            "gymnasium.wrappers.Nothing, which cannot be imported",
+        ),
+        ("Drift-v0", {"wrappers": ["no_lab.Wrapper"]}, "no_lab.Wrapper, which cannot be imported .*; tried: installed"),
+        (
+            "Drift-v0",
+            {"wrappers": ["os.system"]},
+            "env.kwargs.wrappers has os.system, which is no subclass of gymnasium",
+        ),
+        ("Drift-v0", {"wrappers": ["gymnasium.wrappers.vector"]}, "wrappers.vector, which is no subclass"),
+        ("Drift-v0", {"wrappers": ["gymnasium.wrappers.RepeatAction"]}, "cannot be made with env.kwargs=.*num_repeats"),
         ("Drif-v0", {}, "is not an environment of gymnasium: did you mean gym_lab:Drift-v0"),
     ],
 )
@@ -151,6 +167,39 @@ def test_mistakes_are_one_sentence(name: str, kwargs: dict[str, Any], sentence: 
     with pytest.raises(ConfigError, match=sentence) as error:
         make(f"gymnasium/gym_lab:{name}", kwargs)
     assert "\n" not in str(error.value) and ("env.kwargs" in str(error.value) or name in str(error.value))
+
+
+def test_wrappers_go_around_in_order() -> None:
+    """By path, or by a mapping with arguments; in processes, too."""
+    scaled = {"name": "gym_lab.Scaled", "factor": 2.0}
+    clipped = {"name": "gymnasium.wrappers.ClipReward", "max_reward": 1.5}
+    for wrappers, expected in (
+        ([scaled], 2.0),
+        ([clipped, scaled], 2.0),
+        ([scaled, clipped], 1.5),
+        ([scaled, "gymnasium.wrappers.RecordEpisodeStatistics", clipped], 1.5),
+    ):
+        kwargs = {"wrappers": wrappers, "vectorization_mode": "async" if len(wrappers) == 3 else "sync"}
+        env = make(DRIFT, kwargs)
+        assert isinstance(env, HostEnv)
+        assert play(env.open(1, seed=1), np.zeros((1, 1), int)).reward[1, 0] == expected
+
+
+def test_observations_that_are_no_box_come_with_the_command_that_works() -> None:
+    with pytest.raises(ConfigError, match="it observes a Dict, not a Box or Discrete; this flattens it: ") as error:
+        make(DRIFT, {"observation": "dict"})
+    command = str(error.value).rpartition(": ")[2].rstrip(".")
+    words = shlex.split(command)[-2:]
+    assert words == [f"env={DRIFT}", "env.kwargs.wrappers=[gymnasium.wrappers.FlattenObservation]"]
+    config = load_config([*words, "env.kwargs.observation=dict"])
+    assert from_config(config.env).observation_space.shape == (2,)
+
+
+def test_wrappers_of_ours_are_for_environments_in_jax() -> None:
+    with pytest.raises(
+        ConfigError, match=r"env.wrappers=positions is for environments in JAX.*, not for gymnasium/Cart"
+    ):
+        from_config(load_config(["env.name=gymnasium/CartPole-v1", "env.wrappers=[positions]"]).env)
 
 
 def test_names_keep_the_module_that_registers_them() -> None:

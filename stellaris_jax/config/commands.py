@@ -64,7 +64,8 @@ def as_override(key: str, value: str | Path) -> str:
 
 
 def named_modules(overrides: Sequence[str]) -> list[str]:
-    """Modules that overrides name: plug-ins that are no files, and the module of `env=gymnasium/module:id`.
+    """Modules that overrides name: plug-ins that are no files, the module of `env=gymnasium/module:id`, and those of
+    gymnasium wrappers.
 
     >>> named_modules(["plugins=[my_lab.rules,a/b.py]", "env=gymnasium/mine:A-v0,gymnasium/yours:B-v0", "seed=1"])
     ['my_lab.rules', 'mine', 'yours']
@@ -74,6 +75,8 @@ def named_modules(overrides: Sequence[str]) -> list[str]:
         key, _, value = line.lstrip("+").partition("=")
         if key in ("env", "env.name"):
             found += re.findall(r"/([\w.]+):", value)
+        elif key == "env.kwargs.wrappers":
+            found += re.findall(r"([A-Za-z_][\w.]*)\.\w+", value)
         elif key == "plugins":
             words = re.split(r"[\s,\[\]'\"]+", value)
             found += [word for word in words if re.fullmatch(r"[\w.]+", word) and not word.endswith(".py")]

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 from stellaris_jax.config.schema import ConfigError, plain, shown
 from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.names import match, retold, suggest
 from stellaris_jax.envs.rescale import is_far, rescale
 from stellaris_jax.envs.shapes import check_declared, check_traced
-from stellaris_jax.envs.wrappers import preprocess
+from stellaris_jax.envs.wrappers import Wrapper, preprocess
 from stellaris_jax.registry import register as kinds
 
 
@@ -121,8 +122,15 @@ def make(
 
 def _wrapped(env: VecEnv | HostEnv, wrapper: str) -> VecEnv | HostEnv:
     """The environment behind a registered wrapper, checked as an environment of a user's own is."""
+    registered = kinds.wrapper[wrapper]
+    if isinstance(registered, type) and issubclass(registered, Wrapper) and not isinstance(env, AutoResetEnv):
+        own = "; gymnasium's own are named by env.kwargs.wrappers=[gymnasium.wrappers.NAME]"
+        raise ConfigError(
+            f"env.wrappers={wrapper} is for environments in JAX that are derived from AutoResetEnv, not for {env.name}"
+            f"{own if env.name.startswith('gymnasium/') else ''}."
+        )
     try:
-        made: VecEnv | HostEnv = kinds.wrapper[wrapper](env)
+        made: VecEnv | HostEnv = registered(env)
         check_declared(made)
         if not isinstance(made, HostEnv):
             check_traced(made)

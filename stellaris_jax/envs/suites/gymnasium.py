@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,6 +22,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from stellaris_jax.config.commands import command
+from stellaris_jax.config.gym_wrappers import ARGUMENT, KEY, GymWrapper, wrappers_of
 from stellaris_jax.config.memory import BOUND, Part, check_fits
 from stellaris_jax.config.schema import ConfigError, RunError, shown
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space
@@ -29,6 +32,7 @@ from stellaris_jax.registry import searched
 
 REFUSED: dict[str, str] = {}
 
+FLATTEN = "gymnasium.wrappers.FlattenObservation"
 MODES = ("sync", "async")
 STEPS_PER_SECOND = 30.0
 """Of films, where an environment's metadata do not say."""
@@ -65,6 +69,8 @@ class GymnasiumEnv:
     max_episode_steps: steps after which an episode is truncated, by default those it is registered with.
     vectorization_mode: `sync` steps a pool's environments one after the other, which suits light ones; `async` gives
     each a process of its own.
+    wrappers: gymnasium wrappers around the environment, the first innermost, by dotted paths; see
+    `config.gym_wrappers`.
     Other keyword arguments go to `gymnasium.make`.
 
     Observations are a `Box`, or a `Discrete`, which is read as a one-hot vector. Actions may be any of `Space`; those
@@ -74,7 +80,13 @@ class GymnasiumEnv:
     """
 
     def __init__(
-        self, name: str, *, max_episode_steps: int | None = None, vectorization_mode: str = "sync", **kwargs: Any
+        self,
+        name: str,
+        *,
+        max_episode_steps: int | None = None,
+        vectorization_mode: str = "sync",
+        wrappers: Sequence[Any] = (),
+        **kwargs: Any,
     ):
         self.name = f"gymnasium/{name}"
         if vectorization_mode not in MODES:
@@ -89,7 +101,12 @@ class GymnasiumEnv:
             )
         self.max_episode_steps = positive_int("max_episode_steps", limit)
         self._mode = vectorization_mode
-        self._make = partial(gymnasium.make, spec, max_episode_steps=self.max_episode_steps, **kwargs)
+        named = wrappers_of({ARGUMENT: wrappers})
+        around = [(_wrapper(one), one.arguments) for one in named]
+        self._wrappers = [one.path for one in named]
+        self._make = partial(_made, spec, around, max_episode_steps=self.max_episode_steps, **kwargs)
+        if wrappers:
+            kwargs = {**kwargs, ARGUMENT: wrappers}
         try:
             env = self._make()
         except Exception as error:  # whatever somebody else's environment does
@@ -112,9 +129,19 @@ class GymnasiumEnv:
             self._check_size(n)
             return Box((n,), (0.0,) * n, (1.0,) * n)
         raise ConfigError(
-            f"env.name={self.name} cannot be trained on: it observes a {type(space).__name__}, not a Box or Discrete; "
-            "gymnasium.wrappers.FlattenObservation makes a Box of most spaces."
+            f"env.name={self.name} cannot be trained on: it observes a {type(space).__name__}, not a Box or Discrete"
+            f"{self._flattened(space)}."
         )
+
+    def _flattened(self, space: spaces.Space) -> str:
+        """The command that makes a Box of observations, as the end of a sentence; empty where nothing does."""
+        try:
+            if not isinstance(spaces.utils.flatten_space(space), spaces.Box):
+                return ""
+        except NotImplementedError:
+            return ""
+        wrappers = shlex.quote(f"{KEY}=[{','.join([*self._wrappers, FLATTEN])}]")
+        return f"; this flattens it: {command('train')} env={shlex.quote(self.name)} {wrappers}"
 
     def _check_size(self, numbers: int) -> None:
         check_fits([Part("an observation", 0, BOUND * numbers, (f"env.name={self.name}",))])
@@ -170,6 +197,27 @@ class GymnasiumEnv:
         else:
             vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
         return GymnasiumPool(self, vector, seed)
+
+
+def _wrapper(named: GymWrapper) -> type[gymnasium.Wrapper]:
+    """The class of a wrapper. Raises ConfigError."""
+    own, name = named.exported, named.path.rpartition(".")[2]
+    try:
+        found = getattr(gymnasium.wrappers if own else importlib.import_module(named.module), name)
+    except Exception as error:  # whatever somebody else's module does
+        reason = f"{retold(error)}{searched(error, named.module)}"
+        raise ConfigError(f"{KEY} has {named.path}, which cannot be imported ({reason}).") from error
+    if not (isinstance(found, type) and issubclass(found, gymnasium.Wrapper)):
+        raise ConfigError(f"{KEY} has {named.path}, which is no subclass of gymnasium.Wrapper.")
+    return found
+
+
+def _made(spec: Any, wrappers: list[tuple[type[gymnasium.Wrapper], dict[str, Any]]], **kwargs: Any) -> gymnasium.Env:
+    """An environment behind its wrappers."""
+    env: gymnasium.Env = gymnasium.make(spec, **kwargs)
+    for wrapper, arguments in wrappers:
+        env = wrapper(env, **arguments)
+    return env
 
 
 class Pausable(gymnasium.Wrapper):
