@@ -45,4 +45,8 @@ def _main(argv: Sequence[str] | None) -> None:
     print(f"{observed.dtype} observations of shape {observed.shape}")
     print(f"actions of {env.action_space}")
     print("\n".join(told(env, found, config.env)))
-    print(f"episodes of at most {env.max_episode_steps:,} steps")
+    if env.max_episode_steps is None:
+        limit = config.evaluation.episode_limit
+        print(f"episodes without a time limit; evaluations cut them at evaluation.episode_limit={limit}")
+    else:
+        print(f"episodes of at most {env.max_episode_steps:,} steps")

@@ -57,7 +57,7 @@ def wrappers_of(kwargs: Mapping[str, Any]) -> list[GymWrapper]:
             name = entry.get("name")
         if not isinstance(given, list | tuple) or not isinstance(name, str) or not PATH.fullmatch(name):
             raise ConfigError(
-                f"{KEY}={shown(plain(given))} must be a list of dotted paths, or of mappings with a name and arguments: "
+                f"{KEY}={shown(plain(given))} must be a list of dotted paths, or of mappings with name and arguments: "
                 "[gymnasium.wrappers.FlattenObservation, {name: gymnasium.wrappers.RepeatAction, num_repeats: 4}]."
             )
         found.append(GymWrapper(name, arguments))

@@ -304,6 +304,9 @@ class EvaluationConfig(Section):
     episodes: int = knob(128, "episodes per evaluation and seed; 0 turns evaluation off", within="[0, inf)")
     points: int = knob(10, "evaluations spread evenly over the run, the last at its end", within="[0, 1e6]")
     greedy: bool = knob(True, "act by the mode of the policy instead of sampling")
+    episode_limit: int = knob(
+        1000, "steps at which an episode of an environment without a time limit is cut", within="[1, inf)"
+    )
 
 
 @dataclass(frozen=True)

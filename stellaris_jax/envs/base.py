@@ -154,13 +154,13 @@ class VecEnv(Protocol):
     """A batch of environments as pure functions that trace under `jit`, `scan`, `vmap` and `shard_map`.
 
     Every environment draws from its own key, so a batch gives the same episodes however it is split
-    over devices.
+    over devices. `max_episode_steps` is None where episodes have no time limit.
     """
 
     name: str
     observation_space: Box
     action_space: Space
-    max_episode_steps: int
+    max_episode_steps: int | None
 
     def reset(self, keys: Array) -> tuple[EnvState, Array]:
         """Keys `[N]` -> (state with leading axis `[N]`, observations `[N, ...]`)."""
@@ -218,7 +218,7 @@ class HostEnv(Protocol):
     name: str
     observation_space: Box
     action_space: Space
-    max_episode_steps: int
+    max_episode_steps: int | None
 
     def open(self, num_envs: int, seed: int, evaluation: bool = False) -> HostPool: ...
 

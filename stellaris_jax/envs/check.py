@@ -17,6 +17,8 @@ from stellaris_jax.envs.shapes import HOME, NUM, check_declared, check_leaf, che
 
 LEAST_STEPS, MOST_STEPS = 50, 1000
 """Steps of each environment: twice the time limit between these bounds."""
+UNLIMITED_STEPS = 200
+"""Steps of each environment whose episodes have no time limit."""
 SEED = 20
 
 
@@ -78,6 +80,8 @@ class _Played(NamedTuple):
 
 
 def _length(env: VecEnv | HostEnv) -> int:
+    if env.max_episode_steps is None:
+        return UNLIMITED_STEPS
     return min(max(2 * env.max_episode_steps + 2, LEAST_STEPS), MOST_STEPS)
 
 
@@ -105,7 +109,17 @@ def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
     first, later = [own[0] for own in lengths], [length for own in lengths for length in own[1:-1]]
     if len(later) >= NUM and max(later) == 1 < min(first):
         raise fault(env, "ends every episode but the first with its first step, as if its state were not reset")
-    limit = env.max_episode_steps
+    if env.max_episode_steps is not None:
+        _check_limit(env, played, lengths, env.max_episode_steps)
+    space, axes = env.observation_space, (0, 1)
+    low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
+    least, most = (np.asarray(bound, np.float64) for bound in (played.before.min(axes), played.before.max(axes)))
+    if (least < low - 1e-4 * (1 + np.abs(least))).any() or (most > high + 1e-4 * (1 + np.abs(most))).any():
+        _warn(env, "observes what is out of the bounds of observation_space")
+
+
+def _check_limit(env: VecEnv | HostEnv, played: _Played, lengths: list[list[int]], limit: int) -> None:
+    """What holds at a time limit."""
     if max(map(max, lengths)) > limit:
         raise fault(env, f"goes on for more steps than max_episode_steps={limit}, at which it must truncate episodes")
     # The flags of those that have taken that many steps.
@@ -121,11 +135,6 @@ def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
             f"is terminated, not truncated, at max_episode_steps={limit}: right only if the task itself ends there, "
             "for what follows is then worth nothing",
         )
-    space, axes = env.observation_space, (0, 1)
-    low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
-    least, most = (np.asarray(bound, np.float64) for bound in (played.before.min(axes), played.before.max(axes)))
-    if (least < low - 1e-4 * (1 + np.abs(least))).any() or (most > high + 1e-4 * (1 + np.abs(most))).any():
-        _warn(env, "observes what is out of the bounds of observation_space")
 
 
 def _lengths(done: np.ndarray, dead: np.ndarray) -> list[int]:
@@ -136,7 +145,7 @@ def _lengths(done: np.ndarray, dead: np.ndarray) -> list[int]:
 
 
 def _warn(env: VecEnv | HostEnv, what: str) -> None:
-    warnings.warn(f"env.name={name_of(env)} {what}.", CheckWarning, stacklevel=4)
+    warnings.warn(f"env.name={name_of(env)} {what}.", CheckWarning, stacklevel=5)
 
 
 def _equal(first: Any, second: Any) -> bool:

@@ -331,7 +331,10 @@ class Trainer:
     # Evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, episodes: int | None = None, stream: int | None = None) -> Evaluation:
-        """Play whole episodes with the current policies; `stream` picks other episodes than the round's own."""
+        """Play whole episodes with the current policies; `stream` picks other episodes than the round's own.
+
+        Episodes of environments without a time limit are cut at `evaluation.episode_limit`.
+        """
         episodes = self.config.evaluation.episodes if episodes is None else episodes
         evaluator = self.source.evaluator(episodes)
         begin = time.perf_counter()

@@ -66,7 +66,7 @@ def make(name: str, **kwargs: Any) -> GymnasiumEnv:
 class GymnasiumEnv:
     """A gymnasium environment by its id, e.g. `CartPole-v1` or `my_package:MyEnv-v0`: a `HostEnv`.
 
-    max_episode_steps: steps after which an episode is truncated, by default those it is registered with.
+    max_episode_steps: steps after which an episode is truncated, by default those it is registered with, if any.
     vectorization_mode: `sync` steps a pool's environments one after the other, which suits light ones; `async` gives
     each a process of its own.
     wrappers: gymnasium wrappers around the environment, the first innermost, by dotted paths; see
@@ -76,7 +76,7 @@ class GymnasiumEnv:
     Observations are a `Box`, or a `Discrete`, which is read as a one-hot vector. Actions may be any of `Space`; those
     of several axes are vectors here, and what is numbered from another `start` is numbered from 0.
 
-    Raises ConfigError for other spaces, for an environment without a time limit, and where it cannot be made.
+    Raises ConfigError for other spaces, and where it cannot be made.
     """
 
     def __init__(
@@ -94,12 +94,7 @@ class GymnasiumEnv:
             raise ConfigError(f"env.kwargs.vectorization_mode={mode} must be one of {', '.join(MODES)}.")
         spec = gymnasium.spec(name.rpartition(":")[2])
         limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
-        if limit is None:
-            raise ConfigError(
-                f"env.name={self.name} is registered without a time limit, which it needs here: "
-                "set env.kwargs.max_episode_steps, for example to 1000."
-            )
-        self.max_episode_steps = positive_int("max_episode_steps", limit)
+        self.max_episode_steps = None if limit is None else positive_int("max_episode_steps", limit)
         self._mode = vectorization_mode
         named = wrappers_of({ARGUMENT: wrappers})
         around = [(_wrapper(one), one.arguments) for one in named]
@@ -214,10 +209,29 @@ def _wrapper(named: GymWrapper) -> type[gymnasium.Wrapper]:
 
 def _made(spec: Any, wrappers: list[tuple[type[gymnasium.Wrapper], dict[str, Any]]], **kwargs: Any) -> gymnasium.Env:
     """An environment behind its wrappers."""
+    if "mujoco" in str(spec.entry_point):
+        _warn_once()
     env: gymnasium.Env = gymnasium.make(spec, **kwargs)
     for wrapper, arguments in wrappers:
         env = wrapper(env, **arguments)
     return env
+
+
+WARNED: set[str] = set()
+"""Warnings of MuJoCo that were printed."""
+
+
+def _warn_once() -> None:
+    """Have MuJoCo print each warning once for all environments of this process: it repeats them for every one."""
+    import mujoco
+
+    def warn(message: str) -> None:
+        if message not in WARNED:
+            WARNED.add(message)
+            print(f"warning: MuJoCo: {message}", file=sys.stderr)
+
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(warn)
 
 
 class Pausable(gymnasium.Wrapper):

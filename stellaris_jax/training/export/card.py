@@ -25,7 +25,7 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
     """The card of a policy exported to a file, in Markdown."""
     config = trainer.config
     rows = {
-        "task": f"{metadata.env}, episodes of at most {count(trainer.env.max_episode_steps)} steps",
+        "task": metadata.env + _limit(trainer.env.max_episode_steps),
         "observations": _space(metadata.observation_space) + _seen(metadata),
         "actions": _space(metadata.action_space) + (", rescaled within the policy" if metadata.rescale_action else ""),
         "trained by": f"{config.algorithm.name}, {config.system.name}, on {count(metadata.env_steps)} env steps",
@@ -71,6 +71,10 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
             "",
         ]
     )
+
+
+def _limit(steps: int | None) -> str:
+    return ", episodes without a time limit" if steps is None else f", episodes of at most {count(steps)} steps"
 
 
 def _space(space: dict[str, Any]) -> str:
