@@ -389,6 +389,9 @@ class Config(Section):
     plugins: tuple[str, ...] = knob(
         (), "modules and .py files that register rules, environments and more, imported first"
     )
+    init_from: str = knob(
+        "", "run directory whose newest policy, and statistics of observations, the run starts from; read once, as data"
+    )
     resume: str = knob(
         "",
         "run directory to continue; only total_steps, engine, evaluation, checkpoint, live, run.progress, run.loggers "

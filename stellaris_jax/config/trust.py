@@ -46,7 +46,7 @@ JOB = "job"
 """Argument of `env=job/training`: overrides of the job that a scheduler learns on, which are composed."""
 PLAIN = re.compile(r"([a-z_.]+)=[\w./+-]*", re.ASCII)
 """An override whose value is one word or number."""
-ELSEWHERE = ("plugins", "resume", "trace", "executor", "live", "run", "hydra", "sweep")
+ELSEWHERE = ("plugins", "init_from", "resume", "trace", "executor", "live", "run", "hydra", "sweep")
 """Keys, and groups of keys, of a job that need consent: they name code, runs, or services."""
 
 Trust = bool | Collection[str]

@@ -207,6 +207,32 @@ class Checkpoints:
             f"there is no intact checkpoint in {self.directory}" + (f" (tried rounds {wanted})." if wanted else ".")
         )
 
+    def arrays(
+        self, check: Callable[[int], None], note: Callable[[str], None]
+    ) -> tuple[list[np.ndarray], dict[str, Any]]:
+        """The newest intact checkpoint of a run whose shapes are not known: leaves, PRNG keys as their data, and host
+        data.
+
+        Args:
+          check: called with the bytes of a checkpoint before it is read; raises where these are too many.
+          note: told of damaged checkpoints, which are passed over.
+        """
+        for candidate in reversed(self.rounds()):
+            try:
+                with ORBAX:
+                    about = jax.tree.leaves(self._manager.item_metadata(candidate)["state"].tree)
+                templates = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in about]
+                size = sum(math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in about)
+            except Exception as error:  # whatever a damaged file makes the reader raise
+                note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
+                continue
+            check(size)
+            try:
+                return self._leaves(candidate, templates)
+            except Exception as error:  # whatever a damaged file makes the reader raise
+                note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
+        raise CheckpointError(f"there is no intact checkpoint in {self.directory}.")
+
     def _set_aside(self) -> None:
         """Rename what was found damaged, so that its rounds can be saved anew."""
         for round_ in self._damaged:
@@ -222,7 +248,10 @@ class Checkpoints:
             self._manager.reload()
 
     def _read(self, round_: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
-        templates = jax.eval_shape(leaves_of, abstract)
+        leaves, host = self._leaves(round_, jax.eval_shape(leaves_of, abstract))
+        return to_device(leaves, abstract), host
+
+    def _leaves(self, round_: int, templates: list[Any]) -> tuple[list[np.ndarray], dict[str, Any]]:
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()
         )
@@ -231,7 +260,7 @@ class Checkpoints:
         leaves, document = restored["state"], restored["host"]
         if digest(leaves, document["host"]) != document["digest"]:
             raise ValueError("its contents do not match their fingerprint")
-        return to_device(leaves, abstract), document["host"]
+        return leaves, document["host"]
 
     def close(self) -> None:
         """Wait, and let go of the directory. Raises CheckpointError as `wait` does."""

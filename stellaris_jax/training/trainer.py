@@ -30,13 +30,16 @@ from stellaris_jax.timeline.scaling import Limits
 from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.training.chunk import Chunk
 from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.export.spaces import described
+from stellaris_jax.training.fixed import Fixed
 from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
-from stellaris_jax.training.members import Members, Running
+from stellaris_jax.training.members import Members, Running, UnderWay
 from stellaris_jax.training.planner import Planner
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
 from stellaris_jax.training.sources.source import source_of
+from stellaris_jax.training.start import SPACES, start_of
 
 
 class Saved(NamedTuple):
@@ -46,17 +49,7 @@ class Saved(NamedTuple):
     host: Any
 
 
-class UnderWay(NamedTuple):
-    """A chunk that the device executes, its data, what had been used before it, and when it was begun."""
-
-    chunk: Chunk
-    received: Any
-    running: Running
-    before: list[Usage]
-    begun: float
-
-
-class Trainer:
+class Trainer(Fixed):
     """Trains `num_seeds` agents, each on its own timeline.
 
     >>> from stellaris_jax import load_config
@@ -76,6 +69,8 @@ class Trainer:
     executor: ClassVar[str] = "simulated"
     distributed: ClassVar[bool] = False
     kept_by: ClassVar[type[Members]] = Members
+    FIXED = ("config", "env", "network", "seeds", "static")
+    INSTEAD = "make another Trainer, whose init_from=RUN_DIR goes on from a run's policy"
 
     def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
         validate(config)
@@ -96,6 +91,9 @@ class Trainer:
         self.source = source_of(self.env, self.network, config, self.static, self.seeds, self.stopping, programs)
         self.engine = programs.engine(config, self.source.env, self.network, self.static)
         self.members = self.kept_by(self.engine, Hyper.of(config), self.seeds)
+        start = start_of(config, self.network)
+        if start is not None:
+            self.members.begin(*start)
         self.accounts = Accounts(config)
         self.planner = self._planner()
         self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
@@ -352,7 +350,8 @@ class Trainer:
 
     def host_state(self) -> dict[str, Any]:
         """Everything outside the engine state that the next round depends on, as JSON data."""
-        return {**self.planner.state(), "counters": asdict(self.counters)}
+        spaces = {name: described(getattr(self.network, name)) for name in SPACES}
+        return {**self.planner.state(), "counters": asdict(self.counters), "spaces": spaces}
 
     def save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint of the current round, in the background."""
