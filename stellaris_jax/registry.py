@@ -276,6 +276,14 @@ def _told(what: str, load: Callable[[], Any], module: str = "") -> None:
         raise RegistrationError(f"{what} cannot be used: {' '.join(reason.split())}") from error
 
 
+def place_of(function: Any) -> str:
+    """The file and line of a function, as `rules.py, line 12`; the name of its type where it has none."""
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None) or getattr(function, "__code__", None)
+    if code is None:
+        return type(function).__name__
+    return f"{code.co_filename}, line {code.co_firstlineno}"
+
+
 def author(error: BaseException) -> str | None:
     """Whose code an error has come out of, as `the rule quorum (plugins=[rules.py])`; None where it is no plug-in's."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__) if _package(_module(frame)) in _plugins]

@@ -36,6 +36,7 @@ from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
 from stellaris_jax.training.members import Members, Running, UnderWay
 from stellaris_jax.training.planner import Planner
+from stellaris_jax.training.plugin_checks import check_plugins
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
 from stellaris_jax.training.sources.source import source_of
@@ -83,6 +84,7 @@ class Trainer(Fixed):
         self.programs = programs = programs or Programs()
         self.config = config
         self.env = from_config(config.env)
+        check_plugins(config)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
         check_run(config, self.env, self.network)
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
