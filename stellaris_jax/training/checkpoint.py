@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,13 @@ from stellaris_jax.training.sources.actionlog import ActionLog
 
 DAMAGED = "damaged-"
 """What the name of a checkpoint that was set aside begins with."""
+
+
+class Saved(NamedTuple):
+    """The arrays of a checkpoint: the engine's state, and its source's (`None` without any)."""
+
+    engine: Any
+    host: Any
 
 
 class CheckpointError(RunError):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.timeline import PlanShape, Timeline, Usage
 from stellaris_jax.timeline.scaling import Limits
-from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
+from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints, Saved
 from stellaris_jax.training.chunk import Chunk
 from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.export.spaces import described
@@ -41,13 +41,6 @@ from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
 from stellaris_jax.training.sources.source import source_of
 from stellaris_jax.training.start import SPACES, start_of
-
-
-class Saved(NamedTuple):
-    """The arrays of a checkpoint: the engine's state, and its source's (`None` without any)."""
-
-    engine: Any
-    host: Any
 
 
 class Trainer(Fixed):
@@ -338,8 +331,7 @@ class Trainer(Fixed):
         episodes = self.config.evaluation.episodes if episodes is None else episodes
         evaluator = self.source.evaluator(episodes)
         begin = time.perf_counter()
-        stream = self.round if stream is None else stream
-        result = evaluator.over(self.members, stream)
+        result = evaluator.over(self.members, self.round if stream is None else stream)
         self.counters.wall_seconds += time.perf_counter() - begin
         return result
 
