@@ -23,7 +23,7 @@ from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -173,6 +173,41 @@ def load_plugins(plugins: Iterable[str]) -> list[str]:
     return [_load_plugin(name) for name in plugins]
 
 
+def search_folder(modules: Iterable[str]) -> None:
+    """Append the current folder to `sys.path` for modules that a user's command line names and nothing else holds.
+
+    The folder comes last: a `numpy.py` in it never takes the place of NumPy.
+
+    Args:
+      modules: names of modules, such as `my_package.plugins`.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path and not all(_is_found(_package(name)) for name in modules):
+        sys.path.append(folder)
+
+
+def _is_found(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # a module without a spec, such as __main__
+        return package in sys.modules
+
+
+def searched(error: BaseException, module: str) -> str:
+    """Places where a module was looked for, as the end of a sentence; empty for an error of the module itself.
+
+    Args:
+      error: what its import raised.
+      module: its name.
+    """
+    if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
+        return ""
+    tried = "tried: installed packages and PYTHONPATH"
+    if os.getcwd() in map(os.path.abspath, sys.path):
+        return f"; {tried}, then the current folder {os.getcwd()}"
+    return f"; {tried}, not the current folder, which is searched only if the command line names {module}"
+
+
 def _points() -> tuple[EntryPoint, ...]:
     places = [os.path.abspath(path) for path in sys.path]  # "" is wherever this is called
     return _installed(tuple((path, os.path.getmtime(path)) for path in places if os.path.exists(path)))
@@ -201,7 +236,7 @@ def plugin_path(plugin: str) -> str:
 
 def _load_plugin(name: str) -> str:
     if not name.endswith(".py"):
-        _told(f"plugins={name}", lambda: import_module(name))
+        _told(f"plugins={name}", lambda: import_module(name), name)
         _plugins[_package(name)] = name
         return name
     path = Path(name).resolve()
@@ -232,13 +267,21 @@ def _import_file(name: str, path: Path) -> None:
         raise
 
 
-def _told(what: str, load: Callable[[], Any]) -> None:
+def _told(what: str, load: Callable[[], Any], module: str = "") -> None:
     try:
         load()
     except (Exception, SystemExit) as error:  # whatever somebody else's module does
         reason = str(error) if isinstance(error, RegistrationError | FileNotFoundError) else ""
-        reason = reason or f"{type(error).__name__}: {error}"
+        reason = reason or f"{type(error).__name__}: {error}{searched(error, module)}"
         raise RegistrationError(f"{what} cannot be used: {' '.join(reason.split())}") from error
+
+
+def place_of(function: Any) -> str:
+    """The file and line of a function, as `rules.py, line 12`; the name of its type where it has none."""
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None) or getattr(function, "__code__", None)
+    if code is None:
+        return type(function).__name__
+    return f"{code.co_filename}, line {code.co_firstlineno}"
 
 
 def author(error: BaseException) -> str | None:

@@ -97,6 +97,17 @@ RIGHT = {2: {-1: [0, 1], 1: [1, 2]}, 3: {-1: [0, 1, 0], 1: [1, 0, 0]}}
 """The right actions on each observation, by how many elements they have."""
 
 
+class Scaled(gymnasium.RewardWrapper):
+    """Every reward is the factor."""
+
+    def __init__(self, env: gymnasium.Env, factor: float):
+        super().__init__(env)
+        self.factor = factor
+
+    def reward(self, reward: Any) -> float:
+        return self.factor
+
+
 class Broken(gymnasium.Env):
     observation_space, action_space = OBSERVATIONS["box"], ACTIONS["discrete"]
 

@@ -20,8 +20,13 @@ from stellaris_jax.training.export.spaces import described
 from stellaris_jax.training.policy import Policy
 
 
-def random_policy(observation: Box, action: Space, normalize: bool | None = None, **network: Any) -> Policy:
-    """A policy that has seen some observations; it normalises those that are real, or as it is told."""
+def random_policy(
+    observation: Box, action: Space, normalize: bool | None = None, own: Box | None = None, **network: Any
+) -> Policy:
+    """A policy that has seen some observations; it normalises those that are real, or as it is told.
+
+    With `own` its actions stand for those of that space.
+    """
     normalize = observation.dtype == "float32" if normalize is None else normalize
     settings = {f"network.{name}": value for name, value in {"hidden": (8,), **network}.items()}
     config = Config().replace({**settings, "env.normalize_observation": normalize})
@@ -31,14 +36,16 @@ def random_policy(observation: Box, action: Space, normalize: bool | None = None
     params = jnp.asarray(scale * np.random.default_rng(1).standard_normal(shape, np.float32))
     normalizers = init_normalizers(observation)
     seen = normalizers.obs._replace(mean=jnp.full(observation.shape, 0.5), variance=jnp.full(observation.shape, 4.0))
-    return Policy(built, params, normalizers._replace(obs=seen), config)
+    return Policy(built, params, normalizers._replace(obs=seen), config, own)
 
 
 def metadata_of(policy: Policy) -> Metadata:
     """The metadata that a run of seed 3 would write."""
     network, config = policy.network, policy.config
-    spaces = described(network.observation_space), described(network.action_space)
-    return Metadata("own/task", *spaces, plain(config.network), config.env.normalize_observation, 3, 100.0)
+    own = policy.own
+    spaces = described(network.observation_space), described(own or network.action_space)
+    normalize = bool(config.env.normalize_observation)
+    return Metadata("own/task", *spaces, plain(config.network), normalize, 3, 100.0, own is not None)
 
 
 def written(policy: Policy, to: str, folder: Path) -> Path:

@@ -67,7 +67,9 @@ def says(env: Any, sentence: str) -> None:
     assert re.fullmatch(r"env\.name=\S+ [^\n]+[^.]\.", str(error.value))
 
 
-@pytest.mark.parametrize("env", [line(), clockwork()], ids=["jax", "host"])
+@pytest.mark.parametrize(
+    "env", [line(), clockwork(), line(max_episode_steps=None), clockwork(max_episode_steps=None)], ids=str
+)
 def test_nothing_is_said_of_what_is_right(env: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -78,7 +80,7 @@ UNBOUNDED = float("inf")
 DECLARED: list[tuple[dict[str, Any], str]] = [
     ({"step": None, "starts": None}, "has no method starts or step of a VecEnv, and no open of a HostEnv"),
     ({"name": 3}, "has a name that is no text: 3"),
-    ({"max_episode_steps": None}, "has max_episode_steps=None, not an integer of at least 1"),
+    ({"max_episode_steps": "9"}, "has max_episode_steps='9', not an integer of at least 1, or None for no time limit"),
     ({"max_episode_steps": 2.5}, "has max_episode_steps=2.5, not an integer"),
     ({"observation_space": Discrete(3)}, "as observation_space a stellaris_jax.envs.Discrete, not a .*envs.Box"),
     ({"observation_space": Box((), (), ())}, r"has in observation_space the shape \(\), not a tuple of integers"),

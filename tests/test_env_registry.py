@@ -52,7 +52,7 @@ def test_the_highest_version_is_meant_where_none_is_given() -> None:
         ("zzz/hopper", {}, "unknown suite zzz: choose from brax, diagnostic, envpool, gymnasium, gymnax, job, mjx, "),
         ("gymnax/cartpool", {}, "env.name=gymnax/cartpool is not an environment of gymnax: did you mean CartPole-v1"),
         ("gymnax/CartPole-v0", {}, "did you mean CartPole-v1"),  # another version is another task
-        ("gymnax/FrozenLake-misc", {}, "gymnax/FrozenLake-misc is not offered: it observes a state number"),
+        ("gymnax/MNISTBandit-bsuite", {}, "gymnax/MNISTBandit-bsuite is not offered: it downloads its data"),
         ("gymnax/mnist_bandit_bsuite", {}, "MNISTBandit-bsuite is not offered: it downloads"),
         (
             "gymnax/acrobot",

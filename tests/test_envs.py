@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris_jax.envs import Box, Discrete, TimeStep, VecEnv, make
+from stellaris_jax.envs import Box, Discrete, TimeStep, VecEnv, check_env, make
 
 N, T, POOL = 4, 64, 8
 SPRING = {"backend": "spring"}
@@ -213,6 +213,14 @@ def test_a_batch_spread_over_devices_gives_the_same_episodes() -> None:
     steps = jax.jit(run)(*inputs)
     for ours, theirs in zip(steps, whole, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_discrete_observations_are_one_hot() -> None:
+    env = make("gymnax/FrozenLake-misc", {"max_steps_in_episode": 9})
+    assert env.observation_space == Box((16,), (0.0,) * 16, (1.0,) * 16)
+    check_env(env)
+    _, obs = env.reset(KEYS)
+    np.testing.assert_array_equal(obs, np.eye(16, dtype=np.float32)[[0] * len(KEYS)])
 
 
 def test_deterministic_and_moved_by_every_key() -> None:

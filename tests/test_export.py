@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 from commands import REPOSITORY, call
@@ -26,6 +27,7 @@ from stellaris_jax import ConfigError, load_policy
 from stellaris_jax.agent.networks.torsos import Convolutions, Layer
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from stellaris_jax.envs.rescale import unit_box
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.training.export import onnx as to_onnx
@@ -36,6 +38,7 @@ from stellaris_jax.training.policy import Policy
 from stellaris_jax.training.run import train
 
 REAL = Box((4,), (-9.0,) * 4, (9.0,) * 4)
+OWN = Box((3,), (0.0, -3.0, 5.0), (4.0, 10.0, 7.0))
 JOINTS = Box((3,), (-0.5, -math.inf, -0.1), (0.5, 0.2, math.inf))
 
 
@@ -57,6 +60,7 @@ CASES: dict[str, tuple[Box, Space, dict[str, Any]]] = {
     "linear": (Box((), (-1.0,), (1.0,)), Discrete(2), {"hidden": ()}),
     "choices": (Box((2, 3), (-1.0,) * 6, (1.0,) * 6), MultiDiscrete((2, 4, 3)), {}),
     "switches": (REAL, MultiBinary(4), {}),
+    "rescaled": (REAL, unit_box(OWN), {"own": OWN}),
     "bytes": (Box((5,), (0.0,) * 5, (255.0,) * 5, "uint8"), Discrete(3), {"normalize": True}),
     "nature_cnn": (image(39, 36), Discrete(4), {"torso": "nature_cnn", "activation": "relu"}),
     "rllib_cnn": (image(84, 81, 2), Discrete(4), {"torso": "rllib_cnn", "shared": True}),
@@ -90,6 +94,22 @@ def test_acts_as_the_policy_it_was_made_from(to: str, policy: Policy, tmp_path: 
         actions = np.asarray(carried(observations(space, 100)))
         assert (actions >= np.float32(JOINTS.low)).all() and (actions <= np.float32(JOINTS.high)).all()
         assert (actions == np.float32(JOINTS.high)).any(), "no bound was met"
+
+
+@pytest.mark.parametrize("to", ENDINGS)
+def test_rescaled_actions_are_those_of_the_environment(to: str, tmp_path: Path) -> None:
+    """Greedy and sampled ones, up to both bounds."""
+    policy = random_policy(REAL, unit_box(OWN), own=OWN)
+    carried = load_policy(written(policy, to, tmp_path))
+    obs = observations(REAL, 100)
+    key = jax.random.key(0) if isinstance(carried, Policy) else np.random.default_rng(0)
+    for actions in map(np.asarray, (policy(obs), carried(obs), carried(obs, key))):  # type: ignore[arg-type]
+        assert (actions >= np.float32(OWN.low)).all() and (actions <= np.float32(OWN.high)).all()
+    mean = np.asarray(policy.outputs(obs).distribution[:, :3])
+    expected = np.array([2.0, 3.5, 6.0]) + np.clip(mean, -1, 1) * np.array([2.0, 6.5, 1.0])
+    np.testing.assert_allclose(carried(obs), expected, rtol=1e-5, atol=1e-5)
+    sampled_ones = np.asarray(carried(obs, key))  # type: ignore[arg-type]
+    assert (sampled_ones == np.float32(OWN.low)).any() and (sampled_ones == np.float32(OWN.high)).any()
 
 
 def test_every_torso_is_tested() -> None:

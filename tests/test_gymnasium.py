@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,19 @@ import pytest
 pytest.importorskip("gymnasium")
 
 import gymnasium
+import jax
 from gym_lab import Drift
 
-from stellaris_jax import Trainer, load_config
+from stellaris_jax import Trainer, load_config, train
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.cli import evaluate
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.envs import available, resolve
+from stellaris_jax.engine.rollout import init_normalizers
+from stellaris_jax.envs import available, check_env, resolve
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, HostPool, HostStep, MultiBinary, MultiDiscrete
-from stellaris_jax.envs.registry import make
+from stellaris_jax.envs.registry import from_config, make
 from stellaris_jax.training.checkpoint import Checkpoints
+from stellaris_jax.training.evaluate import HostEvaluator
 
 N, T, LIMIT = 4, 40, 7
 DRIFT = "gymnasium/gym_lab:Drift-v0"
@@ -142,8 +149,22 @@ def test_observations_are_vectors_or_bytes() -> None:
         ("Drift-v0", {"colour": 1}, "cannot be made with env.kwargs={'colour': 1} .*colour"),
         ("Drift-v0", {"vectorization_mode": "threads"}, "vectorization_mode='threads' must be one of sync, async"),
         ("Drift-v0", {"max_episode_steps": 0}, "max_episode_steps=0 must be an integer of at least 1"),
-        ("Endless-v0", {}, "registered without a time limit, .*: set env.kwargs.max_episode_steps"),
         ("Broken-v0", {}, "cannot be made .OSError: there is no simulator"),
+        ("Drift-v0", {"wrappers": "gymnasium.wrappers.ClipReward"}, "must be a list of dotted paths"),
+        ("Drift-v0", {"wrappers": ["FlattenObservation"]}, "must be a list of dotted paths"),
+        (
+            "Drift-v0",
+            {"wrappers": ["gymnasium.wrappers.Nothing"]},
+            "gymnasium.wrappers.Nothing, which cannot be imported",
+        ),
+        ("Drift-v0", {"wrappers": ["no_lab.Wrapper"]}, "no_lab.Wrapper, which cannot be imported .*; tried: installed"),
+        (
+            "Drift-v0",
+            {"wrappers": ["os.system"]},
+            "env.kwargs.wrappers has os.system, which is no subclass of gymnasium",
+        ),
+        ("Drift-v0", {"wrappers": ["gymnasium.wrappers.vector"]}, "wrappers.vector, which is no subclass"),
+        ("Drift-v0", {"wrappers": ["gymnasium.wrappers.RepeatAction"]}, "cannot be made with env.kwargs=.*num_repeats"),
         ("Drif-v0", {}, "is not an environment of gymnasium: did you mean gym_lab:Drift-v0"),
     ],
 )
@@ -151,6 +172,93 @@ def test_mistakes_are_one_sentence(name: str, kwargs: dict[str, Any], sentence: 
     with pytest.raises(ConfigError, match=sentence) as error:
         make(f"gymnasium/gym_lab:{name}", kwargs)
     assert "\n" not in str(error.value) and ("env.kwargs" in str(error.value) or name in str(error.value))
+
+
+def test_wrappers_go_around_in_order() -> None:
+    """By path, or by a mapping with arguments; in processes, too."""
+    scaled = {"name": "gym_lab.Scaled", "factor": 2.0}
+    clipped = {"name": "gymnasium.wrappers.ClipReward", "max_reward": 1.5}
+    for wrappers, expected in (
+        ([scaled], 2.0),
+        ([clipped, scaled], 2.0),
+        ([scaled, clipped], 1.5),
+        ([scaled, "gymnasium.wrappers.RecordEpisodeStatistics", clipped], 1.5),
+    ):
+        kwargs = {"wrappers": wrappers, "vectorization_mode": "async" if len(wrappers) == 3 else "sync"}
+        env = make(DRIFT, kwargs)
+        assert isinstance(env, HostEnv)
+        assert play(env.open(1, seed=1), np.zeros((1, 1), int)).reward[1, 0] == expected
+
+
+def test_observations_that_are_no_box_come_with_the_command_that_works() -> None:
+    with pytest.raises(ConfigError, match="it observes a Dict, not a Box or Discrete; this flattens it: ") as error:
+        make(DRIFT, {"observation": "dict"})
+    command = str(error.value).rpartition(": ")[2].rstrip(".")
+    words = shlex.split(command)[-2:]
+    assert words == [f"env={DRIFT}", "env.kwargs.wrappers=[gymnasium.wrappers.FlattenObservation]"]
+    config = load_config([*words, "env.kwargs.observation=dict"])
+    assert from_config(config.env).observation_space.shape == (2,)
+
+
+def test_wrappers_of_ours_are_for_environments_in_jax() -> None:
+    with pytest.raises(
+        ConfigError, match=r"env.wrappers=positions is for environments in JAX.*, not for gymnasium/Cart"
+    ):
+        from_config(load_config(["env.name=gymnasium/CartPole-v1", "env.wrappers=[positions]"]).env)
+
+
+@pytest.mark.parametrize(
+    "name", ["gymnasium/gym_lab:Endless-v0", "gymnasium/Blackjack-v1", "gymnasium/CliffWalking-v1"]
+)
+def test_an_environment_without_a_time_limit_is_fine(name: str) -> None:
+    flat = {"wrappers": ["gymnasium.wrappers.FlattenObservation"]} if "Blackjack" in name else {}
+    env = make(name, flat)
+    assert env.max_episode_steps is None
+    check_env(env)
+
+
+def test_an_evaluation_ends_where_episodes_do_not() -> None:
+    config = load_config(["env=gymnasium/CliffWalking-v1", "evaluation.episodes=3", "evaluation.episode_limit=5",
+                          "network.hidden=[4]"])  # fmt: skip
+    env = from_config(config.env)
+    assert isinstance(env, HostEnv)
+    network = ActorCritic(env.observation_space, env.action_space, config.network)
+    params = network.init(jax.random.key(0))[None]
+    normalizers = jax.tree.map(lambda x: x[None], init_normalizers(env.observation_space))
+    result = HostEvaluator(env, network, config, 3)(params, normalizers, [0], 0)
+    assert result.lengths.tolist() == [[5, 5, 5]]
+
+
+def test_evaluations_cut_episodes_without_a_time_limit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    small = ["env.num_envs=2", "algorithm.rollout_length=4", "algorithm.epochs=1", "algorithm.minibatches=2",
+             "network.hidden=[4]", "system.learners=2", "total_steps=8", "evaluation.episodes=3",
+             "evaluation.points=1", "run.progress=false", "run.loggers=[]"]  # fmt: skip
+    run = tmp_path / "run"
+    config = load_config([*small, "env=gymnasium/CliffWalking-v1", "evaluation.episode_limit=5", f"run.dir={run}"])
+    train(config)
+    out = capsys.readouterr().out
+    assert re.search(r"evaluation at 8 steps: return .*greedy", out) and "greedy actions" in out
+    evaluate.main([str(run), "--episodes", "3", "--sample"])
+    out = capsys.readouterr().out
+    assert "sampled actions; length 5.0" in out
+    assert "3 of 3 episodes reached evaluation.episode_limit=5, where they were cut" in out
+
+
+def test_environments_that_have_moved_are_told_so() -> None:
+    with pytest.raises(ConfigError, match=r"Ant-v2 cannot be made .*moved to the gymnasium-robotics project"):
+        make("gymnasium/Ant-v2", {})
+
+
+def test_mujoco_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not once for each environment; another warning is printed, too."""
+    mujoco = pytest.importorskip("mujoco")
+    pool = make("gymnasium/HalfCheetah-v5", {}).open(3, seed=0)  # type: ignore[union-attr]
+    pool.close()
+    warn = mujoco.get_mju_user_warning()
+    for text in ("one of this test", "one of this test", "another of this test"):
+        warn(text)
+    err = capsys.readouterr().err
+    assert err.count("one of this test") == err.count("another of this test") == 1 and err.count("settotalmass") <= 1
 
 
 def test_names_keep_the_module_that_registers_them() -> None:

@@ -87,6 +87,71 @@ def test_a_plugin_that_fails_is_told_of(who: str, tmp_path: Path, monkeypatch: p
     assert f'  File "{path}", line ' in "\n".join(trace) and trace[0].startswith("Traceback")
 
 
+HEAD = "import jax.numpy as jnp\nimport numpy as np\nimport stellaris_jax as sj\n"
+NONSENSE = {
+    "state": (
+        "system.corrections=[{}]",
+        "@sj.register.correction('{}')\nclass Odd(sj.Correction):\n    def init(self, params):\n"
+        "        return jnp.zeros(3)\n    def update(self, stack, state, context):\n        return stack, state[:2]",
+        r"system.corrections=\[{}\] \(PATH, line 8\) returns a state of float32\[2\], which was float32\[3\] before\.",
+    ),
+    "nothing": (
+        "system.corrections=[{}]",
+        "@sj.register.correction('{}')\nclass Odd(sj.Correction):\n    def update(self, stack, state, context):\n"
+        "        pass",
+        r"system.corrections=\[{}\] \(PATH, line 6\) returns nothing from update, not a stack and a state\.",
+    ),
+    "carry": (
+        "network.memory={}",
+        "@sj.register.memory('{}')\nclass Odd(sj.Cell):\n    def __call__(self, carry, x):\n"
+        "        return carry[:, :1], carry",
+        r"network.memory={} \(PATH, line 6\) returns a carry of float32\[2, 1\], which was float32\[2, 64\] before\.",
+    ),
+    "answer": (
+        "run.callbacks=[{}]",
+        "@sj.register.callback('{}')\ndef odd(round_, record, trainer):\n    return 'enough'",
+        r"the callback {} \(PATH, line 4\) returned 'enough'; accepted: true, which ends the run, false or None\.",
+    ),
+    "step": (
+        "env=mine/{}",
+        "class Pool:\n    def recv(self):\n        return None\n    def send(self, action): ...\n"
+        "    def close(self): ...\n@sj.register.environment('mine/{}')\nclass Odd:\n"
+        "    name, max_episode_steps = 'mine/{}', 5\n"
+        "    observation_space, action_space = sj.Box((1,), (-1.0,), (1.0,)), sj.Discrete(2)\n"
+        "    def open(self, num_envs, seed, evaluation=False):\n        return Pool()",
+        r"mine/{} returned a NoneType from recv \(PATH, line 5\), not a HostStep\.",
+    ),
+}
+"""The override, the plug-in, and what is said of it."""
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_nonsense_is_one_sentence_with_file_and_line(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    override, text, sentence = NONSENSE[what]
+    path, name = tmp_path / "my.py", f"nonsense_{what}"
+    path.write_text(HEAD + text.replace("{}", name))
+    ended = call("train.py", f"plugins=[{path}]", *SMALL, override.replace("{}", name))
+    assert ended.returncode in (1, 2)
+    expected = sentence.replace("{}", name).replace("PATH", re.escape(str(path)))
+    assert re.search(expected, ended.stderr.splitlines()[-1]), ended.stderr
+
+
+def test_a_rule_that_never_says_ready_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "my.py"
+    path.write_text(
+        f"{HEAD}@sj.register.rule('never')\nclass Never(sj.Rule):\n    def ready(self, staleness, view):\n"
+        "        return False\n"
+    )
+    ended = call("train.py", f"plugins=[{path}]", *SMALL, "system.rule=never")
+    assert ended.returncode == 0, ended.stderr
+    told = r"system.rule=never \(.*my.py, line 6\) never said ready: (\d+) of \1 groups were formed only because"
+    assert re.search(told, ended.stdout), ended.stdout
+
+
 def test_a_logger_never_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told of once, and left out."""
     monkeypatch.chdir(tmp_path)

@@ -213,7 +213,7 @@ def test_wrappers_that_do_not_fit(registered: Any) -> None:
     registered("environment", test__clockwork=Clockwork, test__echo=Echo)
     registered("wrapper", twice=Twice, nothing=lambda env: None)
     for name, wrapper, words in (
-        ("test/clockwork", "twice", "env.wrappers=twice cannot be put around"),
+        ("test/clockwork", "twice", "env.wrappers=twice is for environments in JAX"),
         ("test/echo", "nothing", "env.wrappers has nothing, behind which"),
     ):
         with pytest.raises(ConfigError, match=words):

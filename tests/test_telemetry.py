@@ -27,7 +27,7 @@ from stellaris_jax.report.telemetry.format import (
 )
 from stellaris_jax.report.telemetry.jsonl import read_records
 from stellaris_jax.report.telemetry.progress import make_display
-from stellaris_jax.report.telemetry.summary import print_summary
+from stellaris_jax.report.telemetry.summary import print_summary, summary_rows
 from stellaris_jax.report.telemetry.together import Together
 
 # metrics.jsonl
@@ -263,6 +263,11 @@ def test_final_table(tmp_path: Path) -> None:
     }
     assert f"python scripts/evaluate.py '{tmp_path}/a run'" in shown
     assert f"python scripts/train.py resume='{tmp_path}/a run' total_steps=1003520" in shown
+    both = summary_rows({**summary, "eval_return_ci95": 2.0, "eval_actions": "greedy", "train_return": 310.0})
+    assert both[:2] == [("eval return", "498 ± 2.0, 2 seeds, 128 episodes, greedy actions"),
+                        ("train return", "310, sampled actions")]  # fmt: skip
+    same = summary_rows({**summary, "eval_return_ci95": 2.0, "eval_actions": "greedy", "train_return": 497.0})
+    assert same[1][0] == "env steps"
     ended = Console(file=io.StringIO(), record=True, width=200)
     print_summary(ended, {**summary, "ended_early": True}, tmp_path)
     assert "resume=" not in ended.export_text()  # there is nothing to go on with

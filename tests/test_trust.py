@@ -15,6 +15,7 @@ from stellaris_jax import ConfigError, load_config, load_policy, train
 from stellaris_jax.config import trust
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.envs import make
 
 SMALL = ["env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "total_steps=64",
@@ -84,7 +85,12 @@ def names_environment_loosely(sent: Stranger) -> None:
     sent.edit("gymnax/CartPole-v1", f"GYM-nasium/{sent.module}:Any-v0")
 
 
-NAMING = [names_plugin, names_module, names_environment, names_environment_loosely]
+def names_wrapper(sent: Stranger) -> None:
+    sent.edit("gymnax/CartPole-v1", "gymnasium/CartPole-v1")
+    sent.edit("  kwargs: {}", f"  kwargs: {{wrappers: [gymnasium.wrappers.FlattenObservation, {sent.module}.Any]}}")
+
+
+NAMING = [names_wrapper, names_plugin, names_module, names_environment, names_environment_loosely]
 OPENING: dict[str, Callable[[Stranger], object]] = {
     "evaluate": lambda sent: call("evaluate.py", sent.run),
     "video": lambda sent: call("evaluate.py", sent.run, "--video", "film.gif"),
@@ -220,6 +226,23 @@ def test_overrides_within_a_configuration_need_consent(stranger: Stranger) -> No
         assert [one.name for one in trust.code_of(config)] == [line]
     plain = ["env=gymnax/cartpole", "scaling.target=0.9", "algorithm.learning_rate=1e-3"]
     assert not trust.code_of(Config().replace({"env.name": "job/training", "env.kwargs": {"job": plain}}))
+
+
+def test_wrappers_that_gymnasium_exports_are_no_code() -> None:
+    """All other paths are, also to modules that are there already; what is no list of wrappers is never used."""
+
+    def code(*wrappers: object) -> list[str]:
+        return [one.name for one in trust.code_of(Config().replace({"env.kwargs": {"wrappers": list(wrappers)}}))]
+
+    assert code("gymnasium.wrappers.ClipAction", {"name": "gymnasium.wrappers.RepeatAction", "num_repeats": 2}) == []
+    assert code({"name": "evil.Wrapper", "x": 1}, "evil.Other", "os.path.Any") == ["evil", "os.path"]
+    assert code("gymnasium.wrappers.RecordVideo") == ["gymnasium.wrappers"]  # which writes files
+    assert code("gymnasium.wrappers.rendering.RecordVideo") == ["gymnasium.wrappers.rendering"]
+    assert trust.Named("env.kwargs.wrappers", "os.path").is_pending
+    assert code("evil.Wrapper", "evil") == []
+    pytest.importorskip("gymnasium")
+    with pytest.raises(ConfigError, match="must be a list of dotted paths"):
+        make("gymnasium/CartPole-v1", {"wrappers": ["evil_of_nobody.Wrapper", "evil"]})
 
 
 @pytest.mark.parametrize("key", ["run.loggers", "live.address"])

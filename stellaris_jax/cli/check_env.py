@@ -25,20 +25,28 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")
     arguments = parser.parse_args(argv)
 
-    from stellaris_jax.config.commands import as_override
+    from stellaris_jax.config.commands import as_override, named_modules
     from stellaris_jax.envs.check import CheckWarning, check_env
+    from stellaris_jax.envs.ranges import told
     from stellaris_jax.envs.registry import from_config
+    from stellaris_jax.registry import search_folder
     from stellaris_jax.training.loading import load_config
 
+    search_folder(named_modules([f"env={arguments.env}", *arguments.overrides]))
     config = load_config([as_override("env", arguments.env), *arguments.overrides])
     env = from_config(config.env)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as noticed:
         warnings.simplefilter("always", CheckWarning)
-        check_env(env)
-    for warning in told:
+        found = check_env(env)
+    for warning in noticed:
         print(f"warning: {warning.message}", file=sys.stderr)
     print(f"{env.name}: no fault found")
     observed = env.observation_space
     print(f"{observed.dtype} observations of shape {observed.shape}")
     print(f"actions of {env.action_space}")
-    print(f"episodes of at most {env.max_episode_steps:,} steps")
+    print("\n".join(told(env, found, config.env)))
+    if env.max_episode_steps is None:
+        limit = config.evaluation.episode_limit
+        print(f"episodes without a time limit; evaluations cut them at evaluation.episode_limit={limit}")
+    else:
+        print(f"episodes of at most {env.max_episode_steps:,} steps")

@@ -69,13 +69,18 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     mean, ci95 = result.mean_ci95()
     if not math.isfinite(mean):
         raise RunError(f"the return of round {trainer.round} of {arguments.run_dir} is {mean}, which is no result.")
+    how = trainer.accounts.actions
     if arguments.json:
-        figures = {"round": trainer.round, "episodes": int(result.returns.size), "return_mean": mean}
+        figures = {"round": trainer.round, "episodes": int(result.returns.size), "actions": how, "return_mean": mean}
         print(json.dumps(plain({**figures, "return_ci95": ci95, "length_mean": result.lengths.mean()})))
         return
     of = basis(len(trainer.seeds), result.returns.size)
     print(f"{trainer.config.env.name}, round {trainer.round}")
-    print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}; length {result.lengths.mean():.1f}")
+    print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}, {how} actions; length {result.lengths.mean():.1f}")
+    if trainer.env.max_episode_steps is None:
+        limit = trainer.config.evaluation.episode_limit
+        cut = int((result.lengths >= limit).sum())
+        print(f"{cut} of {result.lengths.size} episodes reached evaluation.episode_limit={limit}, where they were cut")
     if len(trainer.seeds) > 1:
         each = zip(trainer.seeds, result.per_seed, strict=True)
         print("per seed: " + ", ".join(f"{seed}: {significant(value)}" for seed, value in each))

@@ -7,6 +7,7 @@ import gc
 import importlib
 import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any, NoReturn, TextIO, TypeGuard
 from stellaris_jax.config.commands import command, localised
 from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError
 from stellaris_jax.config.trust import Trust
-from stellaris_jax.registry import author
+from stellaris_jax.registry import author, search_folder
 from stellaris_jax.training.sources.watch import at_work
 
 SIGINT, SIGPIPE = 128 + 2, 128 + 13
@@ -47,7 +48,10 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def trust_of(arguments: argparse.Namespace) -> Trust:
-    """What the command line allows a stored run to import and connect to."""
+    """What the command line allows a stored run to import and connect to, from the current folder as well."""
+    if arguments.trust and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    search_folder(name for name in arguments.plugin if re.fullmatch(r"[\w.]+", name) and not name.endswith(".py"))
     return bool(arguments.trust) or list(arguments.plugin)
 
 

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.config.commands import named_modules
 from stellaris_jax.config.outputs import check_output
 from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.registry import search_folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,6 +44,7 @@ def _main(argv: Sequence[str] | None) -> None:
     from stellaris_jax.timeline.scaling.scheduler import Scheduler
     from stellaris_jax.training.run import enable_compile_cache
 
+    search_folder(named_modules(arguments.job))
     enable_compile_cache()
     check_output("--out", arguments.out)
     if arguments.out.exists():

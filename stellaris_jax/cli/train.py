@@ -13,13 +13,14 @@ from typing import Any
 
 from stellaris_jax.cli import program
 from stellaris_jax.cli.sweep import sweep
-from stellaris_jax.config.commands import localised
+from stellaris_jax.config.commands import localised, named_modules
 from stellaris_jax.config.compose import SWEEP_SEEDS, choices, compose_config, load_sweep
 from stellaris_jax.config.continuation import GROUPS
 from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.config.trust import Trust
+from stellaris_jax.registry import search_folder
 from stellaris_jax.training.loading import load_config
 
 WIDTH = 120
@@ -86,6 +87,7 @@ def _main(task: Callable[[Config], Any], argv: Sequence[str]) -> None:
         if flag.startswith("-"):
             raise ConfigError(f"{flag} is not an option; settings are written key=value, and --help lists them.")
     trust = program.trust_of(args)
+    search_folder(named_modules(overrides))
     if args.help:
         print(help_text(compose_config(overrides, args.config_dir, trust), args.config_dir))
     elif args.multirun:

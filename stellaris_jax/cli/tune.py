@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
-from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.config.commands import command, named_modules, path_argument
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.sources import shipped_configs
+from stellaris_jax.registry import search_folder
 
 SEEDS = 3
 
@@ -54,9 +55,11 @@ def _main(argv: Sequence[str] | None) -> None:
     # Imported late, so that --help and mistakes answer at once.
     from stellaris_jax.training import tune
 
+    search_folder(named_modules(given.overrides))
+    trust = program.trust_of(given)
     directory = _begun(given) if given.resume is None else given.resume
     with program.signalled():
-        study = tune.tune(directory, given.trials, program.trust_of(given))
+        study = tune.tune(directory, given.trials, trust)
     for path in tune.report(directory, study):
         print(path)
     best = study.best_trial

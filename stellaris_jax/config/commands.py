@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -60,6 +61,26 @@ def as_override(key: str, value: str | Path) -> str:
     # In Hydra's quotes a backslash stands for itself, unless a quotation mark comes after it.
     escaped = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + (found[2] and r"\""), text)
     return f'{key}="{escaped}"'
+
+
+def named_modules(overrides: Sequence[str]) -> list[str]:
+    """Modules that overrides name: plug-ins that are no files, the module of `env=gymnasium/module:id`, and those of
+    gymnasium wrappers.
+
+    >>> named_modules(["plugins=[my_lab.rules,a/b.py]", "env=gymnasium/mine:A-v0,gymnasium/yours:B-v0", "seed=1"])
+    ['my_lab.rules', 'mine', 'yours']
+    """
+    found = []
+    for line in overrides:
+        key, _, value = line.lstrip("+").partition("=")
+        if key in ("env", "env.name"):
+            found += re.findall(r"/([\w.]+):", value)
+        elif key == "env.kwargs.wrappers":
+            found += re.findall(r"([A-Za-z_][\w.]*)\.\w+", value)
+        elif key == "plugins":
+            words = re.split(r"[\s,\[\]'\"]+", value)
+            found += [word for word in words if re.fullmatch(r"[\w.]+", word) and not word.endswith(".py")]
+    return found
 
 
 def argument(key: str, value: str | Path) -> str:

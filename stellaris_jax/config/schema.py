@@ -109,6 +109,7 @@ KINDS = {
     tuple[str, ...]: "a list of texts",
     dict[str, Any]: "a mapping",
     float | None: "a number, or null",
+    bool | None: "true, false, or null",
 }
 
 
@@ -207,8 +208,8 @@ def shown(value: Any) -> str:
 
 
 def _is_kind(value: Any, kind: Any) -> bool:
-    if kind == float | None:
-        return value is None or _is_kind(value, float)
+    if type(None) in get_args(kind):
+        return value is None or _is_kind(value, get_args(kind)[0])
     if kind in (int, float):
         return isinstance(value, (int, kind)) and not isinstance(value, bool)
     if get_origin(kind) is tuple:

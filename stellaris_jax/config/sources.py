@@ -15,6 +15,11 @@ from omegaconf import OmegaConf
 from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.stored import read_yaml
 
+AUTOMATIC = ("normalize_observation", "rescale_action")
+"""Keys of `env` that are null, and decided by the spaces, for environments of suites without files in `configs/env`."""
+DIAGNOSTIC = "diagnostic"
+"""The suite of tests, which is left as it is."""
+
 
 def shipped_configs() -> Path:
     """The directory of the shipped config files: inside the installed package, or at the top of a checkout."""
@@ -39,7 +44,8 @@ class SuiteSource(ConfigSource):
     """Where Hydra finds `env/<suite>/<name>` for a name that has no file of its own.
 
     A spelling of a tuned environment (`CartPole-v1` for cartpole.yaml) gets its file, any other name nothing but the
-    name. Whether the suite has such an environment is checked later, by `load_config`.
+    name. In suites without any file, such as gymnasium, the keys of `AUTOMATIC` depend on the spaces.
+    Whether the suite has such an environment is checked later, by `load_config`.
     """
 
     @staticmethod
@@ -63,7 +69,9 @@ class SuiteSource(ConfigSource):
         suite, _, task = name.partition("/")
         folder = shipped_configs() / "env" / suite.lower()
         tuned = next((file for file in sorted(folder.glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
-        node = OmegaConf.merge(read_yaml(tuned) if tuned else {}, {"env": {"name": name}})
+        known = folder.is_dir() or suite.lower() == DIAGNOSTIC
+        about = {"name": name, **({} if known else dict.fromkeys(AUTOMATIC))}
+        node = OmegaConf.merge(read_yaml(tuned) if tuned else {}, {"env": about})
         return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
 
 

@@ -42,7 +42,15 @@ class EnvConfig(Section):
     wrappers: tuple[str, ...] = knob(
         (), "registered wrappers put around the environment and its preprocessing, the first innermost", kind="wrapper"
     )
-    normalize_observation: bool = knob(False, "subtract the running mean of observations, divide by their deviation")
+    normalize_observation: bool | None = knob(
+        False,
+        "subtract the running mean of observations, divide by their deviation; null: if they are real numbers of a Box",
+    )
+    rescale_action: bool | None = knob(
+        False,
+        "actions from -1 to 1 stand for the bounds of the environment's Box; null: if a bound is above 2 or below 0.5 "
+        "in size, or both have one sign",
+    )
     normalize_reward: bool = knob(False, "divide rewards by the running deviation of the discounted return")
 
 
@@ -296,6 +304,9 @@ class EvaluationConfig(Section):
     episodes: int = knob(128, "episodes per evaluation and seed; 0 turns evaluation off", within="[0, inf)")
     points: int = knob(10, "evaluations spread evenly over the run, the last at its end", within="[0, 1e6]")
     greedy: bool = knob(True, "act by the mode of the policy instead of sampling")
+    episode_limit: int = knob(
+        1000, "steps at which an episode of an environment without a time limit is cut", within="[1, inf)"
+    )
 
 
 @dataclass(frozen=True)
@@ -377,6 +388,9 @@ class Config(Section):
     trace: str = knob("", "run directory of the live run that executor=replay repeats, or its trace.jsonl.gz")
     plugins: tuple[str, ...] = knob(
         (), "modules and .py files that register rules, environments and more, imported first"
+    )
+    init_from: str = knob(
+        "", "run directory whose newest policy, and statistics of observations, the run starts from; read once, as data"
     )
     resume: str = knob(
         "",

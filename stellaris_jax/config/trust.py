@@ -1,6 +1,7 @@
 """Consent to what a stored configuration would execute: nothing of a run is imported unless the user allowed it.
 
-A configuration names code: its plug-ins, and the module of `env.name=gymnasium/module:id`. It may name services as
+A configuration names code: its plug-ins, the module of `env.name=gymnasium/module:id`, and those of wrappers in
+`env.kwargs.wrappers` that are not gymnasium's own. It may name services as
 well: trackers among `run.loggers`, and the Ray cluster `live.address`. The user who types such a name consents by
 typing it. A configuration that is *read*, from a run directory, may come from anybody, so `admit` stands between
 reading it (`config.stored.from_yaml`, which imports nothing) and using it. Consent is one of these:
@@ -20,11 +21,13 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from stellaris_jax.config import gym_wrappers
 from stellaris_jax.config.inputs import CONFIGURATION, read_bytes
 from stellaris_jax.config.outputs import appending
 from stellaris_jax.config.schema import ConfigError
@@ -44,7 +47,7 @@ JOB = "job"
 """Argument of `env=job/training`: overrides of the job that a scheduler learns on, which are composed."""
 PLAIN = re.compile(r"([a-z_.]+)=[\w./+-]*", re.ASCII)
 """An override whose value is one word or number."""
-ELSEWHERE = ("plugins", "resume", "trace", "executor", "live", "run", "hydra", "sweep")
+ELSEWHERE = ("plugins", "init_from", "resume", "trace", "executor", "live", "run", "hydra", "sweep")
 """Keys, and groups of keys, of a job that need consent: they name code, runs, or services."""
 
 Trust = bool | Collection[str]
@@ -67,7 +70,12 @@ class Named(NamedTuple):
     @property
     def is_pending(self) -> bool:
         """Whether using it would execute something that this process has not executed before."""
-        return self.connects or not (is_imported(self.name) if self.key == "plugins" else self.name in sys.modules)
+        # The modules of wrappers may be there already, but a wrapper is called with arguments of the configuration.
+        return (
+            self.connects
+            or self.key == gym_wrappers.KEY
+            or not (is_imported(self.name) if self.key == "plugins" else self.name in sys.modules)
+        )
 
 
 def code_of(config: Config) -> list[Named]:
@@ -78,7 +86,15 @@ def code_of(config: Config) -> list[Named]:
     jobs = config.env.kwargs.get(JOB, ())
     lines = [line for line in jobs if isinstance(line, str)] if isinstance(jobs, tuple) else []
     composed = [Named(f"env.kwargs.{JOB}", line) for line in lines if not _is_plain(line)]
-    return plugins + [Named("env.name", module)] * bool(colon) + composed
+    return plugins + [Named("env.name", module)] * bool(colon) + _wrappers(config) + composed
+
+
+def _wrappers(config: Config) -> list[Named]:
+    """Modules of gymnasium wrappers that do not come with gymnasium. A list that is no such thing is never used."""
+    with suppress(ConfigError):
+        own = [one for one in gym_wrappers.wrappers_of(config.env.kwargs) if one.exported is None]
+        return [Named(gym_wrappers.KEY, module) for module in dict.fromkeys(one.module for one in own)]
+    return []
 
 
 def _is_plain(line: str) -> bool:

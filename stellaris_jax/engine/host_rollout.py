@@ -19,6 +19,7 @@ from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine.rollout import Normalizers, Trajectory, view
 from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded
+from stellaris_jax.registry import place_of
 
 Act = Callable[[int, int, np.ndarray, Carry], tuple[np.ndarray, np.ndarray, Carry]]
 """What acts: step, group, observations `[n, ...]` and what is carried to them -> actions, distributions, what is
@@ -63,6 +64,9 @@ class HostGroup:
     def _arrived(self) -> HostStep:
         """What the pool returns, of the shapes it has to have: NumPy would stretch others without a word."""
         step, n = self.pool.recv(), self.envs
+        if not isinstance(step, tuple) or len(step) != len(HostStep._fields):
+            kind, place = type(step).__name__, place_of(type(self.pool).recv)
+            raise RunError(f"{self.env.name} returned a {kind} from recv ({place}), not a HostStep.")
         shapes = ((n, *self.env.observation_space.shape), (n,), (n,), (n,))
         for name, array, shape in zip(HostStep._fields, step, shapes, strict=True):
             if np.shape(array) != shape:

@@ -86,10 +86,17 @@ class StateLayout:
         self.static, self.shape = static, static.shape
         self.aggregator, self.mesh = aggregator, mesh
 
-    def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
-        """The state before the first round, one row per seed, laid out over the mesh; `hyper` are arrays `[S]`."""
+    def init(self, seeds: list[int], hyper: Hyper, params: np.ndarray | None = None) -> EngineState:
+        """The state before the first round, one row per seed, laid out over the mesh.
+
+        Args:
+          seeds: S of them.
+          hyper: arrays `[S]`.
+          params: first parameters `[S, P]`; drawn by the seeds unless they are given.
+        """
         numbers = np.asarray(seeds, np.uint32)
-        state: EngineState = jax.block_until_ready(self._init(self._params(numbers), numbers, hyper))
+        drawn = self._params(numbers) if params is None else jnp.asarray(params)
+        state: EngineState = jax.block_until_ready(self._init(drawn, numbers, hyper))
         return state
 
     @cached_property

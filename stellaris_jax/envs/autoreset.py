@@ -29,7 +29,7 @@ class AutoResetEnv(ABC):
     name: str
     observation_space: Box
     action_space: Space
-    max_episode_steps: int
+    max_episode_steps: int | None
     start_pool: int = 256
 
     @abstractmethod

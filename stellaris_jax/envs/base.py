@@ -154,13 +154,13 @@ class VecEnv(Protocol):
     """A batch of environments as pure functions that trace under `jit`, `scan`, `vmap` and `shard_map`.
 
     Every environment draws from its own key, so a batch gives the same episodes however it is split
-    over devices.
+    over devices. `max_episode_steps` is None where episodes have no time limit.
     """
 
     name: str
     observation_space: Box
     action_space: Space
-    max_episode_steps: int
+    max_episode_steps: int | None
 
     def reset(self, keys: Array) -> tuple[EnvState, Array]:
         """Keys `[N]` -> (state with leading axis `[N]`, observations `[N, ...]`)."""
@@ -218,7 +218,7 @@ class HostEnv(Protocol):
     name: str
     observation_space: Box
     action_space: Space
-    max_episode_steps: int
+    max_episode_steps: int | None
 
     def open(self, num_envs: int, seed: int, evaluation: bool = False) -> HostPool: ...
 
@@ -237,6 +237,18 @@ class Preprocessing(NamedTuple):
 
 
 AS_GIVEN = Preprocessing()
+
+
+def rescaled(action: Any, own: Box) -> Any:
+    """Actions `[..., n]` from -1 to 1, of NumPy or JAX, as those between the bounds of `own` that they stand for.
+
+    >>> rescaled(np.array([-1.0, 0.0, 1.0], np.float32), Box((3,), (0.0, -10.0, 5.0), (4.0, 30.0, 7.0))).tolist()
+    [0.0, 10.0, 7.0]
+    """
+    low, high = (np.asarray(bound, np.float32) for bound in (own.low, own.high))
+    # Halves first: the distance of two bounds may be more than float32 holds.
+    half, middle = high / 2 - low / 2, high / 2 + low / 2
+    return (action * half + middle).clip(low, high)
 
 
 def bounded(action: np.ndarray, space: Space) -> np.ndarray:

@@ -12,10 +12,13 @@ import numpy as np
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.base import Array, HostEnv, HostPool, HostStep, TimeStep, VecEnv, bounded
 from stellaris_jax.envs.names import retold
+from stellaris_jax.envs.ranges import Ranges, ranges_of, warned
 from stellaris_jax.envs.shapes import HOME, NUM, check_declared, check_leaf, check_traced, fault, is_host, name_of
 
 LEAST_STEPS, MOST_STEPS = 50, 1000
 """Steps of each environment: twice the time limit between these bounds."""
+UNLIMITED_STEPS = 200
+"""Steps of each environment whose episodes have no time limit."""
 SEED = 20
 
 
@@ -23,26 +26,34 @@ class CheckWarning(UserWarning):
     """What is possible, but seldom meant."""
 
 
-def check_env(env: VecEnv | HostEnv) -> None:
+def check_env(env: VecEnv | HostEnv | str) -> Ranges:
     """Check what an environment declares, and by random actions what it does.
 
     Shapes and dtypes; resets, at the start and where episodes end; time limits; the observations at ends; and that the
-    same seed gives the same episodes. Observations out of bounds, and time limits that end as if the task did, are
-    told as a `CheckWarning`.
+    same seed gives the same episodes. A `CheckWarning` tells of observations out of bounds, of time limits that end as
+    if the task did, and of actions that a policy would not explore.
 
     Args:
-      env: an environment of either protocol, such as `make` returns.
+      env: an environment of either protocol, such as `make` returns, or its name, such as `gymnasium/CartPole-v1`.
+
+    Returns:
+      The ranges of observations and rewards in that run.
 
     Raises:
       ConfigError: for the first thing that is wrong, in one sentence.
     """
+    if isinstance(env, str):
+        from stellaris_jax.envs.registry import make  # which knows all suites
+
+        env = make(env, {})
     check_declared(env)
+    if (warning := warned(env)) is not None:
+        _warn(env, warning)
     try:
         if is_host(env):
-            _check_pools(cast(HostEnv, env))
-        else:
-            check_traced(cast(VecEnv, env))
-            _check_steps(cast(VecEnv, env))
+            return _check_pools(cast(HostEnv, env))
+        check_traced(cast(VecEnv, env))
+        return _check_steps(cast(VecEnv, env))
     except ConfigError:
         raise
     except Exception as error:  # whatever somebody else's environment does
@@ -69,6 +80,8 @@ class _Played(NamedTuple):
 
 
 def _length(env: VecEnv | HostEnv) -> int:
+    if env.max_episode_steps is None:
+        return UNLIMITED_STEPS
     return min(max(2 * env.max_episode_steps + 2, LEAST_STEPS), MOST_STEPS)
 
 
@@ -96,7 +109,17 @@ def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
     first, later = [own[0] for own in lengths], [length for own in lengths for length in own[1:-1]]
     if len(later) >= NUM and max(later) == 1 < min(first):
         raise fault(env, "ends every episode but the first with its first step, as if its state were not reset")
-    limit = env.max_episode_steps
+    if env.max_episode_steps is not None:
+        _check_limit(env, played, lengths, env.max_episode_steps)
+    space, axes = env.observation_space, (0, 1)
+    low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
+    least, most = (np.asarray(bound, np.float64) for bound in (played.before.min(axes), played.before.max(axes)))
+    if (least < low - 1e-4 * (1 + np.abs(least))).any() or (most > high + 1e-4 * (1 + np.abs(most))).any():
+        _warn(env, "observes what is out of the bounds of observation_space")
+
+
+def _check_limit(env: VecEnv | HostEnv, played: _Played, lengths: list[list[int]], limit: int) -> None:
+    """What holds at a time limit."""
     if max(map(max, lengths)) > limit:
         raise fault(env, f"goes on for more steps than max_episode_steps={limit}, at which it must truncate episodes")
     # The flags of those that have taken that many steps.
@@ -112,11 +135,6 @@ def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
             f"is terminated, not truncated, at max_episode_steps={limit}: right only if the task itself ends there, "
             "for what follows is then worth nothing",
         )
-    space, axes = env.observation_space, (0, 1)
-    low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
-    least, most = (np.asarray(bound, np.float64) for bound in (played.before.min(axes), played.before.max(axes)))
-    if (least < low - 1e-4 * (1 + np.abs(least))).any() or (most > high + 1e-4 * (1 + np.abs(most))).any():
-        _warn(env, "observes what is out of the bounds of observation_space")
 
 
 def _lengths(done: np.ndarray, dead: np.ndarray) -> list[int]:
@@ -127,14 +145,14 @@ def _lengths(done: np.ndarray, dead: np.ndarray) -> list[int]:
 
 
 def _warn(env: VecEnv | HostEnv, what: str) -> None:
-    warnings.warn(f"env.name={name_of(env)} {what}.", CheckWarning, stacklevel=4)
+    warnings.warn(f"env.name={name_of(env)} {what}.", CheckWarning, stacklevel=5)
 
 
 def _equal(first: Any, second: Any) -> bool:
     return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
-def _check_steps(env: VecEnv) -> None:
+def _check_steps(env: VecEnv) -> Ranges:
     length = _length(env)
     actions = _actions(env, length)
 
@@ -164,9 +182,10 @@ def _check_steps(env: VecEnv) -> None:
     before = np.concatenate([first[None], steps.obs[:-1]])
     dead = np.zeros_like(done)
     _check_episodes(env, _Played(before, steps.final_obs, steps.obs, steps.terminated, steps.truncated, dead))
+    return ranges_of(before, steps.reward)
 
 
-def _check_pools(env: HostEnv) -> None:
+def _check_pools(env: HostEnv) -> Ranges:
     actions = _actions(env, _length(env))
     steps = _play(env, actions)
     if not np.isfinite(steps.reward).all():
@@ -188,6 +207,7 @@ def _check_pools(env: HostEnv) -> None:
     # Without the last step, for what comes after it has not been seen.
     obs, terminated, truncated = steps.obs, steps.terminated[1:-1], steps.truncated[1:-1]
     _check_episodes(env, _Played(obs[:-2], obs[1:-1], obs[2:], terminated, truncated, dead[:-1]))
+    return ranges_of(obs, steps.reward)
 
 
 def _play(env: HostEnv, actions: np.ndarray) -> HostStep:

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from stellaris_jax.config.schema import ConfigError, plain, shown
 from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.names import match, retold, suggest
+from stellaris_jax.envs.rescale import is_far, rescale
 from stellaris_jax.envs.shapes import check_declared, check_traced
-from stellaris_jax.envs.wrappers import preprocess
+from stellaris_jax.envs.wrappers import Wrapper, preprocess
 from stellaris_jax.registry import register as kinds
 
 
@@ -82,9 +85,15 @@ def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
 
 
 def make(
-    name: str, kwargs: Mapping[str, Any], preprocessing: Preprocessing = AS_GIVEN, wrappers: Sequence[str] = ()
+    name: str,
+    kwargs: Mapping[str, Any],
+    preprocessing: Preprocessing = AS_GIVEN,
+    wrappers: Sequence[str] = (),
+    rescale_action: bool = False,
 ) -> VecEnv | HostEnv:
     """The environment called `name`, built with `kwargs`, behind `preprocessing` and registered `wrappers`.
+
+    Actions are rescaled outside of all these, if they are.
 
     Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that
     is missing, and for an environment that cannot be trained on here, as far as that is seen without a step.
@@ -108,13 +117,20 @@ def make(
     made = preprocess(made, preprocessing)
     for wrapper in wrappers:
         made = _wrapped(made, wrapper)
-    return made
+    return rescale(made) if rescale_action else made
 
 
 def _wrapped(env: VecEnv | HostEnv, wrapper: str) -> VecEnv | HostEnv:
     """The environment behind a registered wrapper, checked as an environment of a user's own is."""
+    registered = kinds.wrapper[wrapper]
+    if isinstance(registered, type) and issubclass(registered, Wrapper) and not isinstance(env, AutoResetEnv):
+        own = "; gymnasium's own are named by env.kwargs.wrappers=[gymnasium.wrappers.NAME]"
+        raise ConfigError(
+            f"env.wrappers={wrapper} is for environments in JAX that are derived from AutoResetEnv, not for {env.name}"
+            f"{own if env.name.startswith('gymnasium/') else ''}."
+        )
     try:
-        made: VecEnv | HostEnv = kinds.wrapper[wrapper](env)
+        made: VecEnv | HostEnv = registered(env)
         check_declared(made)
         if not isinstance(made, HostEnv):
             check_traced(made)
@@ -128,7 +144,30 @@ def _wrapped(env: VecEnv | HostEnv, wrapper: str) -> VecEnv | HostEnv:
 def from_config(config: EnvConfig) -> VecEnv | HostEnv:
     """The environment of a configuration; see `make`."""
     options = {key: getattr(config, key) for key in Preprocessing._fields}
-    return make(config.name, config.kwargs, Preprocessing(**options), config.wrappers)
+    return make(config.name, config.kwargs, Preprocessing(**options), config.wrappers, bool(config.rescale_action))
+
+
+def settled(config: EnvConfig) -> EnvConfig:
+    """The configuration with what its environment's spaces decide (`config.sources.AUTOMATIC`) in the place of null."""
+    normalize, rescale_ = config.normalize_observation, config.rescale_action
+    if normalize is not None and rescale_ is not None:
+        return config
+    as_it_is = replace(config, normalize_observation=False, rescale_action=False)
+    real, far = _asked_for(as_it_is, kinds.environment.get(config.name))
+    return replace(
+        config,
+        normalize_observation=real if normalize is None else normalize,
+        rescale_action=far if rescale_ is None else rescale_,
+    )
+
+
+@lru_cache(maxsize=64)
+def _asked_for(config: EnvConfig, _factory: Any) -> tuple[bool, bool]:
+    """Whether an environment observes real numbers, and whether its actions are to be rescaled; kept for other points
+    of a sweep."""
+    env = from_config(config)
+    real = env.observation_space.dtype == "float32" and not getattr(env, "one_hot", False)
+    return real, is_far(env.action_space)
 
 
 def resolve(name: str) -> str:

@@ -50,8 +50,9 @@ def check_declared(env: Any) -> None:
             raise fault(env, f"has no attribute {name}")
     if not isinstance(env.name, str):
         raise fault(env, f"has a name that is no text: {shown(env.name)}")
-    if not _is_count(env.max_episode_steps):
-        raise fault(env, f"has max_episode_steps={shown(env.max_episode_steps)}, not an integer of at least 1")
+    if env.max_episode_steps is not None and not _is_count(env.max_episode_steps):
+        limit = shown(env.max_episode_steps)
+        raise fault(env, f"has max_episode_steps={limit}, not an integer of at least 1, or None for no time limit")
     if not isinstance(env.observation_space, Box):
         raise fault(env, f"has as observation_space a {_kind(env.observation_space)}, not a {_kind(Box)}")
     _check_box(env, "observation_space", ("float32", "uint8"))

@@ -190,6 +190,7 @@ class Coordinator:
             if not (crowded or stalled):
                 return dropped
             escaped = self.rule.gated
+            self.usage.unready += 1
         return (*dropped, self._group(self._take(), escaped, oldest, now))
 
     def _drop(self, oldest: int) -> Sequence[Drop]:

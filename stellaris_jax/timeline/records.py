@@ -57,6 +57,7 @@ class Usage:
     seconds: wall-clock. *_busy: function-seconds of useful work, passing data included; learner_failed: of invocations
     that died; *_startup: of containers starting. updates: versions published. gradients: aggregated. dropped: too old
     for the version ring. waits: evaluations of the rule put off because of the ring. escapes: of the rule's gate.
+    unready: groups that were formed though the rule was not ready.
     scaling_busy: of choosing the next round's actors. actor_invocations: fragments rolled, one per actor and round.
     """
 
@@ -76,6 +77,7 @@ class Usage:
     dropped: int = 0
     waits: int = 0
     escapes: int = 0
+    unready: int = 0
     staleness_total: int = 0
     staleness_max: int = 0
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,13 @@ LIMITS = {
 
 class OtherSettings(ConfigError):
     """A checkpoint was made with other settings than the run's configuration has now."""
+
+
+class Saved(NamedTuple):
+    """The arrays of a checkpoint: the engine's state, and its source's (`None` without any)."""
+
+    engine: Any
+    host: Any
 
 
 class CheckpointError(RunError):
@@ -237,6 +244,33 @@ class Checkpoints:
             f"there is no intact checkpoint in {self.directory}" + (f" (tried rounds {wanted})." if wanted else ".")
         )
 
+    def arrays(
+        self, check: Callable[[int], None], note: Callable[[str], None]
+    ) -> tuple[list[np.ndarray], dict[str, Any]]:
+        """The newest intact checkpoint of a run whose shapes are not known: leaves, PRNG keys as their data, and host
+        data.
+
+        Args:
+          check: called with the bytes of a checkpoint before it is read; raises where these are too many.
+          note: told of damaged checkpoints, which are passed over.
+        """
+        for candidate in reversed(self.rounds()):
+            try:
+                with ORBAX:
+                    about = jax.tree.leaves(self._manager.item_metadata(candidate)["state"].tree)
+                templates = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in about]
+                size = sum(math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in about)
+            except Exception as error:  # whatever a damaged file makes the reader raise
+                note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
+                continue
+            check(size)
+            try:
+                leaves, document = self._leaves(candidate, templates)
+                return leaves, document["host"]
+            except Exception as error:  # whatever a damaged file makes the reader raise
+                note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
+        raise CheckpointError(f"there is no intact checkpoint in {self.directory}.")
+
     def _set_aside(self) -> None:
         """Rename what was found damaged, so that its rounds can be saved anew."""
         for round_ in self._damaged:
@@ -252,11 +286,16 @@ class Checkpoints:
             self._manager.reload()
 
     def _read(self, round_: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
+        leaves, document = self._leaves(round_, jax.eval_shape(leaves_of, abstract))
+        self._compare(round_, document)
+        return to_device(leaves, abstract), document["host"]
+
+    def _leaves(self, round_: int, templates: list[Any]) -> tuple[list[np.ndarray], dict[str, Any]]:
+        """The arrays of a round, and the document beside them. Raises ValueError for what is damaged."""
         try:
             inputs.check_tree(self.directory / str(round_), LIMITS)
         except OSError as error:
             raise ValueError(f"{error.filename}: {inputs.reason(error)}") from None
-        templates = jax.eval_shape(leaves_of, abstract)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()
         )
@@ -265,8 +304,7 @@ class Checkpoints:
         leaves, document = restored["state"], restored["host"]
         if digest(leaves, document["host"]) != document["digest"]:
             raise ValueError("its contents do not match their fingerprint")
-        self._compare(round_, document)
-        return to_device(leaves, abstract), document["host"]
+        return leaves, document
 
     def _compare(self, round_: int, document: dict[str, Any]) -> None:
         """Raise OtherSettings where a checkpoint's settings are not the run's; keys that only one has do not count."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -70,11 +71,11 @@ def play(
     tree = network.unravel(params)
     reset_key, start_key, step_key = jax.random.split(key, 3)
     state, obs = env.reset(jax.random.split(reset_key, episodes))
-    starts = env.starts(start_key)
+    starts, limit = env.starts(start_key), env.max_episode_steps or config.evaluation.episode_limit
 
     def going(so_far: tuple[Any, ...]) -> jax.Array:
         t, _, _, _, playing, _, _ = so_far
-        return (t < env.max_episode_steps) & jnp.any(playing)
+        return (t < limit) & jnp.any(playing)
 
     def step(so_far: tuple[Any, ...]) -> tuple[Any, ...]:
         t, state, obs, carry, playing, returns, lengths = so_far
@@ -119,6 +120,7 @@ class HostEvaluator:
         stopping: threading.Event | None = None,
     ):
         self.env, self.episodes = env, episodes
+        self.limit = math.inf if env.max_episode_steps is not None else config.evaluation.episode_limit
         self._watch = None if stopping is None else Watch("evaluation", env.name, config.env.timeout, stopping)
 
         def step(
@@ -153,7 +155,7 @@ class HostEvaluator:
         playing = np.ones(self.episodes, bool)
         returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
         t = 0
-        while playing.any():
+        while playing.any() and t < self.limit:
             if self._watch is not None:
                 self._watch.beat()
             action, carry = self._act(tree, normalizers, obs, carry, key, np.uint32(t))

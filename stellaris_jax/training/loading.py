@@ -34,13 +34,17 @@ def load_config(
 
 
 def checked(config: Config, alone: bool = False) -> Config:
-    """The configuration, if it can run, with the full name of its environment. Raises ConfigError."""
+    """The configuration, if it can run, with the full name of its environment, and all that its spaces decide.
+
+    Raises ConfigError.
+    """
     config = complete(config)
     validate(config, alone)
     # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
-    from stellaris_jax.envs.registry import resolve
+    from stellaris_jax.envs.registry import resolve, settled
 
-    return config.replace({"env.name": resolve(config.env.name)})
+    named = config.replace({"env.name": resolve(config.env.name)})
+    return named.replace({"env": settled(named.env)})
 
 
 def validate(config: Config, alone: bool = False) -> None:

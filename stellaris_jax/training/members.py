@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.config.memory import cores
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Fragment, Normalizers
 from stellaris_jax.engine.state import EngineState, policies
 from stellaris_jax.engine.wave import RoundMetrics
-from stellaris_jax.timeline import Plan
+from stellaris_jax.timeline import Plan, Usage
 from stellaris_jax.training.chunk import Chunk
 
 T = TypeVar("T")
@@ -44,6 +45,16 @@ class Running(NamedTuple):
         return all(map(is_over, self.blocks))
 
 
+class UnderWay(NamedTuple):
+    """A chunk that the device executes, its data, what had been used before it, and when it was begun."""
+
+    chunk: Chunk
+    received: Any
+    running: Running
+    before: list[Usage]
+    begun: float
+
+
 class Members:
     """The states of all seeds, in blocks of those that one program runs side by side.
 
@@ -59,6 +70,19 @@ class Members:
         # Programs over several devices wait for each other, so no two of them may be under way.
         alone = engine.static.devices > 1 or len(self._states) == 1
         self._threads = None if alone else threads()
+
+    def begin(self, params: np.ndarray, statistics: RunningStatistics) -> None:
+        """Begin anew with given policies.
+
+        Args:
+          params: parameters `[S, P]`.
+          statistics: of observations, arrays `[S, *obs]`.
+        """
+        layout, states = self.engine.layout, []
+        for seeds, (block, seen) in zip(self.blocks(self.seeds), self.blocks((params, statistics)), strict=True):
+            state = layout.init(seeds, self.hyper, block)
+            states.append(layout.place(state._replace(normalizers=state.normalizers._replace(obs=seen))))
+        self._states = states
 
     @property
     def states(self) -> list[EngineState]:

@@ -15,7 +15,8 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Normalizers, view
-from stellaris_jax.envs.base import Box
+from stellaris_jax.envs.base import Box, rescaled
+from stellaris_jax.envs.rescale import own_actions
 from stellaris_jax.training.export.artefact import Outputs, is_single
 
 if TYPE_CHECKING:
@@ -36,12 +37,15 @@ class Policy:
       params: `[P]`.
       normalizers: statistics of observations, of one seed.
       config: of the run.
+      own: the environment's own actions, where the network's are from -1 to 1 (`env.rescale_action`): the policy's
+        actions are within these bounds.
     """
 
     network: ActorCritic
     params: jax.Array
     normalizers: Normalizers
     config: Config
+    own: Box | None = None
 
     def __call__(self, obs: Any, key: jax.Array | None = None) -> jax.Array:
         """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes.
@@ -89,7 +93,10 @@ class Policy:
 
     def _bounded(self, action: jax.Array) -> jax.Array:
         space = self.network.action_space
-        return jnp.clip(action, *jnp.array([space.low, space.high])) if isinstance(space, Box) else action
+        if not isinstance(space, Box):
+            return action
+        action = jnp.clip(action, *jnp.array([space.low, space.high]))
+        return action if self.own is None else rescaled(action, self.own)
 
     @cached_property
     def _act(self) -> Callable[..., tuple[jax.Array, Carry]]:
@@ -121,4 +128,4 @@ def policy_of(trainer: Trainer, seed: int | None = None) -> Policy:
         raise ConfigError(f"seed={seed} is not in the run; accepted: {', '.join(map(str, trainer.seeds))}.")
     index = trainer.seeds.index(seed)
     params, normalizers = jax.tree.map(lambda x: x[index], trainer.members.learned)
-    return Policy(trainer.network, params, normalizers, trainer.config)
+    return Policy(trainer.network, params, normalizers, trainer.config, own_actions(trainer.env))

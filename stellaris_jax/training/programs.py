@@ -45,7 +45,7 @@ class Programs:
 
     def evaluator(self, config: Config, env: VecEnv, network: ActorCritic, episodes: int) -> Evaluator:
         """What evaluates that many episodes of an environment inside the program."""
-        key = ("evaluator", *_shape(config), config.evaluation.greedy, episodes)
+        key = ("evaluator", *_shape(config), config.evaluation.greedy, config.evaluation.episode_limit, episodes)
         return self._once(key, lambda: Evaluator(env, network, config, episodes))
 
     def probe(self, config: Config, network: ActorCritic, static: Static, kind: str) -> Probe | None:

@@ -186,12 +186,18 @@ class Accounts:
         ]
         return [{name: values[r] for name, values in columns.items()} for r in range(len(returns))]
 
+    @property
+    def actions(self) -> str:
+        """How evaluations choose actions: `greedy` or `sampled`."""
+        return "greedy" if self.config.evaluation.greedy else "sampled"
+
     def evaluation(self, evaluation: Evaluation, usages: list[Usage]) -> Record:
         """An evaluation of the policies that have cost so much."""
         value, ci95 = evaluation.mean_ci95()
         money = self.money(usages)
         return {
             "env_steps": self.env_steps(usages),
+            "actions": self.actions,
             "eval_return_mean": value,
             "eval_return_ci95": ci95,
             **{name: mean(values) for name, values in money.items()},
@@ -226,6 +232,7 @@ class Accounts:
             "eval_return_mean": value,
             "eval_return_ci95": ci95,
             "eval_return_per_seed": evaluation.per_seed if evaluation is not None else None,
+            "eval_actions": self.actions,
             "eval_episodes": int(evaluation.returns.size) if evaluation is not None else 0,
             "staleness_mean": sum(u.staleness_total for u in usages) / gradients if gradients else 0.0,
             "staleness_max": max(u.staleness_max for u in usages),

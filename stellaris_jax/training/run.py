@@ -180,7 +180,7 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
     if not os.path.isfile(path):
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     config = admit(from_yaml(path), path, trust)
-    config = config.replace({"engine.devices": 1, "engine.distributed": False, **(values or {})})
+    config = config.replace({"engine.devices": 1, "engine.distributed": False, "init_from": "", **(values or {})})
     trainer = trainer_of(config)
     with closing(_checkpoints(Path(run_dir), config, read_only=True)) as checkpoints:
         restored = trainer.restore(checkpoints, complain, train=False)

@@ -17,6 +17,7 @@ import numpy as np
 
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.live.vitals import ClusterDied
+from stellaris_jax.registry import place_of, register
 from stellaris_jax.report.integrity import digest_of, sealed
 from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.commands import resume_command
@@ -26,6 +27,7 @@ from stellaris_jax.timeline.trace import NAME as TRACE
 from stellaris_jax.training.anchor import Anchor, DirectoryGone
 from stellaris_jax.training.checkpoint import Checkpoints
 from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.plugin_checks import check_answer
 from stellaris_jax.training.provenance import device_name, versions
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.rundir import writing
@@ -125,7 +127,7 @@ class Session:
                 self.telemetry.rounds(records)
                 self.trainer.write(self.run_dir)
             # All of them are called, also after one that ends the run.
-            answers = [call(one["round"], one, trainer) for one in records for call in self.callbacks]
+            answers = [check_answer(c, c(one["round"], one, trainer)) for one in records for c in self.callbacks]
             self.ended = any(answers)
             evaluation = None
             due = self._evaluation_is_due()
@@ -209,6 +211,8 @@ class Session:
         self._refuse_gone()
         summary = {**trainer.summary(evaluation), "versions": versions(), "device": device_name(trainer.config)}
         summary["ended_early"] |= self.ended
+        if (told := never_ready(trainer)) is not None:
+            self.display.note(told)
         summary["failure"] = failure(trainer, summary)
         from stellaris_jax.report.curves import plot_run  # matplotlib, which no step of training should wait for
 
@@ -234,6 +238,17 @@ def farewell(checkpoints: Checkpoints, run_dir: Path, anchor: Anchor | None = No
     number = checkpoints.newest()
     state = f"round {number} is saved" if number else "nothing has been saved yet"
     return f"stopped; {state}; continue with: {resume_command(run_dir)}"
+
+
+def never_ready(trainer: Trainer) -> str | None:
+    """A sentence on a rule that was ready for no group; None where it was for some."""
+    groups = sum(usage.updates for usage in trainer.usages)
+    if groups == 0 or sum(usage.unready for usage in trainer.usages) < groups:
+        return None
+    rule = trainer.config.system.rule
+    place = place_of(register.rule[rule].ready)
+    told = f"{groups} of {groups} groups were formed only because nothing else could happen"
+    return f"system.rule={rule} ({place}) never said ready: {told}"
 
 
 def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:

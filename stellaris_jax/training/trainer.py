@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,36 +27,23 @@ from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.timeline import PlanShape, Timeline, Usage
 from stellaris_jax.timeline.scaling import Limits
-from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
+from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints, Saved
 from stellaris_jax.training.chunk import Chunk
 from stellaris_jax.training.evaluate import Evaluation
+from stellaris_jax.training.export.spaces import described
+from stellaris_jax.training.fixed import Fixed
 from stellaris_jax.training.footprint import check_run
 from stellaris_jax.training.loading import validate
-from stellaris_jax.training.members import Members, Running
+from stellaris_jax.training.members import Members, Running, UnderWay
 from stellaris_jax.training.planner import Planner
+from stellaris_jax.training.plugin_checks import check_plugins
 from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
 from stellaris_jax.training.sources.source import source_of
+from stellaris_jax.training.start import SPACES, start_of
 
 
-class Saved(NamedTuple):
-    """The arrays of a checkpoint: the engine's state, and its source's (`None` without any)."""
-
-    engine: Any
-    host: Any
-
-
-class UnderWay(NamedTuple):
-    """A chunk that the device executes, its data, what had been used before it, and when it was begun."""
-
-    chunk: Chunk
-    received: Any
-    running: Running
-    before: list[Usage]
-    begun: float
-
-
-class Trainer:
+class Trainer(Fixed):
     """Trains `num_seeds` agents, each on its own timeline.
 
     >>> from stellaris_jax import load_config
@@ -76,6 +63,8 @@ class Trainer:
     executor: ClassVar[str] = "simulated"
     distributed: ClassVar[bool] = False
     kept_by: ClassVar[type[Members]] = Members
+    FIXED = ("config", "env", "network", "seeds", "static")
+    INSTEAD = "make another Trainer, whose init_from=RUN_DIR goes on from a run's policy"
 
     def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
         validate(config)
@@ -88,6 +77,7 @@ class Trainer:
         self.programs = programs = programs or Programs()
         self.config = config
         self.env = from_config(config.env)
+        check_plugins(config)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
         check_run(config, self.env, self.network)
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
@@ -96,6 +86,9 @@ class Trainer:
         self.source = source_of(self.env, self.network, config, self.static, self.seeds, self.stopping, programs)
         self.engine = programs.engine(config, self.source.env, self.network, self.static)
         self.members = self.kept_by(self.engine, Hyper.of(config), self.seeds)
+        start = start_of(config, self.network)
+        if start is not None:
+            self.members.begin(*start)
         self.accounts = Accounts(config)
         self.planner = self._planner()
         self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
@@ -331,12 +324,14 @@ class Trainer:
     # Evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, episodes: int | None = None, stream: int | None = None) -> Evaluation:
-        """Play whole episodes with the current policies; `stream` picks other episodes than the round's own."""
+        """Play whole episodes with the current policies; `stream` picks other episodes than the round's own.
+
+        Episodes of environments without a time limit are cut at `evaluation.episode_limit`.
+        """
         episodes = self.config.evaluation.episodes if episodes is None else episodes
         evaluator = self.source.evaluator(episodes)
         begin = time.perf_counter()
-        stream = self.round if stream is None else stream
-        result = evaluator.over(self.members, stream)
+        result = evaluator.over(self.members, self.round if stream is None else stream)
         self.counters.wall_seconds += time.perf_counter() - begin
         return result
 
@@ -349,7 +344,8 @@ class Trainer:
 
     def host_state(self) -> dict[str, Any]:
         """Everything outside the engine state that the next round depends on, as JSON data."""
-        return {**self.planner.state(), "counters": asdict(self.counters)}
+        spaces = {name: described(getattr(self.network, name)) for name in SPACES}
+        return {**self.planner.state(), "counters": asdict(self.counters), "spaces": spaces}
 
     def save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint of the current round, in the background."""

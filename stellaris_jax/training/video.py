@@ -42,7 +42,7 @@ class Theatre(Protocol):
     name: str
     observation_space: Box
     action_space: Space
-    max_episode_steps: int
+    max_episode_steps: int | None
     steps_per_second: float
 
     def stage(self, seed: int) -> Stage: ...

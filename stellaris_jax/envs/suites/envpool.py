@@ -180,8 +180,8 @@ def _try(task: str, options: bytes) -> None:
 
     Some end the process without a word that could be caught, so they are tried in another one.
     """
-    command = [sys.executable, "-c", "from stellaris_jax.envs.suites.envpool import _trial; _trial()"]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-P", "-c", "from stellaris_jax.envs.suites.envpool import _trial; _trial()"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu"}
     try:
         done = subprocess.run(
             command, input=pickle.dumps((task, options)), capture_output=True, env=environ, timeout=TRIAL_SECONDS

@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,13 +22,17 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from stellaris_jax.config.commands import command
+from stellaris_jax.config.gym_wrappers import ARGUMENT, KEY, GymWrapper, wrappers_of
 from stellaris_jax.config.memory import BOUND, Part, check_fits
 from stellaris_jax.config.schema import ConfigError, RunError, shown
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.envs.names import positive_int, retold
+from stellaris_jax.registry import searched
 
 REFUSED: dict[str, str] = {}
 
+FLATTEN = "gymnasium.wrappers.FlattenObservation"
 MODES = ("sync", "async")
 STEPS_PER_SECOND = 30.0
 """Of films, where an environment's metadata do not say."""
@@ -48,7 +53,7 @@ def candidates(name: str) -> list[str]:
         try:
             importlib.import_module(module)
         except Exception as error:  # whatever somebody else's module does
-            reason = retold(error)
+            reason = f"{retold(error)}{searched(error, module)}"
             raise ConfigError(f"env.name=gymnasium/{name}: {module} cannot be imported ({reason}).") from error
     return [module + colon + id_ for id_ in available()]
 
@@ -61,19 +66,27 @@ def make(name: str, **kwargs: Any) -> GymnasiumEnv:
 class GymnasiumEnv:
     """A gymnasium environment by its id, e.g. `CartPole-v1` or `my_package:MyEnv-v0`: a `HostEnv`.
 
-    max_episode_steps: steps after which an episode is truncated, by default those it is registered with.
+    max_episode_steps: steps after which an episode is truncated, by default those it is registered with, if any.
     vectorization_mode: `sync` steps a pool's environments one after the other, which suits light ones; `async` gives
     each a process of its own.
+    wrappers: gymnasium wrappers around the environment, the first innermost, by dotted paths; see
+    `config.gym_wrappers`.
     Other keyword arguments go to `gymnasium.make`.
 
     Observations are a `Box`, or a `Discrete`, which is read as a one-hot vector. Actions may be any of `Space`; those
     of several axes are vectors here, and what is numbered from another `start` is numbered from 0.
 
-    Raises ConfigError for other spaces, for an environment without a time limit, and where it cannot be made.
+    Raises ConfigError for other spaces, and where it cannot be made.
     """
 
     def __init__(
-        self, name: str, *, max_episode_steps: int | None = None, vectorization_mode: str = "sync", **kwargs: Any
+        self,
+        name: str,
+        *,
+        max_episode_steps: int | None = None,
+        vectorization_mode: str = "sync",
+        wrappers: Sequence[Any] = (),
+        **kwargs: Any,
     ):
         self.name = f"gymnasium/{name}"
         if vectorization_mode not in MODES:
@@ -81,14 +94,14 @@ class GymnasiumEnv:
             raise ConfigError(f"env.kwargs.vectorization_mode={mode} must be one of {', '.join(MODES)}.")
         spec = gymnasium.spec(name.rpartition(":")[2])
         limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
-        if limit is None:
-            raise ConfigError(
-                f"env.name={self.name} is registered without a time limit, which it needs here: "
-                "set env.kwargs.max_episode_steps, for example to 1000."
-            )
-        self.max_episode_steps = positive_int("max_episode_steps", limit)
+        self.max_episode_steps = None if limit is None else positive_int("max_episode_steps", limit)
         self._mode = vectorization_mode
-        self._make = partial(gymnasium.make, spec, max_episode_steps=self.max_episode_steps, **kwargs)
+        named = wrappers_of({ARGUMENT: wrappers})
+        around = [(_wrapper(one), one.arguments) for one in named]
+        self._wrappers = [one.path for one in named]
+        self._make = partial(_made, spec, around, max_episode_steps=self.max_episode_steps, **kwargs)
+        if wrappers:
+            kwargs = {**kwargs, ARGUMENT: wrappers}
         try:
             env = self._make()
         except Exception as error:  # whatever somebody else's environment does
@@ -98,6 +111,7 @@ class GymnasiumEnv:
         self.steps_per_second = float(env.metadata.get("render_fps") or STEPS_PER_SECOND)
         env.close()
         self.observation_space = self._observed(self._given)
+        self.one_hot = isinstance(self._given, spaces.Discrete)
         self.action_space = self._acted(self._taken)
 
     def _observed(self, space: spaces.Space) -> Box:
@@ -110,9 +124,19 @@ class GymnasiumEnv:
             self._check_size(n)
             return Box((n,), (0.0,) * n, (1.0,) * n)
         raise ConfigError(
-            f"env.name={self.name} cannot be trained on: it observes a {type(space).__name__}, not a Box or Discrete; "
-            "gymnasium.wrappers.FlattenObservation makes a Box of most spaces."
+            f"env.name={self.name} cannot be trained on: it observes a {type(space).__name__}, not a Box or Discrete"
+            f"{self._flattened(space)}."
         )
+
+    def _flattened(self, space: spaces.Space) -> str:
+        """The command that makes a Box of observations, as the end of a sentence; empty where nothing does."""
+        try:
+            if not isinstance(spaces.utils.flatten_space(space), spaces.Box):
+                return ""
+        except NotImplementedError:
+            return ""
+        wrappers = shlex.quote(f"{KEY}=[{','.join([*self._wrappers, FLATTEN])}]")
+        return f"; this flattens it: {command('train')} env={shlex.quote(self.name)} {wrappers}"
 
     def _check_size(self, numbers: int) -> None:
         check_fits([Part("an observation", 0, BOUND * numbers, (f"env.name={self.name}",))])
@@ -168,6 +192,46 @@ class GymnasiumEnv:
         else:
             vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
         return GymnasiumPool(self, vector, seed)
+
+
+def _wrapper(named: GymWrapper) -> type[gymnasium.Wrapper]:
+    """The class of a wrapper. Raises ConfigError."""
+    own, name = named.exported, named.path.rpartition(".")[2]
+    try:
+        found = getattr(gymnasium.wrappers if own else importlib.import_module(named.module), name)
+    except Exception as error:  # whatever somebody else's module does
+        reason = f"{retold(error)}{searched(error, named.module)}"
+        raise ConfigError(f"{KEY} has {named.path}, which cannot be imported ({reason}).") from error
+    if not (isinstance(found, type) and issubclass(found, gymnasium.Wrapper)):
+        raise ConfigError(f"{KEY} has {named.path}, which is no subclass of gymnasium.Wrapper.")
+    return found
+
+
+def _made(spec: Any, wrappers: list[tuple[type[gymnasium.Wrapper], dict[str, Any]]], **kwargs: Any) -> gymnasium.Env:
+    """An environment behind its wrappers."""
+    if "mujoco" in str(spec.entry_point):
+        _warn_once()
+    env: gymnasium.Env = gymnasium.make(spec, **kwargs)
+    for wrapper, arguments in wrappers:
+        env = wrapper(env, **arguments)
+    return env
+
+
+WARNED: set[str] = set()
+"""Warnings of MuJoCo that were printed."""
+
+
+def _warn_once() -> None:
+    """Have MuJoCo print each warning once for all environments of this process: it repeats them for every one."""
+    import mujoco
+
+    def warn(message: str) -> None:
+        if message not in WARNED:
+            WARNED.add(message)
+            print(f"warning: MuJoCo: {message}", file=sys.stderr)
+
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(warn)
 
 
 class Pausable(gymnasium.Wrapper):

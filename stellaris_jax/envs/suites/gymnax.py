@@ -11,7 +11,7 @@ import numpy as np
 
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.envs.autoreset import AutoResetEnv
-from stellaris_jax.envs.base import Array, Box, Discrete, EnvState, Space
+from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
 from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, Renderer, board
 from stellaris_jax.envs.lazily import lazily
 from stellaris_jax.envs.names import INTEGERS, check_options, positive_int
@@ -21,7 +21,6 @@ with lazily("seaborn", "matplotlib.pyplot"):  # for pictures, which are not draw
     from gymnax.environments import spaces
 
 REFUSED = {
-    "FrozenLake-misc": "it observes a state number and policies here read real vectors",
     "MNISTBandit-bsuite": "it downloads its data while it is being made",
 }
 
@@ -40,10 +39,10 @@ class GymnaxEnv(AutoResetEnv):
     """A gymnax environment by its id, e.g. `CartPole-v1`.
 
     Keyword arguments override fields of the environment's parameters (`max_steps_in_episode`, `gravity`,
-    ...); `start_pool` is the number of start states drawn per fragment.
+    ...); `start_pool` is the number of start states drawn per fragment. A `Discrete` observation is read as a one-hot
+    vector.
 
-    Raises ConfigError for an unknown field, a value of the wrong type, or spaces other than a `Box` of
-    observations and a `Box` or `Discrete` of actions.
+    Raises ConfigError for an unknown field, a value of the wrong type, or spaces other than a `Box` or `Discrete`.
     """
 
     def __init__(self, name: str, *, start_pool: int = 256, **params: Any):
@@ -57,20 +56,26 @@ class GymnaxEnv(AutoResetEnv):
 
         observation = _space(self._env.observation_space(self._params))
         action = _space(self._env.action_space(self._params))
-        if not isinstance(observation, Box) or action is None:
+        if observation is None or action is None:
             raise ConfigError(
-                f"env.name={self.name} cannot be trained on: observations must be a Box and actions a Box or Discrete."
+                f"env.name={self.name} cannot be trained on: observations and actions must be a Box or Discrete."
             )
-        self.observation_space, self.action_space = observation, action
+        self.one_hot, self.action_space = isinstance(observation, Discrete), action
+        n = observation.n if isinstance(observation, Discrete) else 0
+        self.observation_space = observation if isinstance(observation, Box) else Box((n,), (0.0,) * n, (1.0,) * n)
+
+    def observe(self, obs: Array) -> Array:
+        """An observation as `observation_space` has it."""
+        return jax.nn.one_hot(obs, self.observation_space.size) if self.one_hot else obs
 
     def reset_one(self, key: Array) -> tuple[EnvState, Array]:
         obs, state = self._env.reset_env(key, self._params)
-        return state, obs
+        return state, self.observe(obs)
 
     def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
         # step_env rather than step: the latter computes a fresh reset at every step.
         obs, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
-        return state, obs, reward, terminated, self._env.is_truncated(state, self._params)
+        return state, self.observe(obs), reward, terminated, self._env.is_truncated(state, self._params)
 
     def renderer(self) -> Renderer:
         """Draws classic control, and observations that are boards of cells (MinAtar)."""
@@ -85,7 +90,7 @@ class GymnaxEnv(AutoResetEnv):
         return super().renderer()
 
 
-def _space(space: spaces.Space) -> Space | None:
+def _space(space: spaces.Space) -> Box | Discrete | None:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, spaces.Box):

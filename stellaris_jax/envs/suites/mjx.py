@@ -193,6 +193,8 @@ class MjxEnv(AutoResetEnv):
     Raises ConfigError for an unknown argument or an argument of the wrong type.
     """
 
+    max_episode_steps: int
+
     def __init__(
         self,
         name: str,

@@ -83,7 +83,7 @@ class Display:
     def finished(self, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
         """Ends the display with the final table, the run directory and what to do with it."""
         self.close()
-        print_summary(self.console, summary, run_dir, returns)
+        print_summary(self.console, {"train_return": self.latest.get("train_return"), **summary}, run_dir, returns)
 
     def close(self) -> None:
         """Ends the display; a second call does nothing."""
@@ -238,7 +238,8 @@ def _gate(record: dict[str, Any]) -> str:
 
 def _evaluated(record: dict[str, Any]) -> str:
     per_seed = record.get("per_seed", {}).get("eval_return_mean")
-    return over_seeds(record["eval_return_mean"], record.get("eval_return_ci95"), per_seed)
+    value = over_seeds(record["eval_return_mean"], record.get("eval_return_ci95"), per_seed)
+    return f"{value} ({record['actions']})" if record.get("actions") else value
 
 
 def _bold(text: str) -> str:

@@ -35,8 +35,10 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     get = summary.get
     episodes, groups = get("eval_episodes"), get("gate_groups")
     returned = over_seeds(get("eval_return_mean"), get("eval_return_ci95"), get("eval_return_per_seed"))
+    how = f", {get('eval_actions')} actions" if get("eval_actions") else ""
     return [
-        ("eval return", f"{returned}, {basis(get('num_seeds') or 1, episodes)}" if episodes else MISSING),
+        ("eval return", f"{returned}, {basis(get('num_seeds') or 1, episodes)}{how}" if episodes else MISSING),
+        *_trained(summary),
         ("env steps", count(get("env_steps"))),
         ("wall time", f"{number(get('wall_seconds'))} s"),
         ("compile time", f"{number(get('compile_seconds'))} s"),
@@ -50,6 +52,16 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("billed actors", _actors(summary)),
         ("non-finite gradients", count(get("nonfinite_gradients"))),
     ]
+
+
+def _trained(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """The last training return, of sampled actions, where it is outside the interval of a greedy evaluation."""
+    trained, value = summary.get("train_return"), summary.get("eval_return_mean")
+    if summary.get("eval_actions") != "greedy" or trained is None or value is None:
+        return []
+    if abs(trained - value) <= (summary.get("eval_return_ci95") or 0.0):
+        return []
+    return [("train return", f"{significant(trained)}, sampled actions")]
 
 
 def _actors(summary: dict[str, Any]) -> str:

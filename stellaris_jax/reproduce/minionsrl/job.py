@@ -75,6 +75,7 @@ class JobEnv(AutoResetEnv):
     overspent (§3.2), but never more than nothing: a job that overspends may have come beyond its target.
     """
 
+    max_episode_steps: int
     start_pool = 4  # a start is a whole job
 
     def __init__(self, job: list[str], beta: float):

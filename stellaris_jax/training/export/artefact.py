@@ -46,11 +46,13 @@ class Metadata:
 
     Args:
       env: the task by its full name.
-      observation_space, action_space: see `spaces.described`.
+      observation_space, action_space: see `spaces.described`; those of the environment.
       network: the section `network` of the configuration.
       normalize_observation: whether observations are normalised; statistics and program are in the file.
       seed: of the run, whose policy it is.
       env_steps: trained on.
+      rescale_action: whether the distribution is over actions from -1 to 1, which stand for the bounds of the action
+        space; actions that the policy returns are within these bounds. False in files of earlier versions.
       version: of the format.
       fingerprint: of the file, see `sealed`.
     """
@@ -62,6 +64,7 @@ class Metadata:
     normalize_observation: bool
     seed: int
     env_steps: float
+    rescale_action: bool = False
     version: int = VERSION
     fingerprint: str = UNSEALED
 
@@ -84,6 +87,7 @@ class Metadata:
         version = given["version"]
         if isinstance(version, bool) or version != VERSION:
             raise ValueError(f"its format is version {shown(version)}, and {VERSION} is what can be read")
+        given.setdefault("rescale_action", False)
         missing = [field.name for field in fields(cls) if field.name not in given]
         if missing:
             raise ValueError(f"its metadata lacks {missing[0]}")
@@ -113,7 +117,8 @@ class ExportedPolicy:
         outputs = self.forward(batch)
         action = outputs.action
         if generator is not None:
-            action = sampled(np.asarray(outputs.distribution), self.metadata.action_space, generator)
+            about = self.metadata
+            action = sampled(np.asarray(outputs.distribution), about.action_space, generator, about.rescale_action)
         return np.asarray(action[0] if single else action)
 
     def step(
@@ -147,13 +152,21 @@ def is_single(shape: tuple[int, ...], space: tuple[int, ...]) -> bool:
     return single
 
 
-def sampled(distribution: np.ndarray, space: dict[str, Any], generator: np.random.Generator) -> np.ndarray:
-    """Actions `[B, ...]` drawn from distributions of parameters `[B, D]`; see `agent.networks.distributions`."""
+def sampled(
+    distribution: np.ndarray, space: dict[str, Any], generator: np.random.Generator, rescale: bool = False
+) -> np.ndarray:
+    """Actions `[B, ...]` drawn from distributions of parameters `[B, D]`; see `agent.networks.distributions`.
+
+    With `rescale` the distributions are over actions from -1 to 1, which stand for the bounds of the space.
+    """
     kind = space["kind"]
     if kind == "Box":
         mean, log_std = np.split(distribution, 2, axis=-1)
         action = mean + np.exp(log_std) * generator.standard_normal(mean.shape, np.float32)
         low, high = (np.asarray(space[bound], float).astype(np.float32) for bound in ("low", "high"))
+        if rescale:
+            unit = np.clip(action, np.float32(-1), np.float32(1))
+            action = (unit * (high / 2 - low / 2) + (high / 2 + low / 2)).astype(np.float32)
         return np.clip(action, low, high)
     if kind == "MultiBinary":
         return (distribution + generator.logistic(size=distribution.shape) > 0).astype(np.int32)

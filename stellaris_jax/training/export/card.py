@@ -25,9 +25,9 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
     """The card of a policy exported to a file, in Markdown."""
     config = trainer.config
     rows = {
-        "task": f"{metadata.env}, episodes of at most {count(trainer.env.max_episode_steps)} steps",
+        "task": metadata.env + _limit(trainer.env.max_episode_steps),
         "observations": _space(metadata.observation_space) + _seen(metadata),
-        "actions": _space(metadata.action_space),
+        "actions": _space(metadata.action_space) + (", rescaled within the policy" if metadata.rescale_action else ""),
         "trained by": f"{config.algorithm.name}, {config.system.name}, on {count(metadata.env_steps)} env steps",
         "seed": f"{metadata.seed} of {', '.join(map(str, trainer.seeds))}",
         **_returns(run_dir, trainer, metadata.seed),
@@ -73,6 +73,10 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
     )
 
 
+def _limit(steps: int | None) -> str:
+    return ", episodes without a time limit" if steps is None else f", episodes of at most {count(steps)} steps"
+
+
 def _space(space: dict[str, Any]) -> str:
     if space["kind"] == "Discrete":
         return f"one of {space['n']}"
@@ -91,10 +95,16 @@ def _seen(metadata: Metadata) -> str:
 
 def _distribution(metadata: Metadata) -> str:
     kinds = {
-        "Box": "means and log-deviations of normals; the action is the mean, clipped to the bounds",
+        "Box": "means and log-deviations of normals" + _clipped(metadata),
         "MultiBinary": "log-odds of being on; the action is what is likelier",
     }
     return kinds.get(metadata.action_space["kind"], "logits; the action is the most likely")
+
+
+def _clipped(metadata: Metadata) -> str:
+    if metadata.rescale_action:
+        return " over actions from -1 to 1; the action is the mean, clipped to these and rescaled to the bounds"
+    return "; the action is the mean, clipped to the bounds"
 
 
 def _returns(run_dir: Path, trainer: Trainer, seed: int) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,13 @@ from stellaris_jax.config.inputs import DOCUMENT
 from stellaris_jax.config.schema import DEEPEST, shown
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_normalizers
+from stellaris_jax.envs.base import Box
+from stellaris_jax.envs.rescale import unit_box
 from stellaris_jax.registry import register
 from stellaris_jax.training.export.artefact import Metadata
 from stellaris_jax.training.export.metadata import MOST_AXES
 from stellaris_jax.training.export.spaces import space_of
 from stellaris_jax.training.policy import Policy
-
-if TYPE_CHECKING:
-    from stellaris_jax.envs.base import Box
 
 ARRAY = 1
 """Flax's number of the extension type of arrays."""
@@ -54,7 +53,9 @@ def read(data: bytes) -> Policy:
     if max(config.network.hidden, default=0) > held:
         raise ValueError(f"its network.hidden is {shown(metadata.network['hidden'])}, but it holds {held} parameters")
     observations: Box = space_of(metadata.observation_space)  # type: ignore[assignment]
-    network = ActorCritic(observations, space_of(metadata.action_space), config.network)
+    actions = space_of(metadata.action_space)
+    own = actions if metadata.rescale_action and isinstance(actions, Box) else None
+    network = ActorCritic(observations, actions if own is None else unit_box(own), config.network)
     if network.size != held:
         raise ValueError(f"its network has {network.size} parameters, but it holds {held}")
     _match("params", jax.eval_shape(lambda: network.unravel(network.init(jax.random.key(0)))), tree["params"])
@@ -62,7 +63,7 @@ def read(data: bytes) -> Policy:
     _match("normalizer", template.obs._asdict(), tree["normalizer"])
     normalizers = init_normalizers(observations)
     seen = normalizers.obs._replace(**{name: jnp.asarray(array) for name, array in tree["normalizer"].items()})
-    return Policy(network, network.ravel(tree["params"]), normalizers._replace(obs=seen), config)
+    return Policy(network, network.ravel(tree["params"]), normalizers._replace(obs=seen), config, own)
 
 
 def _unpacked(data: bytes) -> dict[str, Any]:

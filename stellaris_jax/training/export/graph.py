@@ -71,7 +71,7 @@ def policy_graph(graph: Graph, policy: Policy) -> None:
         mean, log_std = graph.split(outputs, [network.action_space.size] * 2)
         low, high = (np.float32(bound) for bound in LOG_STD_RANGE)
         outputs = graph("Concat", mean, graph("Clip", log_std, low, high), axis=-1)
-    _action(graph, network, graph("Identity", outputs, name="distribution"))
+    _action(graph, policy, graph("Identity", outputs, name="distribution"))
     graph("Squeeze", _mlp(graph, network, tree["critic"], features), np.array([1]), name="value")
 
 
@@ -145,12 +145,16 @@ def _windows(sides: Sequence[int], size: int, stride: int, padding: str) -> tupl
     return [*before, *(after if padding == "SAME" else [0, 0])], list(counts)
 
 
-def _action(graph: Graph, network: ActorCritic, distribution: str) -> None:
-    """The most likely action, within its bounds (`Policy.outputs`)."""
-    space = network.action_space
+def _action(graph: Graph, policy: Policy, distribution: str) -> None:
+    """The most likely action, within the bounds of the environment's own space (`Policy.outputs`)."""
+    space = policy.network.action_space
     if isinstance(space, Box):
         mean, _ = graph.split(distribution, [space.size] * 2)
         low, high = (np.array(bound, np.float32) for bound in (space.low, space.high))
+        if policy.own is not None:
+            unit = graph("Max", graph("Min", mean, high), low)
+            low, high = (np.array(bound, np.float32) for bound in (policy.own.low, policy.own.high))
+            mean = graph("Add", graph("Mul", unit, high / 2 - low / 2), high / 2 + low / 2)
         graph("Max", graph("Min", mean, high), low, name="action")
         return
     if isinstance(space, Discrete):

@@ -50,6 +50,8 @@ def check_metadata(given: dict[str, Any]) -> None:
         _require(isinstance(given[key], str), key, given[key], "a text")
     normalize, seed, steps = (given[key] for key in ("normalize_observation", "seed", "env_steps"))
     _require(isinstance(normalize, bool), "normalize_observation", normalize, "true or false")
+    rescale = given["rescale_action"]
+    _require(isinstance(rescale, bool), "rescale_action", rescale, "true or false")
     _require(_is_integer(seed, 0, LAST_SEED), "seed", seed, f"an integer from 0 to {LAST_SEED}")
     number = isinstance(steps, int | float) and not isinstance(steps, bool)
     _require(number and 0 <= steps <= MOST_STEPS, "env_steps", steps, f"a number from 0 to {MOST_STEPS:g}")
@@ -61,6 +63,10 @@ def check_metadata(given: dict[str, Any]) -> None:
     if action["kind"] == "Box":
         _require(action["dtype"] == "float32", "action_space.dtype", action["dtype"], "float32")
         _require(len(action["shape"]) == 1, "action_space.shape", action["shape"], "a list of one integer")
+    finite = action["kind"] == "Box" and all(
+        math.isfinite(float(text)) for bound in (action["low"], action["high"]) for text in _texts(bound)
+    )
+    _require(finite or not rescale, "rescale_action", rescale, "false, for its actions have no finite bounds")
     size = distribution_size(action)
     _require(size <= MOST_ELEMENTS, "action_space", action, f"a space of at most {MOST_ELEMENTS} parameters")
     check_network(given["network"])
@@ -98,6 +104,10 @@ def _check_box(key: str, space: dict[str, Any]) -> None:
         bounds[name] = [float(text) for text in texts] * (1 if isinstance(bound, list) else size)
     ordered = all(low <= high for low, high in zip(bounds["low"], bounds["high"], strict=True))
     _require(ordered, f"{key}.low", space["low"], f"at most {key}.high, {shown(space['high'])}")
+
+
+def _texts(bound: str | list[str]) -> list[str]:
+    return bound if isinstance(bound, list) else [bound]
 
 
 def check_network(network: Any) -> None:

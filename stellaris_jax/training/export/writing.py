@@ -57,11 +57,12 @@ def export_policy(
     metadata = Metadata(
         env=trainer.env.name,
         observation_space=described(network.observation_space),
-        action_space=described(network.action_space),
+        action_space=described(policy.own or network.action_space),
         network=plain(config.network),
-        normalize_observation=config.env.normalize_observation,
+        normalize_observation=bool(config.env.normalize_observation),
         seed=trainer.seeds[0] if seed is None else seed,
         env_steps=trainer.accounts.env_steps(trainer.usages),
+        rescale_action=policy.own is not None,
     )
     data = sealed(import_module(f"stellaris_jax.training.export.{to}").write(policy, metadata))
     text = card(run_dir, trainer, metadata, to, out)

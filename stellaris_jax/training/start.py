@@ -1,0 +1,129 @@
+"""The policy that a run starts from (`init_from`): that of another run, read as data.
+
+Nothing that the other run names is imported: its `config.yaml` is read as it stands, and the arrays of its newest
+intact checkpoint are found by their order in `engine.state.EngineState`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.normalizer import RunningStatistics
+from stellaris_jax.config.memory import Part, check_fits
+from stellaris_jax.config.schema import ConfigError, plain, shown
+from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.report.telemetry.jsonl import complain
+from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
+from stellaris_jax.training.export.spaces import described
+
+SAME = (*(key for key in knobs() if key.startswith("network.")), "env.normalize_observation", "env.rescale_action")
+"""Keys that must be the same in both runs: they say what the parameters mean."""
+SPACES = ("observation_space", "action_space")
+"""Attributes of a network that checkpoints describe; their bounds may differ."""
+BEHIND_OBSERVATIONS = 4
+"""Leaves of a state between the statistics of observations and the key: those of returns, and the KL coefficient."""
+
+
+class Start(NamedTuple):
+    """What a run starts from, one row per seed.
+
+    Attributes:
+      params: parameters `[S, P]`.
+      statistics: `RunningStatistics` of observations, arrays `[S, *obs]`.
+    """
+
+    params: np.ndarray
+    statistics: Any
+
+
+def start_of(config: Config, network: ActorCritic) -> Start | None:
+    """What a configuration's run starts from; None for a fresh policy, and for a run that has a checkpoint of its own.
+
+    Args:
+      config: of the run.
+      network: of the run.
+
+    Raises:
+      ConfigError: `init_from` holds no run, none that fits, or no intact checkpoint.
+    """
+    if not config.init_from or _is_under_way(config):
+        return None
+    place = f"init_from={config.init_from}"
+    path = Path(config.init_from) / "config.yaml"
+    if not os.path.isfile(path):
+        raise ConfigError(f"{place} holds no run: there is no {path}.")
+    _check_same(place, from_yaml(path), config)
+    with closing(Checkpoints(path.parent / "checkpoints", 1, read_only=True)) as checkpoints:
+        try:
+            leaves, host = checkpoints.arrays(lambda size: _check_size(place, size), complain)
+        except CheckpointError as error:
+            raise ConfigError(f"{place} cannot be started from: {error}") from error
+    _check_spaces(place, host.get("spaces"), network)
+    return _fitting(place, _found(place, leaves), config, network)
+
+
+def _is_under_way(config: Config) -> bool:
+    folder = Path(config.resume, "checkpoints")
+    return bool(config.resume) and folder.is_dir() and any(path.name.isdigit() for path in folder.iterdir())
+
+
+def _check_same(place: str, there: Config, here: Config) -> None:
+    for key in SAME:
+        theirs, ours = (plain(attrgetter(key)(config)) for config in (there, here))
+        if theirs != ours and (theirs or ours):
+            raise ConfigError(f"{place} has {key}={shown(theirs)}, and this run {shown(ours)}: they must be the same.")
+
+
+def _check_spaces(place: str, told: Any, network: ActorCritic) -> None:
+    """Compare spaces with those that a checkpoint tells of; checkpoints of earlier versions tell of none."""
+    if not isinstance(told, dict):
+        return
+    for name in SPACES:
+        theirs, ours = told.get(name), described(getattr(network, name))
+        if not isinstance(theirs, dict) or _unbounded(theirs) != _unbounded(ours):
+            raise ConfigError(
+                f"{place} has {name}={shown(theirs)}, and this run {shown(ours)}: only bounds may differ."
+            )
+
+
+def _unbounded(space: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in space.items() if key not in ("low", "high")}
+
+
+def _check_size(place: str, size: int) -> None:
+    check_fits([Part("the checkpoint to start from", 0, 2 * size, (place,))])
+
+
+def _found(place: str, leaves: list[np.ndarray]) -> Start:
+    """Parameters and statistics among the leaves of a checkpoint, in which the seeds' key is the last of its kind."""
+    keys = [i for i, leaf in enumerate(leaves) if leaf.dtype == np.uint32 and leaf.ndim == 2]
+    end = keys[-1] - BEHIND_OBSERVATIONS if keys else 0
+    if end < len(RunningStatistics._fields) + 1:
+        raise ConfigError(f"{place} cannot be started from: its checkpoint is of another version.")
+    return Start(leaves[0], RunningStatistics._make(leaves[end - len(RunningStatistics._fields) : end]))
+
+
+def _fitting(place: str, start: Start, config: Config, network: ActorCritic) -> Start:
+    """What was found for the seeds of this run: one row for all of them, or one each."""
+    shape = network.observation_space.shape
+    theirs = start.statistics.mean.shape[1:]
+    if theirs != shape:
+        raise ConfigError(f"{place} observes arrays of shape {theirs}, and env.name={config.env.name} {shape}.")
+    params = start.params.shape[1:]
+    needed = jax.eval_shape(network.init, jax.random.key(0)).shape
+    if params != needed:
+        raise ConfigError(f"{place} has parameters of shape {params}, and env.name={config.env.name} needs {needed}.")
+    seeds = len(start.params)
+    if seeds not in (1, config.num_seeds):
+        raise ConfigError(f"{place} has {seeds} seeds, and num_seeds={config.num_seeds}; accepted: {seeds}.")
+    rows = np.resize(np.arange(seeds), config.num_seeds)
+    return Start(start.params[rows], RunningStatistics(*(array[rows] for array in start.statistics)))

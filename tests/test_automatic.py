@@ -1,0 +1,127 @@
+"""Settings by the spaces of environments without a file in `configs/env`: normalised observations, rescaled actions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+
+from wide_env import Wide
+
+from stellaris_jax import ConfigError, load_config, load_policy, train
+from stellaris_jax.cli import check_env as cli
+from stellaris_jax.config.stored import from_yaml, to_yaml
+from stellaris_jax.envs import Box, check_env, make, register
+from stellaris_jax.envs.registry import from_config
+from stellaris_jax.training.export.writing import export_policy
+
+WIDE = "gymnasium/wide_env:Wide-v0"
+BOTH = {"normalize_observation": True, "rescale_action": True}
+NEITHER = {"normalize_observation": False, "rescale_action": False}
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register("test/wide", Wide)
+
+
+def decided(*overrides: str) -> dict[str, bool | None]:
+    env = load_config(overrides).env
+    return {key: getattr(env, key) for key in BOTH}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([f"env={WIDE}"], BOTH),
+        (["env=test/wide"], BOTH),
+        ([f"env={WIDE}", "env.normalize_observation=false"], BOTH | {"normalize_observation": False}),
+        ([f"env={WIDE}", "env.rescale_action=false"], BOTH | {"rescale_action": False}),
+        (["env=gymnasium/gym_lab:Drift-v0", "env.kwargs.action=box"], BOTH | {"rescale_action": False}),
+        (["env=gymnasium/gym_lab:Drift-v0", "env.kwargs.observation=discrete"], NEITHER),
+        (["env=gymnasium/gym_lab:Drift-v0", "env.kwargs.observation=bytes"], NEITHER),
+        (["env=gymnax/mountaincarcontinuous"], BOTH | {"rescale_action": False}),
+        (["env=gymnax/acrobot"], NEITHER),
+        (["env=gymnax/Reacher-misc"], NEITHER),
+        (["env=diagnostic/action_reward"], NEITHER),
+    ],
+    ids=str,
+)
+def test_spaces_decide_and_words_win(overrides: list[str], expected: dict[str, bool]) -> None:
+    """Shipped files, and suites that have them, stay as they are."""
+    assert decided(*overrides) == expected
+
+
+def test_a_stored_run_says_what_was_in_force(tmp_path: Path) -> None:
+    config = load_config([f"env={WIDE}"])
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(config))
+    assert from_yaml(path) == config
+    before = "".join(line for line in to_yaml(config).splitlines(keepends=True) if "rescale_action" not in line)
+    path.write_text(before)  # of an earlier version
+    assert from_yaml(path).env.rescale_action is False
+
+
+@pytest.mark.parametrize("name", [WIDE, "test/wide"])
+def test_bounds_are_reached_by_actions_of_one(name: str) -> None:
+    """Beyond them as well; the last observation is the action that the environment was given."""
+    env: Any = make(name, {}, rescale_action=True)
+    assert env.action_space == Box((2,), (-1.0,) * 2, (1.0,) * 2)
+    actions = np.array([[-1.0, -1.0], [0.0, 0.0], [3.0, 3.0]], np.float32)
+    if name == WIDE:
+        pool = env.open(3, seed=0)
+        pool.recv()
+        pool.send(np.clip(actions, -1, 1))
+        obs = pool.recv().obs
+        pool.close()
+    else:
+        keys = jax.random.split(jax.random.key(0), 3)
+        state, _ = env.reset(keys)
+        obs = env.step(keys, state, actions, env.starts(keys[0]))[1].final_obs
+    np.testing.assert_array_equal(obs, [[-1000.0, 0.0], [0.0, 2.0], [1000.0, 4.0]])
+
+
+def test_bounds_must_be_finite() -> None:
+    sentence = "env.rescale_action=true is not possible: .* has no Box of actions between finite bounds"
+    with pytest.raises(ConfigError, match=sentence):
+        from_config(load_config(["env=gymnax/cartpole", "env.rescale_action=true"]).env)
+
+
+def test_check_env_measures_and_says_what_to_set(capsys: pytest.CaptureFixture[str]) -> None:
+    register("test/wide", Wide)
+    cli.main(["test/wide"])
+    out, err = capsys.readouterr()
+    assert not err
+    assert re.search(r"^observations from -9\d\d.* to 9\d\d.*: normalised .env.normalize_observation=true.$", out, re.M)
+    assert re.search(r"^rewards from -1\d.* to -\d.*; set env.normalize_reward=true$", out, re.M)
+    assert "actions from -1000 to 1000, reached by a policy's -1 to 1 (env.rescale_action=true)" in out
+    cli.main(["test/wide", "env.normalize_observation=false", "env.rescale_action=false"])
+    out, err = capsys.readouterr()
+    assert "has actions from -1000 to 1000, which noise of deviation 1 explores badly; set env.rescale_action" in err
+    assert "large for a network; set env.normalize_observation=true" in out
+    found = check_env("gymnasium/CartPole-v1")  # a name, too
+    assert found.reward == (0.0, 1.0) and -5 < found.observation[0] < 0 < found.observation[1] < 5
+
+
+@pytest.mark.parametrize("name", [WIDE, "test/wide"])
+def test_a_run_acts_in_the_units_of_the_environment(name: str, tmp_path: Path) -> None:
+    """Its policy, and the one exported from it, within the bounds; trained, evaluated, and stored with the settings."""
+    small = ["env.num_envs=4", "algorithm.rollout_length=4", "algorithm.epochs=1", "algorithm.minibatches=2",
+             "network.hidden=[4]", "system.learners=2", "total_steps=32", "evaluation.episodes=2",
+             "evaluation.points=1", "run.progress=false", "run.loggers=[]"]  # fmt: skip
+    run = tmp_path / "run"
+    train(load_config([f"env={name}", *small, f"run.dir={run}"]))
+    assert "rescale_action: true" in (run / "config.yaml").read_text()
+    policy, carried = load_policy(run), load_policy(export_policy(run, "flax"))
+    obs = np.zeros((3, 2), np.float32)
+    actions = np.asarray(policy(obs))
+    np.testing.assert_allclose(carried(obs), actions, rtol=1e-5)
+    assert 1 < actions[0, 1] < 3  # about the middle of 0 and 4
+    drawn = np.asarray(policy(np.zeros((200, 2), np.float32), jax.random.key(0)))
+    assert drawn[:, 0].min() == -1000 and drawn[:, 0].max() == 1000
