@@ -186,6 +186,11 @@ def search_folder(modules: Iterable[str]) -> None:
         sys.path.append(folder)
 
 
+def extend_path(path: Iterable[str]) -> None:
+    """Append those of some folders to `sys.path` that it lacks, so that a process finds what its driver finds."""
+    sys.path += [folder for folder in path if folder and folder not in sys.path]
+
+
 def _is_found(package: str) -> bool:
     try:
         return find_spec(package) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -112,7 +113,7 @@ def test_opening_a_run_executes_nothing_of_it(
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
     name = stranger.plugin if naming is names_plugin else stranger.module
     assert f"={name}, which you have not allowed" in ended.stderr
-    assert f"--plugin {name} or --trust" in ended.stderr and trust.VARIABLE in ended.stderr
+    assert f"--plugin={name} or --trust" in ended.stderr and trust.VARIABLE in ended.stderr
 
 
 @pytest.mark.parametrize("naming", NAMING)
@@ -353,7 +354,6 @@ def test_the_record_follows_no_link(tmp_path: Path) -> None:
 
 def test_a_planted_cache_of_a_plugin_is_not_executed(tmp_path: Path) -> None:
     """Python would take `__pycache__` for the source, if size and time of the source fit."""
-    import os
     import py_compile
 
     source = tmp_path / "planted.py"
@@ -380,3 +380,106 @@ def test_unknown_failures_are_no_consent(stranger: Stranger) -> None:
     with pytest.raises(ConfigError):
         load_policy(stranger.run, trust=True)
     assert not stranger.executed
+
+
+def test_consent_to_code_is_none_to_services(stranger: Stranger) -> None:
+    """Who allowed a plug-in to evaluate a run has not allowed the tracker beside it."""
+    names_plugin(stranger)
+    stranger.edit("  loggers: []", "  loggers: [wandb]")
+    path = stranger.run / "config.yaml"
+    load_policy(stranger.run, trust=[str(stranger.plugin)])
+    forget(stranger)
+    load_policy(stranger.run)
+    with pytest.raises(ConfigError, match=r"connects to run\.loggers=wandb"):
+        trust.admit(from_yaml(path), path, training=True)
+    # What the command line replaced was not allowed either.
+    trust.admit(from_yaml(path).replace({"run.loggers": ()}), path, training=True, typed={"run.loggers"})
+    with pytest.raises(ConfigError, match=r"connects to run\.loggers=wandb"):
+        trust.admit(from_yaml(path), path, training=True)
+
+
+def package(folder: Path) -> Path:
+    """A package with a module in it, and one behind a link."""
+    place = folder / "lab_of_links"
+    place.mkdir()
+    (place / "__init__.py").write_text("")
+    (place / "rules.py").write_text("x = 1\n")
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "deep.py").write_text("x = 1\n")
+    (place / "linked").symlink_to(folder / "elsewhere")
+    return place
+
+
+@pytest.mark.parametrize("kind", ["behind a link", "without source", "large", "in a cache"])
+def test_every_changed_source_asks_again(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = package(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    large = place / "large.py"
+    with large.open("w") as file:
+        file.truncate(20 * 2**20)
+    one = trust.Named("plugins", "lab_of_links.rules")
+    before = trust._line(b"text", one)
+    stamp = large.stat()
+    if kind == "behind a link":
+        (tmp_path / "elsewhere" / "deep.py").write_text("x = 2\n")
+    elif kind == "without source":
+        (place / "bare.pyc").write_bytes(b"code")
+    elif kind == "large":
+        with large.open("r+b") as file:
+            file.write(b"x = 2")
+        os.utime(large, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    else:
+        (place / "__pycache__").mkdir()
+        (place / "__pycache__" / "rules.cpython-312.pyc").write_bytes(b"code")
+    assert (trust._line(b"text", one) == before) == (kind == "in a cache")
+
+
+def test_caches_beside_modules_are_not_used(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`__pycache__` may hold other code than its source, so that modules of stored runs are compiled anew."""
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    names_module(stranger)
+    load_policy(stranger.run, trust=True)
+    assert sys.pycache_prefix == str(trust.state_folder() / "pycache") == os.environ["PYTHONPYCACHEPREFIX"]
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX")
+
+
+def test_a_refusal_can_be_pasted(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(Config(plugins=("a b; touch PWNED #", "--trust"))))
+    with pytest.raises(ConfigError, match="--plugin='a b; touch PWNED #' --plugin=--trust or --trust"):
+        trust.admit(from_yaml(path), path)
+
+
+def test_lines_of_the_record_are_unambiguous() -> None:
+    lines = {trust._line(text, trust.Named(key, name)) for text, key, name in (
+        (b"a", "plugins", "b"), (b"ap", "lugins", "b"), (b"a", "pluginsb", ""), (b"a", "plugins\0b", ""),
+    )}  # fmt: skip
+    assert len(lines) == 4
+
+
+CURRENT = """
+import sys
+from pathlib import Path
+Path("executed").touch()
+"""
+
+
+def test_processes_do_not_import_from_the_current_folder(tmp_path: Path) -> None:
+    """As a run that is unpacked, with a module that processes look for lying beside it."""
+    pytest.importorskip("gymnasium")
+    (tmp_path / "multiprocessing").mkdir()
+    (tmp_path / "multiprocessing" / "__init__.py").write_text(CURRENT)
+    (tmp_path / "stellaris_jax").mkdir()
+    (tmp_path / "stellaris_jax" / "__init__.py").write_text(CURRENT)
+    from stellaris_jax.envs.registry import make
+
+    pool = make("gymnasium/CartPole-v1", {"vectorization_mode": "async"}).open(1, 0)
+    pool.close()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_too_many_seeds_of_a_stored_run_are_refused(stranger: Stranger) -> None:
+    stranger.edit("num_seeds: 1", "num_seeds: 1000000000")
+    with pytest.raises(ConfigError, match="num_seeds must"):
+        load_policy(stranger.run)

@@ -377,7 +377,7 @@ class Config(Section):
     checkpoint: CheckpointConfig = group(CheckpointConfig, "saving the run")
     run: RunConfig = group(RunConfig, "where the run lives")
     seed: int = knob(0, "first random seed; seeds seed .. seed + num_seeds - 1 are trained", within="[0, inf)")
-    num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, inf)")
+    num_seeds: int = knob(1, "independent agents trained side by side, each with its own delays", within="[1, 1e5]")
     total_steps: int = knob(500_000, "env steps per seed at full width, rounded up to whole rounds", within="[1, inf)")
     executor: str = knob(
         "simulated",

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stellaris_jax.config import gym_wrappers
-from stellaris_jax.config.inputs import CONFIGURATION, read_bytes
+from stellaris_jax.config.inputs import CONFIGURATION, MIB, open_regular, read_bytes
 from stellaris_jax.config.outputs import appending
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
@@ -36,10 +37,8 @@ from stellaris_jax.registry import RegistrationError, is_imported, is_installed,
 
 VARIABLE = "STELLARIS_JAX_TRUST"
 """Environment variable that allows everything, where it is `1`."""
-SOURCES = (".py", ".so", ".pyd", ".dylib")
-"""Endings of files that a module consists of."""
-LARGEST = 16 * 2**20
-"""Bytes of a source file above which its size and time of change stand for its contents."""
+SOURCES = (".py", ".pyc", ".so", ".pyd", ".dylib")
+"""Endings of files that a module consists of; what Python keeps in `__pycache__` is not used (`admit`)."""
 MOST = 20_000
 """Source files of a package that are looked at."""
 
@@ -133,11 +132,25 @@ def admit(
         if one.key == "plugins" and one.name.endswith(".py") and not os.path.isfile(one.name):
             reason = f"plugins={one.name} cannot be used: there is no such file"
             raise ConfigError(f"{path}: {reason}. Put it back, or write into this file where it is now.")
-    if pending and not _is_recorded(_text(path), config):
-        raise ConfigError(_refusal(path, pending))
-    if any(one.is_pending for one in named):
-        _record(_text(path), config)
+    text = _text(path) if any(one.is_pending for one in named) else b""
+    if unknown := [one for one in pending if not _is_recorded(text, one)]:
+        raise ConfigError(_refusal(path, unknown))
+    for one in named:
+        if one.is_pending and one.key not in typed:
+            _record(text, one)
+    if any(one.is_pending and not one.connects and not one.name.endswith(".py") for one in named):
+        _leave_caches_alone()
     return imported(config, path)
+
+
+def _leave_caches_alone() -> None:
+    """Have modules compiled from their sources from now on, here and in child processes.
+
+    What lies in `__pycache__` beside a module need not come from its source, and is in no record.
+    """
+    with suppress(RuntimeError):  # there is no home
+        folder = str(state_folder() / "pycache")
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = folder
 
 
 def imported(config: Config, path: Path | None = None) -> Config:
@@ -178,7 +191,8 @@ def remember(text: str, config: Config) -> str | None:
     Returns:
       Why that could not be recorded, where it could not: no run fails by it.
     """
-    return _record(text.encode(), config) if code_of(config) or services_of(config) else None
+    troubles = [_record(text.encode(), one) for one in code_of(config) + services_of(config)]
+    return next((trouble for trouble in troubles if trouble), None)
 
 
 def state_folder() -> Path:
@@ -198,7 +212,7 @@ def _refusal(path: Path, pending: Iterable[Named]) -> str:
     code = [f"{one.key}={one.name}" for one in pending if not one.connects]
     services = [f"{one.key}={one.name}" for one in pending if one.connects]
     parts = [f"imports {' and '.join(code)}"] * bool(code) + [f"connects to {' and '.join(services)}"] * bool(services)
-    names = " ".join(f"--plugin {one.name}" for one in pending)
+    names = " ".join(f"--plugin={shlex.quote(one.name)}" for one in pending)
     return (
         f"{path} {' and '.join(parts)}, which you have not allowed, or which changed since; read it first, then allow "
         f"it by {names} or --trust (in Python trust=True), or by {VARIABLE}=1."
@@ -212,38 +226,40 @@ def _text(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}.") from None
 
 
-def _is_recorded(text: bytes, config: Config) -> bool:
-    if any(one.key.endswith(JOB) for one in code_of(config)):
+def _is_recorded(text: bytes, one: Named) -> bool:
+    if one.key.endswith(JOB):
         return False  # a record would not cover the sources that its lines lead to
     try:
-        return _line(text, config) in read_bytes(state_folder() / "trusted", 2**30).splitlines(keepends=True)
+        return _line(text, one) in read_bytes(state_folder() / "trusted", 2**30).splitlines(keepends=True)
     except (OSError, RuntimeError):
         return False
 
 
-def _record(text: bytes, config: Config) -> str | None:
-    """Add a line to the record, unless it is there; why not, where that cannot be. RuntimeError: there is no home."""
+def _record(text: bytes, one: Named) -> str | None:
+    """Add a line to the record, unless it is there; why not, where that cannot be."""
     try:
-        if _is_recorded(text, config):
+        if _is_recorded(text, one):
             return None
         folder = state_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with appending(folder / "trusted") as file:
             # The first line end closes a line that a full disk cut short.
-            file.write(b"\n" + _line(text, config))
-    except (OSError, RuntimeError) as error:
+            file.write(b"\n" + _line(text, one))
+    except (OSError, RuntimeError) as error:  # the latter where there is no home
         return getattr(error, "strerror", None) or str(error)
     return None
 
 
-def _line(text: bytes, config: Config) -> bytes:
-    """The line that stands for a configuration's bytes and all sources that it names."""
-    digest = sha256(text)
-    for one in code_of(config):
-        digest.update(f"\0{one.key}\0{one.name}\0".encode(errors="surrogateescape"))
-        for file in _sources(one):
-            digest.update(f"{file}\0".encode(errors="surrogateescape"))
-            digest.update(_contents(file))
+def _line(text: bytes, one: Named) -> bytes:
+    """The line that stands for a configuration's bytes, one thing that it names, and the sources of that.
+
+    Each thing has a line of its own: who allowed a plug-in has not allowed a service beside it.
+    """
+    digest = sha256()
+    for part in (text, one.key.encode(), os.fsencode(one.name)):
+        digest.update(sha256(part).digest())
+    for file in _sources(one):
+        digest.update(sha256(os.fsencode(file)).digest() + _contents(file))
     return digest.hexdigest().encode() + b"\n"
 
 
@@ -259,13 +275,20 @@ def _sources(one: Named) -> Iterator[Path]:
         spec = None
     if spec is None:
         return
+    if archive := getattr(spec.loader, "archive", None):  # a module in a zip file
+        yield Path(archive)
+        return
     if spec.submodule_search_locations is None:
         if spec.has_location and spec.origin:
             yield Path(spec.origin)
         return
-    count = 0
+    count, seen = 0, set[str]()
     for place in sorted(spec.submodule_search_locations):
-        for folder, folders, names in os.walk(place):
+        for folder, folders, names in os.walk(place, followlinks=True):
+            if (real := os.path.realpath(folder)) in seen or os.path.basename(folder) == "__pycache__":
+                folders.clear()
+                continue
+            seen.add(real)
             folders.sort()
             for name in sorted(name for name in names if name.endswith(SOURCES)):
                 yield Path(folder, name)
@@ -275,11 +298,12 @@ def _sources(one: Named) -> Iterator[Path]:
 
 
 def _contents(file: Path) -> bytes:
-    """What stands for a file's contents."""
+    """Digest of a file's contents, or of its absence."""
+    digest = sha256()
     try:
-        about = file.stat()
-        if about.st_size > LARGEST:
-            return f"{about.st_size} {about.st_mtime_ns}".encode()
-        return sha256(read_bytes(file, LARGEST)).digest()
+        with open_regular(file) as opened:
+            while block := opened.read(MIB):
+                digest.update(block)
     except OSError:
-        return b"missing"
+        return b"\0" * digest.digest_size
+    return digest.digest()

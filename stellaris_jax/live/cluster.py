@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from stellaris_jax.live.accelerators import process_environment
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.live.pool import LEARNER, Call, Done
+from stellaris_jax.registry import extend_path
 
 STORE_BYTES = 2**29
 """Memory for versions, fragments and gradients on a machine of one's own."""
@@ -34,11 +36,13 @@ class FunctionProcess:
     Args:
       config: the run's.
       directory: where the driver runs, for plug-ins named by relative paths.
+      path: folders in which the driver looks for modules.
     """
 
-    def __init__(self, config: Config, directory: str):
+    def __init__(self, config: Config, directory: str, path: Sequence[str]):
         with suppress(OSError):
             os.chdir(directory)
+        extend_path(path)
         self._functions = Functions(config)
 
     def learn(self, *arguments: Any) -> tuple[Any, float]:
@@ -134,7 +138,7 @@ class Processes:
         options = self._remote.options(
             num_cpus=cpus or ANYWHERE, num_gpus=gpus, scheduling_strategy="SPREAD", runtime_env=variables
         )
-        return options.remote(self._shared, os.getcwd())
+        return options.remote(self._shared, os.getcwd(), sys.path)
 
     def wait(self) -> list[Done]:
         """What has ended, at least one invocation; nothing if none is under way."""

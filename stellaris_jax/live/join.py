@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def join(key: str, address: str, store: int) -> Vitals | None:
     }
     try:
         _listens(address)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _elsewhere():
             # Ray starts programs of its own, and forks for nothing else.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
             context: Any = ray.init(
@@ -81,6 +82,18 @@ def join(key: str, address: str, store: int) -> Vitals | None:
     sessions.clear(session.parent)
     _SESSIONS.append(session)
     return Vitals(own_programs(os.getpid()), session=str(session))
+
+
+@contextmanager
+def _elsewhere() -> Iterator[None]:
+    """Be in the root folder meanwhile: Ray has its workers look for modules first where it is started, and somebody's
+    folder may hold a `numpy.py`. Workers go back to the driver's folder, and get its path, before they import more."""
+    here = os.getcwd()
+    os.chdir("/")
+    try:
+        yield
+    finally:
+        os.chdir(here)
 
 
 def _keep() -> None:

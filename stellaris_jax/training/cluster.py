@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -26,7 +27,7 @@ from stellaris_jax.engine.mesh import emulate
 from stellaris_jax.live.accelerators import process_environment, take_memory_as_needed
 from stellaris_jax.live.join import join, leave
 from stellaris_jax.live.vitals import OUT_OF_REACH_SECONDS, ClusterDied, Vitals, Watch
-from stellaris_jax.registry import load_plugins
+from stellaris_jax.registry import extend_path, load_plugins
 from stellaris_jax.report.telemetry.together import PointDisplay
 from stellaris_jax.training.footprint import needed
 from stellaris_jax.training.plans import SHARED, Plans
@@ -93,9 +94,10 @@ class Ended(NamedTuple):
 class Worker:
     """What trains points in a process of a cluster. Its calls are answered while a point is under way."""
 
-    def __init__(self, directory: str, devices: int):
+    def __init__(self, directory: str, devices: int, path: Sequence[str]):
         with suppress(OSError):  # where plug-ins are named by relative paths; elsewhere they are found or told of
             os.chdir(directory)
+        extend_path(path)
         emulate(devices)
         self._programs: dict[int, Programs] = {}
         self._relay = Relay()
@@ -256,7 +258,7 @@ class Cluster:
             "runtime_env": {"env_vars": process_environment(resources.gpus)},
         }
         remote: Any = ray.remote(Worker)
-        actor = remote.options(max_concurrency=2, **options).remote(os.getcwd(), devices)
+        actor = remote.options(max_concurrency=2, **options).remote(os.getcwd(), devices, sys.path)
         try:
             self._wait_for(actor.ready.remote())
             yield Remote(actor, self)

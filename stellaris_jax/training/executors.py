@@ -26,7 +26,7 @@ def check_installed(config: Config) -> None:
     if find_spec("ray") is None:
         raise ConfigError("executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'.")
     # In a process of its own, for this one never loads Ray (`live.broker`).
-    tried = subprocess.run([sys.executable, "-c", "import ray"], capture_output=True, text=True)
+    tried = subprocess.run([sys.executable, "-P", "-c", "import ray"], capture_output=True, text=True)
     if tried.returncode != 0:
         reason = (tried.stderr.strip() or "no reason given").splitlines()[-1]
         raise ConfigError(f"executor=live needs Ray, which cannot be imported ({reason}); install it anew.")

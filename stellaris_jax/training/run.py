@@ -14,7 +14,7 @@ from rich.console import Console
 from stellaris_jax.config.commands import command
 from stellaris_jax.config.schema import ConfigError, RunError, flatten, plain
 from stellaris_jax.config.stored import from_yaml
-from stellaris_jax.config.tree import Config
+from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.engine.processes import is_first
 from stellaris_jax.registry import register
@@ -180,6 +180,7 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
     if not os.path.isfile(path):
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     config = admit(from_yaml(path), path, trust)
+    knobs()["num_seeds"].check(config.num_seeds)  # before there is a list of them
     config = config.replace({"engine.devices": 1, "engine.distributed": False, "init_from": "", **(values or {})})
     trainer = trainer_of(config)
     with closing(_checkpoints(Path(run_dir), config, read_only=True)) as checkpoints:

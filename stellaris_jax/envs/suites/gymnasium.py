@@ -34,6 +34,8 @@ REFUSED: dict[str, str] = {}
 
 FLATTEN = "gymnasium.wrappers.FlattenObservation"
 MODES = ("sync", "async")
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Environment variable by which Python leaves the current folder out of its path."""
 STEPS_PER_SECOND = 30.0
 """Of films, where an environment's metadata do not say."""
 
@@ -185,13 +187,31 @@ class GymnasiumEnv:
         vector: VectorEnv
         if mode == "async":
             # A fork would take the locks of JAX's threads with it.
-            vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+            with _safe_path():
+                vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
             for process in vector.processes:
                 # Deaf to SIGTERM, as they are: gymnasium sends it to what it ends, and so does Python to what is left.
                 process._popen.terminate = process._popen.kill  # type: ignore[attr-defined]
         else:
             vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
         return GymnasiumPool(self, vector, seed)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes that are started within do not look for modules in the current folder first, which may be anybody's.
+
+    They get the path of this process before they import anything of it.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 def _wrapper(named: GymWrapper) -> type[gymnasium.Wrapper]:
