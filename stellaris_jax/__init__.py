@@ -6,7 +6,7 @@ gradient on which policy version, and one compiled program carries the plan out.
 
 from __future__ import annotations
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "Admission",

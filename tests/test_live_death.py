@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import start
+from commands import REPOSITORY, SCRIPTS, start
 from sweeps import SWEPT
 
 from stellaris_jax import load_config
@@ -191,6 +191,24 @@ def test_a_folder_that_a_program_was_started_with_stays(tmp_path: Path) -> None:
     *place, _, _ = (session / OWNER).read_text().split()
     (session / OWNER).write_text(" ".join([*place, "1", "0"]))
     with subprocess.Popen([sys.executable, "-c", "input()", str(session)], stdin=subprocess.PIPE) as process:
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # its arguments are not there at once
+            time.sleep(0.01)
         assert clear(tmp_path) == []
         process.kill()
     assert clear(tmp_path) == [session]
+
+
+@pytest.mark.slow
+def test_workers_do_not_import_from_the_current_folder(tmp_path: Path) -> None:
+    """A run may be resumed where somebody else's modules lie: Ray's workers would take them for the package."""
+    (tmp_path / "stellaris_jax").mkdir()
+    mark = tmp_path / "executed"
+    (tmp_path / "stellaris_jax" / "__init__.py").write_text(f"open({str(mark)!r}, 'w').close()\nraise SystemExit\n")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "train.py"), "env=gymnax/cartpole", "executor=live", "system.learners=2",
+         "env.num_envs=4", "algorithm.rollout_length=8", "network.hidden=[4]", "total_steps=64", "run.dir=run",
+         "evaluation.points=0", "run.progress=false", "platform.actors=2"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not mark.exists()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from stellaris_jax.agent.fractional import Fractional
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.aggregator import MODES, staleness_weighted
 from stellaris_jax.report.telemetry.summary import summary_rows
@@ -27,7 +30,11 @@ def test_the_learning_rate_is_the_step_that_was_made(mode: str) -> None:
     """An optimizer whose every step is as long as its learning rate, whatever the gradient."""
     config = load_config([*SMALL, "system=stellaris", f"system.aggregation={mode}"])
     rate, factor = config.algorithm.learning_rate, 0.75
-    unit = optax.stateless(lambda updates, params: -rate * jnp.sign(updates))
+    unit: Any = optax.stateless(lambda updates, params: -rate * jnp.sign(updates))
+    if mode == "fractional":
+        unit = Fractional(
+            lambda params: (), lambda updates, state, params, trust: (-trust * rate * jnp.sign(updates), state)
+        )
     aggregator = staleness_weighted(unit, mode)
     for record in simulated(config, 3):
         moved, steps = 0.0, 0
