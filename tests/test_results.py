@@ -88,7 +88,7 @@ def test_the_best_row_and_what_is_within_noise_of_it(tmp_path: Path) -> None:
         (config_of(4e-4), [90.0]),
         (config_of(5e-4), [115.0, 305.0, 195.0]),
     )
-    assert [row.mark for row in rows] == ["", "best", "noise", "unknown", "noise"]
+    assert [row.mark for row in rows] == ["", "tied", "tied", "few", "tied"]
     paired = scipy.stats.ttest_rel([SHARE * b for b in above], [0.0] * 6)
     worst = rows[0].comparison
     assert worst is not None
@@ -125,7 +125,7 @@ def test_table_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     report(tmp_path, threshold=200.0)
     with open(tmp_path / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["mark"] for row in rows] == ["", "best", "noise"]
+    assert [row["mark"] for row in rows] == ["", "tied", "tied"]
     assert [row["threshold_seeds"] for row in rows] == ["0", "5", "5"]
     assert [bool(row["threshold_env_steps"]) for row in rows] == [False, True, True]
     middle = SHARE * (100 + 102 + 104) / 3
