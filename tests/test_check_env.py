@@ -68,7 +68,9 @@ def says(env: Any, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "env", [line(), clockwork(), line(max_episode_steps=None), clockwork(max_episode_steps=None)], ids=str
+    "env",
+    [line(), clockwork(), line(max_episode_steps=None), clockwork(max_episode_steps=None)],
+    ids=["jax", "host", "jax without a limit", "host without a limit"],
 )
 def test_nothing_is_said_of_what_is_right(env: Any) -> None:
     with warnings.catch_warnings():

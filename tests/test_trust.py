@@ -483,3 +483,20 @@ def test_too_many_seeds_of_a_stored_run_are_refused(stranger: Stranger) -> None:
     stranger.edit("num_seeds: 1", "num_seeds: 1000000000")
     with pytest.raises(ConfigError, match="num_seeds must"):
         load_policy(stranger.run)
+
+
+def test_own_modules_in_the_current_folder_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that names one searches the folder; opening the run later finds the same module there, or asks."""
+    (tmp_path / "own_rules_of_trust.py").write_text("")
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    assert call("train.py", *SMALL, "plugins=[own_rules_of_trust]", "run.dir=own").returncode == 0
+
+    def opened() -> object:
+        sys.modules.pop("own_rules_of_trust", None)
+        monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+        return load_policy("own")
+
+    opened()
+    (tmp_path / "own_rules_of_trust.py").write_text("changed = True\n")
+    with pytest.raises(ConfigError, match="or which changed since"):
+        opened()

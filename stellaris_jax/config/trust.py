@@ -24,6 +24,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from hashlib import sha256
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +34,15 @@ from stellaris_jax.config.inputs import CONFIGURATION, MIB, open_regular, read_b
 from stellaris_jax.config.outputs import appending
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.registry import RegistrationError, is_imported, is_installed, load_plugins, plugin_path, register
+from stellaris_jax.registry import (
+    RegistrationError,
+    is_imported,
+    is_installed,
+    load_plugins,
+    plugin_path,
+    register,
+    search_folder,
+)
 
 VARIABLE = "STELLARIS_JAX_TRUST"
 """Environment variable that allows everything, where it is `1`."""
@@ -135,6 +144,8 @@ def admit(
     text = _text(path) if any(one.is_pending for one in named) else b""
     if unknown := [one for one in pending if not _is_recorded(text, one)]:
         raise ConfigError(_refusal(path, unknown))
+    # What is recorded may lie in the current folder, as it did when the user's command line named it.
+    search_folder(one.name for one in pending if not one.connects and not one.name.endswith(".py"))
     for one in named:
         if one.is_pending and one.key not in typed:
             _record(text, one)
@@ -270,7 +281,8 @@ def _sources(one: Named) -> Iterator[Path]:
         return
     top = one.name.partition(".")[0]
     try:
-        spec = find_spec(top) if re.fullmatch(r"\w+", top) else None
+        named = re.fullmatch(r"\w+", top) is not None
+        spec = (find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])) if named else None
     except (ImportError, ValueError):
         spec = None
     if spec is None:
