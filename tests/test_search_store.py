@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import shutil
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 from commands import call
-from test_tune import RATES, SMALL, rows, space
 
 from stellaris_jax.config.schema import RunError, flatten
 from stellaris_jax.config.stored import from_yaml, read_yaml
@@ -26,6 +26,10 @@ pytest.importorskip("optuna")
 from stellaris_jax.training import tune
 
 RATE = "algorithm.learning_rate"
+SMALL = [
+    "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=192",
+    "num_seeds=1", "evaluation.points=3", "run.progress=false", "run.loggers=[]",
+]  # fmt: skip
 AGAIN = "tune.py --resume s"
 
 
@@ -57,11 +61,17 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def search(*further: str, trials: int = 3, reduction: int = 0) -> str:
-    path = space(RATES)
+    path = Path("space.yaml")
+    path.write_text(yaml.safe_dump({RATE: {"low": 1e-4, "high": 1e-1, "log": True}}))
     options = ["--space", path, "--trials", trials, "--reduction", reduction, "--dir", "s"]
     ended = call("tune.py", *SMALL, *further, *options)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
+
+
+def rows(directory: str) -> list[dict[str, str]]:
+    with open(Path(directory) / "trials.csv", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def sql(line: str) -> None:
@@ -160,6 +170,23 @@ def test_returns_are_those_of_the_runs(trained: list[str]) -> None:
     assert ended.stdout == out and rows("s") == table
     ended = call("tune.py", "--resume", "s")
     assert ended.stderr == "" and ended.stdout == out, "mended"
+
+
+@pytest.mark.parametrize("state", ["FAIL", "PRUNED"])
+def test_a_result_is_not_lost_by_its_state(state: str) -> None:
+    out = search(trials=3)
+    best = best_number(rows("s"))
+    sql(f"update trials set state = '{state}' where number = {best}")
+    ended = call("tune.py", "--resume", "s")
+    assert ended.returncode == 0 and ended.stdout == out
+    assert f"trial {best}: s/study.db calls it {state.lower()}, and its run has a result" in ended.stderr
+
+
+def test_trials_of_other_numbers() -> None:
+    search(trials=1)
+    sql("update trials set number = 5")
+    ended = call("tune.py", "--resume", "s")
+    assert ended.returncode == 1 and "its trials are not numbered from 0 on. Make room" in ended.stderr
 
 
 def test_a_pruned_trial_has_the_returns_of_its_run() -> None:

@@ -18,7 +18,7 @@ from stellaris_jax.report.integrity import PLACES
 from stellaris_jax.report.runs import SUMMARY, Run, planned_evaluations, read_run
 from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.report.telemetry.jsonl import complain
-from stellaris_jax.training.search_store import STORAGE
+from stellaris_jax.training.search_store import STORAGE, storing
 
 FREE = tuple(key for key in (*PLACES, *RESUMABLE) if key not in ("total_steps", "evaluation"))
 """Keys, and groups of keys, that a trial's run may have changed and still be compared with other trials."""
@@ -43,12 +43,20 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
     Raises:
       ConfigError: a run has other settings than the study and the configuration say.
     """
-    trials, changed = study.get_trials(), False
+    with storing(directory, Exception):  # a damaged file makes Optuna raise all kinds of errors
+        trials = study.get_trials()
+    changed = False
     planned = planned_evaluations(config.rounds, config.evaluation.points)
     for trial in trials:
         place = directory / str(trial.number)
         run = read_run(place, lambda message: None)
         check_settings(place, run.config, config, trial.params)
+        if trial.state in (State.FAIL, State.PRUNED) and _is_whole(run, config):
+            complain(
+                f"trial {trial.number}: {directory / STORAGE} calls it {trial.state.name.lower()}, and its run has a "
+                "result, which counts"
+            )
+            trial.state, changed = State.COMPLETE, True
         if trial.state not in (State.COMPLETE, State.PRUNED):
             continue
         if trouble := _lost(trial, run, config):
@@ -114,8 +122,16 @@ def _lost(trial: FrozenTrial, run: Run, config: Config) -> str:
         return "" if run.summary or (run.curve and run.evaluations) else f"{run.path} has no evaluation"
     if run.summary is None or not _is_return(run.summary):
         return f"{run.path / SUMMARY} is missing or has no return"
-    over = run.summary.get("ended_early") or run.summary.get("rounds", 0) >= config.rounds
+    over = run.summary.get("ended_early") is True or _is_whole(run, config)
     return "" if over else f"{run.path} is not over"
+
+
+def _is_whole(run: Run, config: Config) -> bool:
+    """Whether a run was trained for all its rounds, has a return, and is not damaged."""
+    if run.damage or not run.config or run.summary is None or not _is_return(run.summary):
+        return False
+    rounds = run.summary.get("rounds")
+    return isinstance(rounds, int) and rounds >= config.rounds
 
 
 def _take_up_again(trial: FrozenTrial, run: Run) -> None:

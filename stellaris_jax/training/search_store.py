@@ -151,7 +151,10 @@ def study_of(directory: Path, config: Config, search: Search) -> optuna.Study:
         study = optuna.create_study(
             storage=_storage(path), study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
         )
-        known = len(study.trials)
+        numbers = [trial.number for trial in study.trials]
+        known = len(numbers)
+        if numbers != list(range(known)):
+            raise ValueError("its trials are not numbered from 0 on")
         # A search that goes on must not propose again what it began with.
         study.sampler = optuna.samplers.TPESampler(seed=(search.seed + known) % (LAST_SEED + 1))
     if runs and runs[-1] >= known:

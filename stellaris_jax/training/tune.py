@@ -69,8 +69,7 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> op
       RunError: no trial has a result.
     """
     config, space, search, study = opened(directory, trials, trust)
-    with storing(directory, Exception):  # a damaged file makes Optuna raise all kinds of errors
-        corrections = corrected(directory, config, study)
+    corrections = corrected(directory, config, study)
     if corrections is not None:
         rebuild(directory, study, corrections)
         study = study_of(directory, config, search)
