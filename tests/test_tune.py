@@ -17,7 +17,7 @@ from stellaris_jax.report.search import Trial, history_figure, importance_figure
 from stellaris_jax.training.space import Space
 
 optuna = pytest.importorskip("optuna")
-from stellaris_jax.training import tune  # noqa: E402
+from stellaris_jax.training import search_store, tune  # noqa: E402
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=192",
@@ -148,7 +148,7 @@ def test_a_search_and_going_on_with_it() -> None:
 
 def test_the_first_trial_is_what_one_would_have_without() -> None:
     config = load_config([*SMALL, "algorithm.learning_rate=0.02"])
-    tune.begin(Path("s"), config, space(RATES), tune.Search(trials=1))
+    search_store.begin(Path("s"), config, space(RATES), search_store.Search(trials=1))
     study = tune.tune(Path("s"))
     assert study.trials[0].params == {"algorithm.learning_rate": 0.02}
 
@@ -165,7 +165,7 @@ def test_what_does_not_promise_enough_ends_early(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Trainer, "evaluation_record", record)
     monkeypatch.setattr(tune, "beside", lambda configs: 1)
-    tune.begin(Path("s"), load_config(SMALL), space(RATES), tune.Search(trials=9))
+    search_store.begin(Path("s"), load_config(SMALL), space(RATES), search_store.Search(trials=9))
     study = tune.tune(Path("s"))
     tune.report(Path("s"), study)
     ended, whole = ([t for t in study.trials if t.state.name == name] for name in ("PRUNED", "COMPLETE"))
@@ -205,7 +205,7 @@ def test_rungs_are_those_of_a_trial_that_was_never_stopped() -> None:
     study = tune.optuna.create_study(direction="maximize")
     trial = study.ask()
     trial.report(2.0, 1)
-    pruned = tune._Pruned(trial, planned=[2, 4, 6])
+    pruned = tune._Pruned(trial, planned=[2, 4, 6], directory=Path())
     assert [pruned(record(number)) for number in (4, 6)] == [False, False]
     assert study.trials[0].intermediate_values == {1: 2.0, 2: 4.0, 3: 6.0}
 

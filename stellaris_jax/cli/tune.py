@@ -10,15 +10,18 @@ have without the search. Every trial is a run with a directory of its own, so al
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from stellaris_jax.cli import program
-from stellaris_jax.config.commands import command, named_modules, path_argument
+from stellaris_jax.config.commands import as_override, command, named_modules, path_argument
 from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.sources import shipped_configs
 from stellaris_jax.registry import search_folder
 
@@ -53,7 +56,8 @@ def _main(argv: Sequence[str] | None) -> None:
         raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
     program.require("optuna", of="tune", extra="tune")
     # Imported late, so that --help and mistakes answer at once.
-    from stellaris_jax.training import tune
+    from stellaris_jax.config.stored import from_yaml
+    from stellaris_jax.training import search_store, tune
 
     search_folder(named_modules(given.overrides))
     trust = program.trust_of(given)
@@ -62,34 +66,53 @@ def _main(argv: Sequence[str] | None) -> None:
         study = tune.tune(directory, given.trials, trust)
     for path in tune.report(directory, study):
         print(path)
-    best = study.best_trial
-    print(f"trial {best.number}: return {best.value:.4g}; its run is {directory / str(best.number)}; the same again:")
-    settings = " ".join(f"{key}={value}" for key, value in best.params.items())
-    print(f"  {command('train')} {' '.join([*given.overrides, settings])}")
+    best, place = study.best_trial, directory / str(study.best_trial.number)
+    config = from_yaml(directory / "config.yaml")
+    seeds = "1 seed" if config.num_seeds == 1 else f"{config.num_seeds} seeds"
+    budget = f"{config.env.name}, {config.total_steps} env steps, {seeds}"
+    print(f"trial {best.number}: return {best.value:.4g} ({budget}); its run is {place}")
+    _, overrides = search_store.asked(directory)
+    if overrides is None:
+        print(f"its settings: {place / 'config.yaml'}")
+    else:
+        settings = [_override(key, value) for key, value in best.params.items()]
+        print(f"the same again: {command('train')} {shlex.join([*overrides, *settings])}")
     print(f"pages and tables: {command('report')} {path_argument(directory)}")
+    if lost := tune.unfinished(study):
+        raise RunError(
+            f"{len(lost)} of {len(study.trials)} trials have damaged runs, and are not ranked: "
+            f"{', '.join(map(str, lost))}. Put their files back, or remove their directories to train them again, then "
+            f"continue with: {search_store.resume_command(directory)}"
+        )
+
+
+def _override(key: str, value: Any) -> str:
+    return as_override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
 
 
 def _begun(given: Namespace) -> Path:
-    from stellaris_jax.training import tune
+    from stellaris_jax.training import search_store
     from stellaris_jax.training.executors import check_installed
     from stellaris_jax.training.loading import load_config
     from stellaris_jax.training.rundir import reserved, stamped
 
     seeds = any(re.match(r"\+*(num_seeds|seed)=", line) for line in given.overrides)
-    config = load_config([*given.overrides, *([] if seeds else [f"num_seeds={SEEDS}"])], given.config_dir)
+    overrides = [*given.overrides, *([] if seeds else [f"num_seeds={SEEDS}"])]
+    config = load_config(overrides, given.config_dir)
     check_installed(config)
     if config.resume or config.run.dir:
         raise ConfigError("resume= and run.dir= are of single runs; --resume and --dir are those of searches.")
     if not config.evaluation.points or not config.evaluation.episodes:
         raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a search needs returns to compare.")
     space = _space(given.space, given.config_dir)
-    search = tune.Search(given.trials or tune.Search.trials, given.reduction, given.seed)
+    search = search_store.Search(given.trials or search_store.Search.trials, given.reduction, given.seed)
     if given.dir is not None:
         directory: Path = given.dir
     else:
         path = stamped(Path("runs") / "tune", f"{space.stem}-{config.env.name}")
         directory = reserved(path, "--dir=PATH names another place")
-    tune.begin(directory, config, space, search)
+    shown = [*overrides, *([f"--config-dir={given.config_dir}"] if given.config_dir else [])]
+    search_store.begin(directory, config, space, search, shown)
     return directory
 
 

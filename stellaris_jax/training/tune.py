@@ -9,32 +9,30 @@ evaluations, and ends those that are not among the best third there; their place
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import optuna
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from stellaris_jax.config import inputs
-from stellaris_jax.config.commands import command, path_argument
 from stellaris_jax.config.outputs import refuse_links, write_atomically
-from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.config.stored import from_yaml, read_yaml
+from stellaris_jax.config.schema import ConfigError, RunError, flatten, plain
+from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.config.trust import Trust, admit, check_adds_nothing
+from stellaris_jax.config.trust import Trust, check_adds_nothing
 from stellaris_jax.report.runs import planned_evaluations
 from stellaris_jax.report.search import Trial
 from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.report.telemetry.jsonl import complain
 from stellaris_jax.report.telemetry.together import PointDisplay, Together
-from stellaris_jax.training.executors import check_installed
+from stellaris_jax.training.checkpoint import CheckpointError
 from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.loading import checked
 from stellaris_jax.training.plans import SHARED, Plans
@@ -42,86 +40,20 @@ from stellaris_jax.training.programs import Programs
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.run import train_within
 from stellaris_jax.training.rundir import run_directory, store, writing
+from stellaris_jax.training.search_check import check_settings, corrected, rung_of
+from stellaris_jax.training.search_store import (
+    Search,
+    StoreError,
+    opened,
+    rebuild,
+    resume_command,
+    storing,
+    study_of,
+)
 from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Signals
-from stellaris_jax.training.space import Space, Values
+from stellaris_jax.training.space import Space
 from stellaris_jax.training.together import in_threads, stoppable
-
-ABOUT, STORAGE = "tune.yaml", "study.db"
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search is asked for.
-
-    trials: how many settings are tried. reduction: one of so many goes on at every rung; 0 lets all run to their end.
-    seed: of the sampler.
-    """
-
-    trials: int = 32
-    reduction: int = 3
-    seed: int = 0
-
-
-def begin(directory: Path, config: Config, space: Path, search: Search) -> None:
-    """Lay out a new search.
-
-    Args:
-      directory: a new one, or empty.
-      config: what is tuned; its own values are the first trial's.
-      space: the file of the space.
-      search: how.
-
-    Raises:
-      ConfigError: the directory holds something, or the space does not fit the configuration.
-      RunError: it cannot be written.
-    """
-    check_installed(config)
-    Space.read(space, config)
-    if directory.is_dir() and any(directory.iterdir()):
-        raise ConfigError(f"{directory} is not empty; name another directory, or go on with a search by --resume.")
-    with writing(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        store(config, directory)
-        write_atomically(directory / "space.yaml", inputs.read_text(space, inputs.CONFIGURATION))
-        write_atomically(directory / ABOUT, OmegaConf.to_yaml(OmegaConf.create(asdict(search))))
-
-
-def opened(
-    directory: Path, trials: int | None = None, trust: Trust = False
-) -> tuple[Config, Space, Search, optuna.Study]:
-    """A search that has been laid out, with another number of trials where one is given. Raises ConfigError."""
-    if not (directory / ABOUT).is_file():
-        raise ConfigError(f"{directory} holds no search: there is no {directory / ABOUT}.")
-    about: Values = {str(key): value for key, value in read_yaml(directory / ABOUT).items()}
-    try:
-        search = Search(**{**about, **({} if trials is None else {"trials": trials})})
-    except TypeError:
-        raise ConfigError(f"{directory / ABOUT} is not what a search was begun with.") from None
-    path = directory / "config.yaml"
-    config = checked(admit(from_yaml(path), path, trust, training=True))
-    return config, Space.read(directory / "space.yaml", config), search, _study(directory, config, search)
-
-
-def _study(directory: Path, config: Config, search: Search) -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-    if search.reduction:
-        first = max(1, config.evaluation.points // search.reduction**2)
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=search.reduction)
-    try:
-        if (directory / STORAGE).exists():
-            inputs.open_regular(directory / STORAGE).close()
-        refuse_links(directory / STORAGE)
-    except OSError as error:
-        raise ConfigError(f"{directory / STORAGE} cannot be used: {inputs.reason(error)}.") from None
-    storage = optuna.storages.RDBStorage(f"sqlite:///{(directory / STORAGE).absolute()}")
-    study = optuna.create_study(
-        storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
-    )
-    # A search that goes on must not propose again what it began with.
-    study.sampler = optuna.samplers.TPESampler(seed=search.seed + len(study.trials))
-    return study
 
 
 def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> optuna.Study:
@@ -137,15 +69,21 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> op
       RunError: no trial has a result.
     """
     config, space, search, study = opened(directory, trials, trust)
+    corrections = corrected(directory, config, study)
+    if corrections is not None:
+        rebuild(directory, study, corrections)
+        study = study_of(directory, config, search)
     defaults = space.of(config)
-    if defaults is not None and not study.trials:
-        study.enqueue_trial(defaults)
-    done = {trial.number for trial in study.trials if trial.state.is_finished()}
-    steps = [config.total_steps * config.num_seeds] * max(search.trials, len(study.trials))
+    with storing(directory):
+        if defaults is not None and not study.trials:
+            study.enqueue_trial(defaults)
+        done = {trial.number for trial in study.trials if trial.state.is_finished()}
+        count = max(search.trials, len(study.trials))
+    steps = [config.total_steps * config.num_seeds] * count
     with closing(Together(Console(), steps, done, config.run.progress, unit="trials")) as display:
 
         def farewell() -> str:
-            goes_on = f"{command('tune')} --resume {path_argument(directory)}"
+            goes_on = resume_command(directory)
             return f"stopped; {len(display.done)} of {len(steps)} trials are over; continue with: {goes_on}"
 
         with stoppable(display, directory, farewell) as signals:
@@ -153,9 +91,16 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> op
             in_threads(beside([config]), "trials", work.worker)
     if work.error is not None:
         raise work.error
-    if not any(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials):
+    with storing(directory):
+        results = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    if not results:
         raise RunError(f"{directory}: no trial has a result.")
     return study
+
+
+def unfinished(study: optuna.Study) -> list[int]:
+    """Numbers of the trials that a search could not go on with, although it has come to its end."""
+    return [trial.number for trial in study.trials if trial.state == optuna.trial.TrialState.RUNNING]
 
 
 class _Trials:
@@ -182,22 +127,39 @@ class _Trials:
     def worker(self) -> None:
         """Run trials until there are no more; raises what ends the process only."""
         while not (self.signals.stopping.is_set() or self.error):
-            with self._lock:
-                trial = self._next()
-            if trial is None:
-                return
             try:
-                self._run(trial)
+                with self._lock, storing(self.directory):
+                    trial = self._next()
+                if trial is None:
+                    return
+                self._try(trial)
             except Interrupted:
                 return
-            except (ConfigError, RunError) as error:
-                complain(f"error: trial {trial.number}: {error}")
-                self._tell(trial, None)
-            except (Exception, SystemExit) as error:
-                complain(f"error: trial {trial.number} failed: {type(error).__name__}: {error}")
-                self._tell(trial, None)
+            except StoreError as error:
                 self.error = self.error or error
+                return
             self.display.finished(trial.number)
+
+    def _try(self, trial: optuna.Trial) -> None:
+        """Run a trial, and record why it has failed. Raises Interrupted, and StoreError where the disk has failed."""
+        begun = (self.directory / str(trial.number) / "config.yaml").is_file()
+        try:
+            self._run(trial)
+        except (Interrupted, StoreError):
+            raise
+        except (Exception, SystemExit) as error:
+            if _is_of_disk(error):
+                goes_on = f"continue with: {resume_command(self.directory)}"
+                why = inputs.reason(error) if isinstance(error, Exception) else error
+                raise StoreError(f"trial {trial.number}: {why}. Make room, then {goes_on}") from error
+            if isinstance(error, ConfigError | RunError):
+                complain(f"error: trial {trial.number}: {error}")
+                if begun and isinstance(error, ConfigError | CheckpointError):
+                    return  # its files are damaged, or another process has them: its setting is not at fault
+            else:
+                complain(f"error: trial {trial.number} failed: {type(error).__name__}: {error}")
+                self.error = self.error or error
+            self._tell(trial, None)
 
     def _next(self) -> optuna.Trial | None:
         if self._stopped:
@@ -208,7 +170,8 @@ class _Trials:
 
     def _run(self, trial: optuna.Trial) -> None:
         """Train a trial's setting, or go on with it, and tell what has come of it."""
-        values = self.space.suggest(trial)
+        with storing(self.directory):
+            values = self.space.suggest(trial)
         place = self.directory / str(trial.number)
         with writing(self.directory):
             refuse_links(place)
@@ -219,24 +182,36 @@ class _Trials:
             with writing(place):
                 place.mkdir(exist_ok=True)  # without parents: the search may have been moved
                 store(config, place)
-        config = from_yaml(place / "config.yaml").replace({"resume": str(place), "run.dir": str(place)})
+        stored = from_yaml(place / "config.yaml")
+        check_settings(place, flatten(plain(stored)), self.config, values)
+        config = stored.replace({"resume": str(place), "run.dir": str(place)})
         check_adds_nothing(config, self.config, str(place / "config.yaml"))
         config = checked(config)
         display = PointDisplay(self.display, trial.number, config.rounds, config.num_seeds)
-        pruned = _Pruned(trial, planned_evaluations(config.rounds, config.evaluation.points))
+        with storing(self.directory):
+            pruned = _Pruned(trial, planned_evaluations(config.rounds, config.evaluation.points), self.directory)
         with run_directory(config) as run_dir:
             summary = train_within(run_dir, config, display, self.signals, self._programs, watch=pruned)
         self._tell(trial, summary["eval_return_mean"], pruned.ended)
 
     def _tell(self, trial: optuna.Trial, value: float | None, pruned: bool = False) -> None:
         states = optuna.trial.TrialState
-        with self._lock:
+        with self._lock, storing(self.directory):
             if value is None or not math.isfinite(value):
                 self.study.tell(trial, state=states.FAIL)
             elif pruned:
                 self.study.tell(trial, state=states.PRUNED)
             else:
                 self.study.tell(trial, value)
+
+
+def _is_of_disk(error: BaseException) -> bool:
+    """Whether an error is one of writing files, which other trials would meet as well."""
+    if isinstance(error, CheckpointError):
+        return error.__cause__ is not None  # else none could be read
+    if isinstance(error, RunError):
+        return isinstance(error.__cause__, OSError)
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Pruned:
@@ -246,19 +221,20 @@ class _Pruned:
     of one that was not.
     """
 
-    def __init__(self, trial: optuna.Trial, planned: Sequence[int]):
-        self.trial, self.planned, self.ended = trial, planned, False
+    def __init__(self, trial: optuna.Trial, planned: Sequence[int], directory: Path):
+        self.trial, self.planned, self.directory, self.ended = trial, planned, directory, False
         self.told = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def __call__(self, record: Record) -> bool:
-        rung = sum(number < record["round"] for number in self.planned) + 1
+        rung = rung_of(record, self.planned)
         value = record["eval_return_mean"]
         if value is None or not math.isfinite(value):
             self.ended = True
         else:
-            if rung not in self.told:  # as it is where the run was stopped right after
-                self.trial.report(value, rung)
-            self.ended = rung < len(self.planned) and self.trial.should_prune()
+            with storing(self.directory):
+                if rung not in self.told:  # as it is where the run was stopped right after
+                    self.trial.report(value, rung)
+                self.ended = rung < len(self.planned) and self.trial.should_prune()
         return self.ended
 
 
@@ -290,7 +266,7 @@ def _returns(trial: optuna.trial.FrozenTrial) -> list[float]:
 
 
 def _table(study: optuna.Study) -> str:
-    keys = sorted({key for trial in study.trials for key in trial.params})
+    keys, lost = sorted({key for trial in study.trials for key in trial.params}), unfinished(study)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["trial", "state", "return", "evaluations", *keys])
@@ -298,7 +274,8 @@ def _table(study: optuna.Study) -> str:
         returns = _returns(trial)
         last = str(returns[-1]) if returns else ""
         settings = [trial.params.get(key, "") for key in keys]
-        rows.writerow([trial.number, trial.state.name.lower(), last, len(returns), *settings])
+        state = "incomplete" if trial.number in lost else trial.state.name.lower()
+        rows.writerow([trial.number, state, last, len(returns), *settings])
     return text.getvalue()
 
 

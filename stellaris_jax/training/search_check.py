@@ -1,0 +1,168 @@
+"""Agreement of a search's study with the runs of its trials: the runs are sealed, the database is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from stellaris_jax.config.continuation import RESUMABLE
+from stellaris_jax.config.options import complete
+from stellaris_jax.config.schema import ConfigError, flatten, plain, shown
+from stellaris_jax.config.tree import Config
+from stellaris_jax.report.integrity import PLACES
+from stellaris_jax.report.runs import SUMMARY, Run, planned_evaluations, read_run
+from stellaris_jax.report.telemetry.format import significant
+from stellaris_jax.report.telemetry.jsonl import complain
+from stellaris_jax.training.search_store import STORAGE, storing
+
+FREE = tuple(key for key in (*PLACES, *RESUMABLE) if key not in ("total_steps", "evaluation"))
+"""Keys, and groups of keys, that a trial's run may have changed and still be compared with other trials."""
+RUNG = "completed_rung_"
+"""Beginning of the attributes in which Optuna's successive halving keeps what a trial had at each rung."""
+
+State = optuna.trial.TrialState
+FrozenTrial = optuna.trial.FrozenTrial
+
+
+def corrected(directory: Path, config: Config, study: optuna.Study) -> list[FrozenTrial] | None:
+    """The trials of a study, corrected by their runs; None where nothing has to be corrected.
+
+    Returns of finished trials are those of their runs. A finished trial whose run is missing or damaged is running
+    again, with the same settings. Each correction is told on stderr.
+
+    Args:
+      directory: the search's.
+      config: the configuration that is tuned.
+      study: the study, as `study.db` has it.
+
+    Raises:
+      ConfigError: a run has other settings than the study and the configuration say.
+    """
+    with storing(directory, Exception):  # a damaged file makes Optuna raise all kinds of errors
+        trials = study.get_trials()
+    changed = False
+    planned = planned_evaluations(config.rounds, config.evaluation.points)
+    for trial in trials:
+        place = directory / str(trial.number)
+        run = read_run(place, lambda message: None)
+        check_settings(place, run.config, config, trial.params)
+        if trial.state in (State.FAIL, State.PRUNED) and _is_whole(run, config):
+            complain(
+                f"trial {trial.number}: {directory / STORAGE} calls it {trial.state.name.lower()}, and its run has a "
+                "result, which counts"
+            )
+            trial.state, changed = State.COMPLETE, True
+        if trial.state not in (State.COMPLETE, State.PRUNED):
+            continue
+        if trouble := _lost(trial, run, config):
+            complain(f"trial {trial.number} has no result any more ({trouble}); it is trained again")
+            _take_up_again(trial, run)
+            changed = True
+        else:
+            changed |= _correct(trial, run, planned)
+    return trials if changed else None
+
+
+def check_settings(place: Path, stored: Mapping[str, Any], config: Config, values: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a trial's run has other settings than were proposed.
+
+    Args:
+      place: the run's directory.
+      stored: its flat configuration; keys that it lacks are not compared.
+      config: the configuration that is tuned.
+      values: what the study says that the trial has.
+    """
+    if not stored:
+        return
+    wanted = flatten(plain(complete(config.replace(values))))
+    for key in sorted(wanted.keys() & stored.keys()):
+        if any(key == free or key.startswith(f"{free}.") for free in FREE) or (key == "env.name" and key in values):
+            continue
+        if _text(wanted[key]) != _text(stored[key]):
+            other = STORAGE if key in values else "config.yaml"
+            raise ConfigError(
+                f"{place / 'config.yaml'} has {key}={shown(stored[key])}, and {place.parent / other} says "
+                f"{shown(wanted[key])}: one of the files was changed or replaced. Put it back, or begin a new search."
+            )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def evaluated_returns(records: Sequence[Mapping[str, Any]], planned: Sequence[int]) -> dict[int, float]:
+    """Returns of evaluations, by their rungs: the numbers of the planned evaluations, from 1 on."""
+    return {rung_of(record, planned): record["eval_return_mean"] for record in records if _is_return(record)}
+
+
+def rung_of(record: Mapping[str, Any], planned: Sequence[int]) -> int:
+    """Rung of an evaluation."""
+    return sum(number < record["round"] for number in planned) + 1
+
+
+def _is_return(record: Mapping[str, Any]) -> bool:
+    value = record.get("eval_return_mean")
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _lost(trial: FrozenTrial, run: Run, config: Config) -> str:
+    """Why the run of a finished trial has to be made again; "" where it has not."""
+    if not run.path.is_dir():
+        return f"{run.path} is missing"
+    if not run.config:
+        return f"{run.path / 'config.yaml'} is missing or damaged"
+    if run.damage:
+        return run.damage[0]
+    if trial.state == State.PRUNED:
+        return "" if run.summary or (run.curve and run.evaluations) else f"{run.path} has no evaluation"
+    if run.summary is None or not _is_return(run.summary):
+        return f"{run.path / SUMMARY} is missing or has no return"
+    over = run.summary.get("ended_early") is True or _is_whole(run, config)
+    return "" if over else f"{run.path} is not over"
+
+
+def _is_whole(run: Run, config: Config) -> bool:
+    """Whether a run was trained for all its rounds, has a return, and is not damaged."""
+    if run.damage or not run.config or run.summary is None or not _is_return(run.summary):
+        return False
+    rounds = run.summary.get("rounds")
+    return isinstance(rounds, int) and rounds >= config.rounds
+
+
+def _take_up_again(trial: FrozenTrial, run: Run) -> None:
+    """Make a finished trial a running one. A complete one keeps its rungs, so that it runs to its end once more."""
+    if trial.state == State.PRUNED:
+        trial.system_attrs = {key: value for key, value in trial.system_attrs.items() if not key.startswith(RUNG)}
+    if not (run.evaluations and run.curve):
+        trial.intermediate_values = {}
+    trial.state, trial.datetime_complete, trial.values = State.RUNNING, None, None
+
+
+def _correct(trial: FrozenTrial, run: Run, planned: Sequence[int]) -> bool:
+    """Give a finished trial the returns of its run; whether they differed."""
+    returns = evaluated_returns(run.evaluations, planned) if run.curve and run.evaluations else {}
+    value = run.summary["eval_return_mean"] if trial.state == State.COMPLETE and run.summary else None
+    changed = False
+    if value is not None and not (trial.value is not None and math.isclose(trial.value, value, rel_tol=1e-9)):
+        wrong = "none" if trial.value is None else significant(trial.value)
+        complain(
+            f"trial {trial.number}: {run.path.parent / STORAGE} says return {wrong}, its run {significant(value)}, "
+            "which counts: the database was changed or is damaged"
+        )
+        trial.values, changed = [value], True
+    known = trial.intermediate_values
+    same = known.keys() == returns.keys() and all(
+        math.isclose(known[rung], returns[rung], rel_tol=1e-9) for rung in returns
+    )
+    if returns and not same:
+        complain(
+            f"trial {trial.number}: {run.path.parent / STORAGE} has other evaluations than its run, whose returns "
+            "count: the database was changed or is damaged"
+        )
+        trial.intermediate_values, changed = returns, True
+    return changed

@@ -1,0 +1,224 @@
+"""Files of a search: `tune.yaml` (what was asked for), `space.yaml`, `config.yaml`, and Optuna's storage `study.db`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+import yaml
+from sqlalchemy.exc import SQLAlchemyError
+
+from stellaris_jax.config import inputs
+from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.config.outputs import refuse_links, replacing, write_atomically
+from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError, shown
+from stellaris_jax.config.stored import from_yaml, read_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.config.trust import Trust, admit
+from stellaris_jax.report.points import points
+from stellaris_jax.training.executors import check_installed
+from stellaris_jax.training.loading import checked
+from stellaris_jax.training.rundir import store, writing
+from stellaris_jax.training.space import Space
+
+ABOUT, STORAGE = "tune.yaml", "study.db"
+MOST_TRIALS = 1_000_000
+"""Largest number of trials of a search."""
+
+
+class StoreError(RunError):
+    """Failure to read or write a search's files; the search can be resumed once its cause is gone."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of a search. Raises ConfigError for values that no search has.
+
+    Attributes:
+      trials: number of settings that are tried.
+      reduction: one of so many trials goes on at every rung; 0 lets all run to their end.
+      seed: random seed of the sampler.
+    """
+
+    trials: int = 32
+    reduction: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key, low, high in (("trials", 1, MOST_TRIALS), ("reduction", 0, MOST_TRIALS), ("seed", 0, LAST_SEED)):
+            value = getattr(self, key)
+            if type(value) is not int or not low <= value <= high:
+                raise ConfigError(f"{key} must be an integer from {low} to {high}, not {shown(value)}.")
+        if self.reduction == 1:
+            raise ConfigError("reduction=1 lets all trials go on at every rung; 0 says so, 2 is the least that helps.")
+
+
+def begin(directory: Path, config: Config, space: Path, search: Search, overrides: Sequence[str] = ()) -> None:
+    """Lay out a new search.
+
+    Args:
+      directory: a new one, or empty.
+      config: the configuration that is tuned; its own values are the first trial's.
+      space: the file of the space.
+      search: its options.
+      overrides: arguments of the command line that make `config`; kept to be shown.
+
+    Raises:
+      ConfigError: the directory holds something, or the space does not fit the configuration.
+      RunError: it cannot be written.
+    """
+    check_installed(config)
+    Space.read(space, config)
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ConfigError(f"{directory} is not empty; name another directory, or go on with a search by --resume.")
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        store(config, directory)
+        write_atomically(directory / "space.yaml", inputs.read_text(space, inputs.CONFIGURATION))
+        about = {**asdict(search), "overrides": list(overrides)}
+        write_atomically(directory / ABOUT, yaml.safe_dump(about, sort_keys=False, allow_unicode=True))
+
+
+def asked(directory: Path, trials: int | None = None) -> tuple[Search, list[str] | None]:
+    """Options of a search, and the overrides it was begun with, which are text to be shown and are never composed.
+
+    Args:
+      directory: the search's.
+      trials: another number of trials than `tune.yaml` names.
+
+    Returns:
+      The options, and the overrides; None in place of those where an earlier version began the search.
+
+    Raises:
+      ConfigError: there is no search, or `tune.yaml` holds something else.
+    """
+    path = directory / ABOUT
+    if not path.is_file():
+        raise ConfigError(f"{directory} holds no search: there is no {path}.")
+    about: dict[str, Any] = {str(key): value for key, value in read_yaml(path).items()}
+    overrides = about.pop("overrides", None)
+    if overrides is not None:
+        texts = overrides if isinstance(overrides, list) else [overrides, None]
+        if not all(isinstance(text, str) and text.isprintable() for text in texts):
+            raise ConfigError(f"{path}: overrides must be a list of texts on one line each, not {shown(overrides)}.")
+    try:
+        search = Search(**about)
+    except TypeError:
+        raise ConfigError(f"{path} is not what a search was begun with.") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return (search if trials is None else Search(trials, search.reduction, search.seed)), overrides
+
+
+def opened(
+    directory: Path, trials: int | None = None, trust: Trust = False
+) -> tuple[Config, Space, Search, optuna.Study]:
+    """A search that has been laid out, with another number of trials where one is given.
+
+    Raises:
+      ConfigError: there is no search, or its files do not belong together.
+      StoreError: `study.db` cannot be read.
+    """
+    search, _ = asked(directory, trials)
+    path = directory / "config.yaml"
+    config = checked(admit(from_yaml(path), path, trust, training=True))
+    return config, Space.read(directory / "space.yaml", config), search, study_of(directory, config, search)
+
+
+def study_of(directory: Path, config: Config, search: Search) -> optuna.Study:
+    """The study of a search; a new one before its first trial. Raises ConfigError and StoreError as `opened` does."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = directory / STORAGE
+    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+    if search.reduction:
+        first = max(1, config.evaluation.points // search.reduction**2)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=search.reduction)
+    runs = [int(place.name) for place in points(directory) if place.is_dir()]
+    try:
+        if path.exists():
+            inputs.open_regular(path).close()
+        refuse_links(path)
+        empty = not path.exists() or not path.stat().st_size
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be used: {inputs.reason(error)}.") from None
+    if runs and empty:
+        raise ConfigError(_lost(path, runs[0]))
+    with storing(directory, Exception):  # a damaged file makes Optuna raise all kinds of errors
+        study = optuna.create_study(
+            storage=_storage(path), study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
+        )
+        numbers = [trial.number for trial in study.trials]
+        known = len(numbers)
+        if numbers != list(range(known)):
+            raise ValueError("its trials are not numbered from 0 on")
+        # A search that goes on must not propose again what it began with.
+        study.sampler = optuna.samplers.TPESampler(seed=(search.seed + known) % (LAST_SEED + 1))
+    if runs and runs[-1] >= known:
+        raise ConfigError(_lost(path, next(number for number in runs if number >= known)))
+    return study
+
+
+def rebuild(directory: Path, study: optuna.Study, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
+    """Replace `study.db`, in one step, by a study of these trials; `study` is closed. Raises StoreError."""
+    with storing(directory, OSError):
+        with replacing(directory / STORAGE) as path:
+            storage = _storage(path)
+            try:
+                optuna.create_study(storage=storage, study_name="tune", direction="maximize").add_trials(trials)
+            finally:
+                _close(storage)
+        _close(study._storage)
+
+
+@contextmanager
+def storing(directory: Path, *others: type[Exception]) -> Iterator[None]:
+    """Turn failures of Optuna's storage, and errors of `others`, into a StoreError that says how to go on."""
+    try:
+        yield
+    except (RunError, ConfigError):
+        raise
+    except Exception as error:
+        if not isinstance(error, (optuna.exceptions.OptunaError, SQLAlchemyError, *others)):
+            raise
+        why = _reason(error)
+        raise StoreError(
+            f"{directory / STORAGE} cannot be read or written: {why}. Make room for it, or put back a copy of it that "
+            f"is whole, then continue with: {resume_command(directory)}"
+        ) from error
+
+
+def resume_command(directory: Path) -> str:
+    """Command that goes on with a search."""
+    return f"{command('tune')} --resume {path_argument(directory)}"
+
+
+def _storage(path: Path) -> optuna.storages.RDBStorage:
+    return optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}")
+
+
+def _close(storage: Any) -> None:
+    """Close the connections of a storage, which Optuna may have wrapped in a cache."""
+    backend = getattr(storage, "_backend", storage)
+    backend.remove_session()
+    backend.engine.dispose()
+
+
+def _lost(path: Path, number: int) -> str:
+    return (
+        f"{path} does not know trial {number}, whose run is in {path.parent / str(number)}: the file was lost or "
+        "replaced, and with it what the trials were. Put it back, or begin a new search in another directory (--dir)."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Words of the database for an error, where it has any, else the error's own; at most 200 letters on one line."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(words := getattr(found, "orig", None), Exception):
+            return inputs.reason(words)[:200]
+        found = found.__cause__ or found.__context__
+    return inputs.reason(error if isinstance(error, Exception) else Exception(str(error)))[:200]
