@@ -26,6 +26,7 @@ from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import command, path_argument
 from stellaris_jax.config.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.sqlite import check_database
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit, check_adds_nothing
@@ -112,7 +113,7 @@ def _study(directory: Path, config: Config, search: Search) -> optuna.Study:
     try:
         if (directory / STORAGE).exists():
             inputs.open_regular(directory / STORAGE).close()
-        refuse_links(directory / STORAGE)
+        check_database(directory / STORAGE)
     except OSError as error:
         raise ConfigError(f"{directory / STORAGE} cannot be used: {inputs.reason(error)}.") from None
     storage = optuna.storages.RDBStorage(f"sqlite:///{(directory / STORAGE).absolute()}")
