@@ -212,8 +212,8 @@ class Mlflow(Tracker):
                 self.client.update_run(known, status="RUNNING")
                 return known
             self.run.note(
-                f"{self.run.directory / 'mlflow.db'} keeps the artefacts of this run elsewhere; it goes on in mlflow as a "
-                f"new run, whose artefacts are in {self._place}"
+                f"{self.run.directory / 'mlflow.db'} keeps the artefacts of this run elsewhere; it goes on in mlflow "
+                f"as a new run, whose artefacts are in {self._place}"
             )
         experiment, name = self.client.get_experiment_by_name(self.project), self.project
         if experiment is not None and not self._is_own(experiment.artifact_location):
