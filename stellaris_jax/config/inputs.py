@@ -174,12 +174,13 @@ def _split(blocks: Iterable[bytes], path: str | Path, longest: int) -> Generator
         yield bytes(line)
 
 
-def check_tree(directory: Path, limits: dict[str, int]) -> None:
+def check_tree(directory: Path, limits: dict[str, int], largest: int | None = None) -> None:
     """Raise OSError unless all below a directory are regular files and directories, for a reader that is not ours.
 
     Args:
       directory: what is looked through. It may be a link; those below it are refused.
       limits: bytes that files of a name may have.
+      largest: bytes that files of other names may have.
     """
     for folder, folders, names in os.walk(directory):
         for name in (*folders, *names):
@@ -187,5 +188,6 @@ def check_tree(directory: Path, limits: dict[str, int]) -> None:
             about = os.lstat(path)
             if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
                 raise irregular(path, about.st_mode)
-            if name in limits and about.st_size > limits[name]:
-                raise too_large(path, limits[name])
+            limit = limits.get(name, largest)
+            if limit is not None and stat.S_ISREG(about.st_mode) and about.st_size > limit:
+                raise too_large(path, limit)

@@ -1,8 +1,9 @@
 """Consent to what a stored configuration would execute: nothing of a run is imported unless the user allowed it.
 
 A configuration names code: its plug-ins, the module of `env.name=gymnasium/module:id`, and those of wrappers in
-`env.kwargs.wrappers` that are not gymnasium's own. It may name services as
-well: trackers among `run.loggers`, and the Ray cluster `live.address`. The user who types such a name consents by
+`env.kwargs.wrappers` that are not gymnasium's own, and texts in `env.kwargs` that lead to code or files
+(`config.env_texts`). It may name services as well: trackers among `run.loggers`, the Ray cluster `live.address`, and an
+environment that is downloaded (`config.downloads`). The user who types such a name consents by
 typing it. A configuration that is *read*, from a run directory, may come from anybody, so `admit` stands between
 reading it (`config.stored.from_yaml`, which imports nothing) and using it. Consent is one of these:
 
@@ -29,10 +30,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from stellaris_jax.config import gym_wrappers
+from stellaris_jax.config import env_texts, gym_wrappers
+from stellaris_jax.config.downloads import downloads
+from stellaris_jax.config.env_texts import JOB
 from stellaris_jax.config.inputs import CONFIGURATION, MIB, open_regular, read_bytes
 from stellaris_jax.config.outputs import appending
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.schema import LONGEST, ConfigError, shown
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import (
     RegistrationError,
@@ -51,8 +54,6 @@ SOURCES = (".py", ".pyc", ".so", ".pyd", ".dylib")
 MOST = 20_000
 """Source files of a package that are looked at."""
 
-JOB = "job"
-"""Argument of `env=job/training`: overrides of the job that a scheduler learns on, which are composed."""
 PLAIN = re.compile(r"([a-z_.]+)=[\w./+-]*", re.ASCII)
 """An override whose value is one word or number."""
 ELSEWHERE = ("plugins", "init_from", "resume", "trace", "executor", "live", "run", "hydra", "sweep")
@@ -67,8 +68,8 @@ class Named(NamedTuple):
 
     Attributes:
       key: the configuration's key.
-      name: what it names: a plug-in's module or file, an environment's module, a logger, an address.
-      connects: it is a service that training connects to; else it is code that is imported.
+      name: what it names: a plug-in's module or file, an environment's module, a logger, an address, a text.
+      connects: it is a service that is connected to; else it is code that is imported, or a file that is opened.
     """
 
     key: str
@@ -81,20 +82,30 @@ class Named(NamedTuple):
         # The modules of wrappers may be there already, but a wrapper is called with arguments of the configuration.
         return (
             self.connects
-            or self.key == gym_wrappers.KEY
+            or self.key.startswith(env_texts.PREFIX)
             or not (is_imported(self.name) if self.key == "plugins" else self.name in sys.modules)
         )
 
+    @property
+    def does(self) -> str:
+        """What using the configuration does with it."""
+        if self.connects:
+            return "downloads the models of" if self.key == "env.name" else "connects to"
+        argument = self.key.startswith(env_texts.PREFIX) and self.key not in (gym_wrappers.KEY, env_texts.PREFIX + JOB)
+        return "lets its environment open" if argument else "imports"
+
 
 def code_of(config: Config) -> list[Named]:
-    """Code that a configuration names, beside plug-ins of installed packages."""
+    """Code, files and downloads that a configuration names, beside plug-ins of installed packages."""
     plugins = [Named("plugins", plugin_path(name)) for name in config.plugins if not is_installed(name)]
     # Suites are matched loosely, so the colon decides, whatever the suite is called.
     module, colon, _ = config.env.name.partition("/")[2].rpartition(":")
     jobs = config.env.kwargs.get(JOB, ())
     lines = [line for line in jobs if isinstance(line, str)] if isinstance(jobs, tuple) else []
     composed = [Named(f"env.kwargs.{JOB}", line) for line in lines if not _is_plain(line)]
-    return plugins + [Named("env.name", module)] * bool(colon) + _wrappers(config) + composed
+    texts = [Named(key, text) for key, text in env_texts.leading(config.env.kwargs)]
+    fetched = [Named("env.name", config.env.name, connects=True)] * downloads(config.env.name)
+    return plugins + [Named("env.name", module)] * bool(colon) + _wrappers(config) + texts + composed + fetched
 
 
 def _wrappers(config: Config) -> list[Named]:
@@ -220,14 +231,20 @@ def _allows(trust: Trust, one: Named) -> bool:
 
 def _refusal(path: Path, pending: Iterable[Named]) -> str:
     pending = list(pending)
-    code = [f"{one.key}={one.name}" for one in pending if not one.connects]
-    services = [f"{one.key}={one.name}" for one in pending if one.connects]
-    parts = [f"imports {' and '.join(code)}"] * bool(code) + [f"connects to {' and '.join(services)}"] * bool(services)
-    names = " ".join(f"--plugin={shlex.quote(one.name)}" for one in pending)
+    parts = [
+        f"{does} {' and '.join(f'{one.key}={_printed(one.name)}' for one in pending if one.does == does)}"
+        for does in dict.fromkeys(one.does for one in pending)
+    ]
+    names = " ".join(f"--plugin={shlex.quote(_printed(one.name))}" for one in pending)
     return (
         f"{path} {' and '.join(parts)}, which you have not allowed, or which changed since; read it first, then allow "
         f"it by {names} or --trust (in Python trust=True), or by {VARIABLE}=1."
     )
+
+
+def _printed(name: str) -> str:
+    """A name on one line, and not too long a one."""
+    return name if name.isprintable() and len(name) < LONGEST else shown(name)
 
 
 def _text(path: Path) -> bytes:
@@ -275,11 +292,20 @@ def _line(text: bytes, one: Named) -> bytes:
 
 
 def _sources(one: Named) -> Iterator[Path]:
-    """The files of a plug-in or a module: of a package all of its sources, for it may import any. Imports nothing."""
+    """The files of a plug-in or a module: of a package all of its sources, for it may import any. Imports nothing.
+
+    The source of a text of an environment's is the file that it leads to, or the module.
+    """
     if one.key == "plugins" and one.name.endswith(".py"):
         yield Path(one.name)
         return
-    top = one.name.partition(".")[0]
+    name: Path | str = one.name
+    if one.key.startswith(env_texts.PREFIX):
+        name = env_texts.source_of(one.name)
+    if isinstance(name, Path):
+        yield name
+        return
+    top = name.partition(".")[0]
     try:
         named = re.fullmatch(r"\w+", top) is not None
         spec = (find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])) if named else None

@@ -27,6 +27,7 @@ from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import refuse_links
 from stellaris_jax.config.schema import ConfigError, RunError, shown
 from stellaris_jax.engine.processes import put
+from stellaris_jax.training import checkpoint_arrays
 from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.specs import plug_leak
 
@@ -34,7 +35,7 @@ DAMAGED = "damaged-"
 """What the name of a checkpoint that was set aside begins with."""
 LIMITS = {
     "metadata": 4 * inputs.DOCUMENT, "_METADATA": inputs.DOCUMENT, "_CHECKPOINT_METADATA": inputs.DOCUMENT,
-    ".zarray": inputs.MIB,
+    ".zarray": checkpoint_arrays.LARGEST, checkpoint_arrays.MANIFEST: inputs.DOCUMENT,
 }  # fmt: skip
 """Bytes that Orbax's documents in a checkpoint may have; the first one holds the timelines."""
 
@@ -129,9 +130,7 @@ class Checkpoints:
       CheckpointError: what Orbax would open in it is no regular file.
     """
 
-    def __init__(
-        self, directory: Path, keep: int, read_only: bool = False, settings: Mapping[str, Any] | None = None
-    ):
+    def __init__(self, directory: Path, keep: int, read_only: bool = False, settings: Mapping[str, Any] | None = None):
         self.directory, self._settings = directory.absolute(), dict(settings or {})
         self._scores: dict[int, float] = {}
         self._saving: int | None = None
@@ -256,10 +255,9 @@ class Checkpoints:
         """
         for candidate in reversed(self.rounds()):
             try:
-                with ORBAX:
-                    about = jax.tree.leaves(self._manager.item_metadata(candidate)["state"].tree)
-                templates = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in about]
-                size = sum(math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in about)
+                self._check_files(candidate)
+                templates = checkpoint_arrays.templates(self.directory / str(candidate) / "state")
+                size = sum(math.prod(one.shape) * one.dtype.itemsize for one in templates)
             except Exception as error:  # whatever a damaged file makes the reader raise
                 note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
                 continue
@@ -292,10 +290,8 @@ class Checkpoints:
 
     def _leaves(self, round_: int, templates: list[Any]) -> tuple[list[np.ndarray], dict[str, Any]]:
         """The arrays of a round, and the document beside them. Raises ValueError for what is damaged."""
-        try:
-            inputs.check_tree(self.directory / str(round_), LIMITS)
-        except OSError as error:
-            raise ValueError(f"{error.filename}: {inputs.reason(error)}") from None
+        self._check_files(round_, checkpoint_arrays.largest_file(templates))
+        checkpoint_arrays.check(self.directory / str(round_) / "state", templates)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore([np.zeros(t.shape, t.dtype) for t in templates]), host=ocp.args.JsonRestore()
         )
@@ -305,6 +301,13 @@ class Checkpoints:
         if digest(leaves, document["host"]) != document["digest"]:
             raise ValueError("its contents do not match their fingerprint")
         return leaves, document
+
+    def _check_files(self, round_: int, largest: int | None = None) -> None:
+        """Raise ValueError for what is no regular file, or longer than its limit, among the files of a round."""
+        try:
+            inputs.check_tree(self.directory / str(round_), LIMITS, largest)
+        except OSError as error:
+            raise ValueError(f"{error.filename}: {inputs.reason(error)}") from None
 
     def _compare(self, round_: int, document: dict[str, Any]) -> None:
         """Raise OtherSettings where a checkpoint's settings are not the run's; keys that only one has do not count."""

@@ -14,8 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.commands import command, path_argument
-from stellaris_jax.config.outputs import refuse_links, replacing, write_atomically
+from stellaris_jax.config.outputs import replacing, write_atomically
 from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError, shown
+from stellaris_jax.config.sqlite import check_database
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
@@ -139,9 +140,7 @@ def study_of(directory: Path, config: Config, search: Search) -> optuna.Study:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=search.reduction)
     runs = [int(place.name) for place in points(directory) if place.is_dir()]
     try:
-        if path.exists():
-            inputs.open_regular(path).close()
-        refuse_links(path)
+        check_database(path)
         empty = not path.exists() or not path.stat().st_size
     except OSError as error:
         raise ConfigError(f"{path} cannot be used: {inputs.reason(error)}.") from None

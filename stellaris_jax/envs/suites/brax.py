@@ -17,6 +17,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, EnvState
 from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
+from stellaris_jax.envs.mujoco_warnings import warn_once
 from stellaris_jax.envs.names import check_options, like, positive_int, suggest
 
 BACKENDS = ("generalized", "mjx", "positional", "spring")
@@ -86,6 +87,7 @@ class BraxEnv(AutoResetEnv):
 def _library() -> ModuleType:
     with _quiet():
         import brax.envs
+    warn_once()  # its models are MuJoCo's
     return brax.envs
 
 

@@ -15,12 +15,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import envpool
 import numpy as np
 
+from stellaris_jax.config import inputs
+from stellaris_jax.config.env_texts import check_files
 from stellaris_jax.config.memory import BOUND, Part, check_fits
+from stellaris_jax.config.outputs import refuse_links
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, HostStep, Preprocessing, Space
 from stellaris_jax.envs.names import check_options
@@ -47,6 +51,8 @@ TIMESTEP = {
 }
 
 TRIAL_SECONDS = 60
+LOG = "MUJOCO_LOG.TXT"
+"""File of the current folder to which envpool's MuJoCo appends its warnings."""
 
 
 def available() -> list[str]:
@@ -72,6 +78,11 @@ class EnvpoolEnv:
     def __init__(self, name: str, *, preprocessing: Preprocessing = AS_GIVEN, **kwargs: Any):
         self.name = f"envpool/{name}"
         self._task, self._kwargs = name, kwargs
+        check_files(kwargs)
+        try:
+            refuse_links(Path(LOG))  # envpool's MuJoCo is its own, and has no handler of ours
+        except OSError as error:
+            raise ConfigError(f"env.name={self.name} cannot be used in this folder: {inputs.reason(error)}.") from None
         known = envpool.make_spec(name).config._asdict()
         for key, native in NATIVE.items():
             if native in kwargs and native in known:

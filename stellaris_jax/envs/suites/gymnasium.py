@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -23,10 +23,13 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from stellaris_jax.config.commands import command
+from stellaris_jax.config.env_texts import check_files
 from stellaris_jax.config.gym_wrappers import ARGUMENT, KEY, GymWrapper, wrappers_of
 from stellaris_jax.config.memory import BOUND, Part, check_fits
 from stellaris_jax.config.schema import ConfigError, RunError, shown
+from stellaris_jax.envs import mujoco_warnings
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space
+from stellaris_jax.envs.mujoco_warnings import warn_once
 from stellaris_jax.envs.names import positive_int, retold
 from stellaris_jax.registry import searched
 
@@ -94,6 +97,7 @@ class GymnasiumEnv:
         if vectorization_mode not in MODES:
             mode = shown(vectorization_mode)
             raise ConfigError(f"env.kwargs.vectorization_mode={mode} must be one of {', '.join(MODES)}.")
+        check_files(kwargs)
         spec = gymnasium.spec(name.rpartition(":")[2])
         limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
         self.max_episode_steps = None if limit is None else positive_int("max_episode_steps", limit)
@@ -229,29 +233,14 @@ def _wrapper(named: GymWrapper) -> type[gymnasium.Wrapper]:
 
 def _made(spec: Any, wrappers: list[tuple[type[gymnasium.Wrapper], dict[str, Any]]], **kwargs: Any) -> gymnasium.Env:
     """An environment behind its wrappers."""
-    if "mujoco" in str(spec.entry_point):
-        _warn_once()
+    entry = str(spec.entry_point)
+    if "mujoco" in entry or not entry.startswith("gymnasium.envs."):
+        with suppress(ImportError):
+            warn_once()
     env: gymnasium.Env = gymnasium.make(spec, **kwargs)
     for wrapper, arguments in wrappers:
         env = wrapper(env, **arguments)
     return env
-
-
-WARNED: set[str] = set()
-"""Warnings of MuJoCo that were printed."""
-
-
-def _warn_once() -> None:
-    """Have MuJoCo print each warning once for all environments of this process: it repeats them for every one."""
-    import mujoco
-
-    def warn(message: str) -> None:
-        if message not in WARNED:
-            WARNED.add(message)
-            print(f"warning: MuJoCo: {message}", file=sys.stderr)
-
-    if mujoco.get_mju_user_warning() is None:
-        mujoco.set_mju_user_warning(warn)
 
 
 class Pausable(gymnasium.Wrapper):
@@ -276,6 +265,7 @@ class Pausable(gymnasium.Wrapper):
 
 # The processes of `async` get this class and function by their code: they would import all of this package for it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(mujoco_warnings)
 
 
 def _make_pausable(make: Any, run: int) -> Pausable:

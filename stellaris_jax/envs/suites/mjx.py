@@ -47,6 +47,7 @@ import jax.numpy as jnp
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box
 from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
+from stellaris_jax.envs.mujoco_warnings import warn_once
 from stellaris_jax.envs.names import check_options, like, positive_int
 
 
@@ -218,6 +219,7 @@ class MjxEnv(AutoResetEnv):
         self._options = {**task.options, **given}
         self._frame_skip = task.frame_skip if frame_skip is None else positive_int("frame_skip", frame_skip)
 
+        warn_once()
         model = mujoco.MjModel.from_xml_path(str(_models() / task.model))
         model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
         if iterations is not None:

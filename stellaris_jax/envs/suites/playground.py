@@ -21,6 +21,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, EnvState
 from stellaris_jax.envs.drawing import Renderer, mujoco_renderer
+from stellaris_jax.envs.mujoco_warnings import warnings_to
 from stellaris_jax.envs.names import check_options, positive_int
 
 REFUSED: dict[str, str] = {}
@@ -143,16 +144,11 @@ def _library() -> ModuleType:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep notices off the terminal: of playground on its downloads, of MuJoCo on playground's models."""
-    import mujoco
-
     silent = io.StringIO()
     with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        mujoco.set_mju_user_warning(silent.write)  # which MuJoCo else writes to a file, too
-        try:
+        with warnings_to(silent.write):
             yield
-        finally:
-            mujoco.set_mju_user_warning(None)
 
 
 def _hush_warp() -> None:

@@ -73,6 +73,7 @@ class Telemetry:
             resume_round=resume_round,
             last_env_steps=self._metrics.last_env_steps,
             history=tuple(self._metrics.kept),
+            note=display.note,
         )
         self._metrics.kept.clear()
         self._loggers: dict[str, Logger] = {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from stellaris_jax.config.options import Optioned
+from stellaris_jax.report.telemetry.jsonl import complain
 
 
 class RunInfo(NamedTuple):
@@ -14,6 +16,7 @@ class RunInfo(NamedTuple):
     directory: where it is stored. config: its configuration, by dotted keys. group: the sweep that it is a point of, ""
     for none. resume_round: the round it goes on from, None for a new one; what was logged of later rounds is void, and
     comes again, the same to the bit. last_env_steps: env steps at that round. history: records up to it, oldest first.
+    note: shows the user a sentence.
     """
 
     directory: Path
@@ -22,6 +25,7 @@ class RunInfo(NamedTuple):
     resume_round: int | None = None
     last_env_steps: float = 0.0
     history: tuple[dict[str, Any], ...] = ()
+    note: Callable[[str], None] = complain
 
     @property
     def name(self) -> str:

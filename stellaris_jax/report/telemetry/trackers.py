@@ -7,11 +7,13 @@ resumed goes on in the same one, and none of its points is lost.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import math
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -19,10 +21,13 @@ from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import knob
+from stellaris_jax.config.sqlite import check_database
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.logger import Logger, RunInfo
@@ -63,6 +68,8 @@ class Tracker(Logger):
         self._over = False
         with _OPENING:
             self.id = self.open(known.get("id"))
+        if self.id != known.get("id"):
+            self.told = {"round": -1, "evaluation": -1}
         self._remember(self.told)
         self._tell([record for record in run.history if record["kind"] == "round"])
         self._tell([record for record in run.history if record["kind"] == "evaluation"])
@@ -175,7 +182,11 @@ class Wandb(Tracker):
 
 @register.logger("mlflow")
 class Mlflow(Tracker):
-    """MLflow: the store of MLFLOW_TRACKING_URI, by default `mlflow.db` and `mlflow/` in the run directory."""
+    """MLflow: the store of MLFLOW_TRACKING_URI, by default `mlflow.db` and `mlflow/` in the run directory.
+
+    A database says where the artefacts of its runs go. In the run directory it may come from somebody else, or from a
+    run that was moved: artefacts go below `mlflow/` beside it, or the run goes on as a new one of MLflow's.
+    """
 
     package, name = "mlflow", "mlflow"
     MOST_METRICS, MOST_PARAMS, LONGEST = 1000, 100, 500
@@ -185,18 +196,31 @@ class Mlflow(Tracker):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
+        self._place = None if "MLFLOW_TRACKING_URI" in os.environ else self.run.directory / "mlflow"
+        if self._place is not None:
+            check_database(self.run.directory / "mlflow.db")
+            inputs.check_tree(self._place, {})
         own = f"sqlite:///{self.run.directory / 'mlflow.db'}"
         for quiet in ("mlflow", "alembic"):  # they tell of every table that they make
             logging.getLogger(quiet).setLevel(logging.WARNING)
         logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)  # what it raises, it tells with a traceback before
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", own))
         if known:
-            self.client.update_run(known, status="RUNNING")
-            return known
-        experiment = self.client.get_experiment_by_name(self.project)
+            began = self.client.get_run(known).info
+            places = [began.artifact_uri, self.client.get_experiment(began.experiment_id).artifact_location]
+            if all(map(self._is_own, places)):
+                self.client.update_run(known, status="RUNNING")
+                return known
+            self.run.note(
+                f"{self.run.directory / 'mlflow.db'} keeps the artefacts of this run elsewhere; it goes on in mlflow "
+                f"as a new run, whose artefacts are in {self._place}"
+            )
+        experiment, name = self.client.get_experiment_by_name(self.project), self.project
+        if experiment is not None and not self._is_own(experiment.artifact_location):
+            experiment, name = None, f"{self.project}-{secrets.token_hex(4)}"
         if experiment is None:
-            place = None if "MLFLOW_TRACKING_URI" in os.environ else (self.run.directory / "mlflow").as_uri()
-            number = self.client.create_experiment(self.project, artifact_location=place)
+            location = self._place.as_uri() if self._place else None
+            number = self.client.create_experiment(name, artifact_location=location)
         else:
             number = experiment.experiment_id
         tags = {"group": self.run.group} if self.run.group else {}
@@ -220,8 +244,31 @@ class Mlflow(Tracker):
         now = int(time.time() * 1000)
         last = [Metric(f"summary/{name}", value, now, 0) for name, value in numbers.items()]
         self.client.log_batch(self.id, metrics=last)
+        if self._place is None:
+            for path in files:
+                self.client.log_artifact(self.id, str(path))
+            return
+        # What was checked is what is used: the client would ask the database again, whose triggers may change it.
+        location = self.client.get_run(self.id).info.artifact_uri
+        if not self._is_own(location):
+            raise OSError(errno.EINVAL, f"artefacts would go to {location}, outside of the run's {self._place}")
+        inputs.check_tree(self._place, {})
+        from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
         for path in files:
-            self.client.log_artifact(self.id, str(path))
+            LocalArtifactRepository(location).log_artifact(str(path))
+
+    def _is_own(self, location: str) -> bool:
+        """Whether artefacts may go to a URI: any of a server's, and those below the run directory's `mlflow/`."""
+        if self._place is None:
+            return True
+        parts = urlsplit(location)
+        path = os.path.normpath(url2pathname(parts.path))
+        return (
+            parts[:2] == ("file", "")
+            and location == Path(path).as_uri()
+            and Path(path).is_relative_to(os.path.normpath(self._place))
+        )
 
     def end(self, finished: bool) -> None:
         self.client.set_terminated(self.id, "FINISHED" if finished else "KILLED")

@@ -1,0 +1,71 @@
+"""Texts in `env.kwargs` that lead to code or to files: `xml_file=/a/b.xml`, `env_id=module:Env-v0`.
+
+An environment opens or imports what its arguments name. A file of MuJoCo's XML may include others; shimmy imports the
+module in `env_id`; envpool's ViZDoom starts the program `vzd_path`. `config.trust` asks consent for such texts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stellaris_jax.config import inputs
+from stellaris_jax.config.schema import ConfigError
+
+PREFIX = "env.kwargs."
+JOB = "job"
+"""Argument of `env=job/training`: overrides of the job that a scheduler learns on, which are composed."""
+LEADING = re.compile(r"[:/\\]|^[~.]")
+"""A module with what is taken from it, or a path."""
+OPENED = re.compile(r"\w+_(path|dir|args)|motion_file", re.ASCII)
+"""Arguments that need consent whatever their text is: ViZDoom's paths may be relative, its arguments write files."""
+
+
+def leading(kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Texts that lead to code or files, each after its dotted key, such as `env.kwargs.xml_file`."""
+    found = []
+    for key, value in kwargs.items():
+        if key != JOB or not isinstance(value, tuple):  # `config.trust` reads the lines of a job
+            found += [one for one in _texts(key, value) if LEADING.search(one[1]) or _is_opened(*one)]
+    return [(PREFIX + key, text) for key, text in found]
+
+
+def check_files(kwargs: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a text is the path of something that exists and is no directory or regular file.
+
+    A file that is too large is refused as well: of XML above 16 MiB, of others above 256 MiB.
+    """
+    for key, value in kwargs.items():
+        for name, text in _texts(key, value):
+            path = os.path.expanduser(text)
+            if not LEADING.search(text) or "\0" in path or os.path.isdir(path) or not os.path.lexists(path):
+                continue
+            try:
+                inputs.open_regular(path, inputs.DOCUMENT if name.endswith("xml_file") else inputs.TABLE).close()
+            except OSError as error:
+                raise ConfigError(f"{PREFIX}{name}={text} cannot be used: {inputs.reason(error)}.") from None
+
+
+def source_of(text: str) -> Path | str:
+    """The file that a text is the path of, or the module that it names."""
+    module, colon, _ = text.rpartition(":")
+    return module if colon and not LEADING.search(module) else Path(os.path.expanduser(text))
+
+
+def _is_opened(key: str, text: str) -> bool:
+    return bool(text) and OPENED.fullmatch(key.rpartition(".")[2]) is not None
+
+
+def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The texts in an argument, each with its dotted key; those of a list have the list's."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, element in value.items():
+            yield from _texts(f"{key}.{name}", element)
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _texts(key, element)
