@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from hostile_files import pipe
 from telemetry import open_telemetry, round_record
-from test_loggers import config_of
 
+from stellaris_jax.config.compose import compose_config
+from stellaris_jax.config.options import complete
 from stellaris_jax.config.sqlite import MAGIC, check_database
 
 KILLED = """
@@ -109,7 +110,8 @@ def local(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def logged(run: Path, resume_round: int | None = None, finish: bool = True) -> str:
     """What is shown while a run is told to MLflow."""
-    telemetry, console = open_telemetry(run, config=config_of("mlflow", project="mine"), resume_round=resume_round)
+    config = complete(compose_config(["run.loggers=[mlflow]"])).replace({"run.options": {"project": "mine"}})
+    telemetry, console = open_telemetry(run, config=config, resume_round=resume_round)
     telemetry.rounds([round_record((resume_round or 0) + 1)])
     if finish:
         (run / "summary.json").write_text("{}")
