@@ -86,14 +86,14 @@ def test_a_search_of_somebody_else_deletes_nothing(tmp_path: Path, monkeypatch: 
     pytest.importorskip("optuna")
     from stellaris_jax.config.schema import ConfigError
     from stellaris_jax.config.tree import Config
-    from stellaris_jax.training.tune import Search, _study
+    from stellaris_jax.training.search_store import Search, study_of
 
-    _study(tmp_path, Config(), Search(trials=1))
+    study_of(tmp_path, Config(), Search(trials=1))
     victim = tmp_path / "victim"
     victim.write_text("precious")
     names_a_file(tmp_path / "study.db", victim)
     with pytest.raises(ConfigError, match=r"study\.db cannot be used: its study\.db-journal names another file"):
-        _study(tmp_path, Config(), Search(trials=1))
+        study_of(tmp_path, Config(), Search(trials=1))
     assert victim.read_text() == "precious"
 
 
