@@ -225,8 +225,10 @@ class Checkpoints:
     def restore(self, abstract: Any, note: Callable[[str], None]) -> tuple[int, Any, dict[str, Any]]:
         """The newest intact checkpoint: its round, state and host data.
 
-        A damaged one is passed over for the one before, and `note` is told. The next `save` sets it aside.
+        A damaged one is passed over for the one before, and `note` is told. The next `save` sets it aside. A save under
+        way is waited for.
         """
+        self.wait()
         wanted, damaged = self.rounds(), []
         for candidate in reversed(wanted):
             try:
