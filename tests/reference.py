@@ -138,6 +138,7 @@ class Log:
     invocations: int = 0
     failures: int = 0
     waits: int = 0
+    unready: int = 0
 
 
 class Training(Protocol):
@@ -389,6 +390,7 @@ class ParameterFunction:
             if not (everyone_waits or nothing_else_can_happen):
                 return
             escaped = gated
+            self.system.log.unready += 1
         one = self.settings.rule in ("async", "central", "ssp")
         group, rest = (self.queue[:1], self.queue[1:]) if one else (self.queue, [])
         last_call = [d for d in rest if self.settings.overflow == "wait" and d.version <= oldest_kept]

@@ -38,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_trains_point_after_point() -> None:
     configs = [checked(config) for config in compose_configs(load_sweep(SWEPT).points)]
     laid = lay_out(Path("sweep"), configs, SWEPT)
-    worker = Worker(os.getcwd(), 1)
+    worker = Worker(os.getcwd(), 1, [])
     for config in laid:
         assert worker.train(0, config) == Ended()
     news = worker.progress()
@@ -57,7 +57,7 @@ def fail(number: int, record: dict[str, object], trainer: object) -> None:
 
 def test_how_a_worker_ends() -> None:
     (config,) = lay_out(Path("sweep"), [load_config(SMALL)], [])
-    worker = Worker(os.getcwd(), 1)
+    worker = Worker(os.getcwd(), 1, [])
     Path("file").write_text("")
     refused = worker.train(0, config.replace({"run.dir": "file/run", "resume": ""}))
     assert refused.foreseen and "file/run" in refused.error

@@ -381,6 +381,7 @@ def values(kind: object) -> st.SearchStrategy[object]:
         tuple[float, ...]: st.lists(numbers),
         tuple[str, ...]: st.lists(text),
         float | None: st.none() | numbers,
+        bool | None: st.none() | st.booleans(),
     }.get(kind, st.dictionaries(text.filter(str.isidentifier), st.one_of(st.integers(), numbers, text)))  # type: ignore[call-overload]
 
 

@@ -64,6 +64,7 @@ def fitting(r: random.Random, entry: Knob) -> Any:
         tuple[float, ...]: [10 ** r.uniform(-9, 30) for _ in range(r.randint(0, 4))],
         tuple[str, ...]: [r.choice(TEXTS) for _ in range(r.randint(0, 2))],
         float | None: r.choice([None, ordinary, *NUMBERS]),
+        bool | None: r.choice([None, True, False]),
         dict[str, Any]: {r.choice([*TEXTS, "start_pool"]): anything(r)},
     }[entry.kind]
 

@@ -102,7 +102,7 @@ def usage(system: System) -> dict[str, Any]:
     meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup", "aggregate_busy")
     return {
         **{name: float(getattr(log, name)) for name in meters},
-        **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits")},
+        **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits", "unready")},
         "scaling_busy": 0.0,
         "seconds": float(system.time.now),
         "updates": system.parameter_function.clock,
