@@ -284,6 +284,10 @@ def conditions(config: Config) -> Iterator[tuple[bool, str]]:
         for thing in place.things(config):
             if isinstance(thing, type) and issubclass(thing, Optioned):
                 yield from thing.conditions(config, place.section)
+    # Options of the loader's delays are no place: results are kept by the options that places have.
+    loader = register.delay.get(config.delays.loader.kind)
+    if isinstance(loader, type) and issubclass(loader, Optioned):
+        yield from loader.conditions(config, "delays.loader")
 
 
 def value_of(config: Config, key: str) -> Any:

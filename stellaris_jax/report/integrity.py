@@ -21,8 +21,9 @@ from stellaris_jax.config.continuation import RESUMABLE
 
 KEY = "integrity"
 """Key of the digests in a summary."""
-PLACES = ("resume", "run", "plugins", "trace")
-"""Keys, and groups of keys, that may be edited without making another run: where it, its plug-ins and its trace lie."""
+PLACES = ("resume", "run", "plugins", "trace", "init_from")
+"""Keys, and groups of keys, that may be edited without making another run: where it, its plug-ins, its trace and its
+start lie."""
 CHECK = re.compile(rb',"check":"(\d+)-([0-9a-f]{8})-([0-9a-f]{8})"}\s*$')
 
 Flat = Mapping[str, Any]
