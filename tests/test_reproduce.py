@@ -132,11 +132,11 @@ def test_systems_that_differ_in_their_bill_alone_share_training(root: Path, tmp_
 
 
 def test_finished_runs_are_kept_and_interrupted_ones_go_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = []
+    trained, text = list[str](), ""
 
     def train(config: Any) -> dict[str, Any]:
         trained.append(config.resume)
-        (Path(config.resume) / "summary.json").write_text("{}")
+        (Path(config.resume) / "summary.json").write_text(text)
         return {}
 
     monkeypatch.setattr(training, "train", train)
