@@ -13,6 +13,7 @@ import os
 import stat
 import zlib
 from collections.abc import Generator, Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -101,6 +102,15 @@ def read_bytes(path: str | Path, limit: int = DOCUMENT) -> bytes:
 def read_text(path: str | Path, limit: int = DOCUMENT, errors: str = "strict") -> str:
     """The contents of a regular file in UTF-8. Raises OSError, and ValueError for other bytes."""
     return read_bytes(path, limit).decode("utf-8", errors)
+
+
+def digest_of(path: str | Path) -> str:
+    """SHA-256 of a regular file, in hexadecimal digits. Raises OSError."""
+    digest = sha256()
+    with open_regular(path) as file:
+        while block := file.read(MIB):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def lines(path: str | Path, limit: int = METRICS, longest: int = LINE) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from stellaris_jax.config import env_texts, gym_wrappers
 from stellaris_jax.config.downloads import downloads
 from stellaris_jax.config.env_texts import JOB
-from stellaris_jax.config.inputs import CONFIGURATION, MIB, open_regular, read_bytes
+from stellaris_jax.config.inputs import CONFIGURATION, digest_of, read_bytes
 from stellaris_jax.config.outputs import appending
 from stellaris_jax.config.schema import LONGEST, ConfigError, shown
 from stellaris_jax.config.tree import Config
@@ -257,8 +257,13 @@ def _text(path: Path) -> bytes:
 def _is_recorded(text: bytes, one: Named) -> bool:
     if one.key.endswith(JOB):
         return False  # a record would not cover the sources that its lines lead to
+    return _holds(_line(text, one))
+
+
+def _holds(line: bytes) -> bool:
+    """Whether the record has a line."""
     try:
-        return _line(text, one) in read_bytes(state_folder() / "trusted", 2**30).splitlines(keepends=True)
+        return line in read_bytes(state_folder() / "trusted", 2**30).splitlines(keepends=True)
     except (OSError, RuntimeError):
         return False
 
@@ -266,13 +271,14 @@ def _is_recorded(text: bytes, one: Named) -> bool:
 def _record(text: bytes, one: Named) -> str | None:
     """Add a line to the record, unless it is there; why not, where that cannot be."""
     try:
-        if _is_recorded(text, one):
+        line = _line(text, one)  # once, for it reads all sources
+        if _holds(line):
             return None
         folder = state_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with appending(folder / "trusted") as file:
             # The first line end closes a line that a full disk cut short.
-            file.write(b"\n" + _line(text, one))
+            file.write(b"\n" + line)
     except (OSError, RuntimeError) as error:  # the latter where there is no home
         return getattr(error, "strerror", None) or str(error)
     return None
@@ -337,11 +343,7 @@ def _sources(one: Named) -> Iterator[Path]:
 
 def _contents(file: Path) -> bytes:
     """Digest of a file's contents, or of its absence."""
-    digest = sha256()
     try:
-        with open_regular(file) as opened:
-            while block := opened.read(MIB):
-                digest.update(block)
+        return bytes.fromhex(digest_of(file))
     except OSError:
-        return b"\0" * digest.digest_size
-    return digest.digest()
+        return bytes(sha256().digest_size)

@@ -107,11 +107,7 @@ class Seal(NamedTuple):
 def digest_of(path: Path) -> str:
     """SHA-256 of a file; "" where there is none. Raises OSError."""
     try:
-        digest = sha256()
-        with inputs.open_regular(path) as file:
-            while block := file.read(inputs.MIB):
-                digest.update(block)
-        return digest.hexdigest()
+        return inputs.digest_of(path)
     except FileNotFoundError:
         return ""
 
