@@ -156,7 +156,7 @@ def _list(runs: Sequence[Kept]) -> None:
 
 
 def _damage(kept: Kept) -> Sequence[str]:
-    """What is wrong with a run."""
+    """Damage of a run, in sentences."""
     return kept.run.damage or (f"{kept.path / 'config.yaml'} is no whole configuration of a run",)
 
 

@@ -17,7 +17,7 @@ from stellaris_jax.report.runs import Run, is_compared
 from stellaris_jax.report.telemetry.jsonl import complain
 
 ABOUT = "sweep.yaml"
-"""Of a sweep's directory: what was asked for, written once all points are laid out."""
+"""File of a sweep that holds what was asked for, written once all points are laid out."""
 
 
 def points(directory: Path) -> list[Path]:

@@ -155,7 +155,7 @@ def _is_over(path: Path, config: dict[str, Any], log: Log, evaluations: list[dic
 
 
 def _contradiction(summary: dict[str, Any], seal: Seal, log: Log, evaluations: list[dict[str, Any]]) -> str:
-    """What of the metrics does not fit a summary; "" where everything does, or damage has been told already."""
+    """Contradiction between metrics and a summary; "" where there is none, or damage has been told already."""
     if not summary or log.damage:
         return ""
     if seal.metrics:

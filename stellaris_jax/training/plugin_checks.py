@@ -34,7 +34,7 @@ def check_plugins(config: Config) -> None:
 
 
 def check_answer(callback: Callable[..., object], answer: object) -> bool:
-    """What a callback returned, as a truth value. Raises RunError for anything but true, false and None."""
+    """Answer of a callback as a truth value. Raises RunError for anything but true, false and None."""
     if answer is None or isinstance(answer, bool | np.bool_):
         return bool(answer)
     if isinstance(answer, jax.Array | np.ndarray) and answer.shape == () and answer.dtype == bool:

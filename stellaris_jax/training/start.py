@@ -34,7 +34,7 @@ BEHIND_OBSERVATIONS = 4
 
 
 class Start(NamedTuple):
-    """What a run starts from, one row per seed.
+    """Start of a run, one row per seed.
 
     Attributes:
       params: parameters `[S, P]`.
@@ -46,7 +46,7 @@ class Start(NamedTuple):
 
 
 def start_of(config: Config, network: ActorCritic) -> Start | None:
-    """What a configuration's run starts from; None for a fresh policy, and for a run that has a checkpoint of its own.
+    """Start of a configuration's run; None for a fresh policy, and for a run that has a checkpoint of its own.
 
     Args:
       config: of the run.

@@ -140,7 +140,7 @@ def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
 
 
 def _best(row: Row) -> str:
-    """What is known of the row of the highest mean return."""
+    """Standing of the row of the highest mean return, in words."""
     if row.mark == BEST:
         return f"{row.label} is significantly better than every other setting"
     doubt = {TIED: "tied with others", OPEN: "not significantly above all others", FEW: "too few seeds to tell"}

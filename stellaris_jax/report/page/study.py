@@ -66,7 +66,7 @@ def _without_comments(source: str) -> str:
 
 
 def _small(paths: dict[str, Path], notes: list[str]) -> dict[str, Path]:
-    """Those of some pictures that are PNG and small enough to be decoded; `notes` is told of the others."""
+    """Pictures that are PNG and small enough to be decoded; `notes` is told of the others."""
     found: dict[str, Path] = {}
     for name, path in paths.items():
         if len(found) == MOST:
