@@ -17,6 +17,7 @@ from stellaris_jax.reproduce.map import cells as cells_module
 from stellaris_jax.reproduce.map.cells import (
     COMBINED,
     CORE,
+    FRACTIONAL,
     LADDER,
     LAGGED,
     METHODS,
@@ -50,7 +51,7 @@ def test_every_cell_is_a_run() -> None:
     assert len(grid(["cartpole"])) == len(RATES) * (1 + 4 * len(CORE) + 2 * (len(METHODS) - len(CORE)))
     at_8 = list(grid(["cartpole"], learners=[8], rates=["1e-3"]))
     at_8 += [Cell("cartpole", "async", 8, "1e-3", name) for name in VARIATIONS if name]
-    at_8 += grid(["cartpole"], COMBINED, learners=[8], rates=["1e-3"])
+    at_8 += grid(["cartpole"], [*COMBINED, *FRACTIONAL], learners=[8], rates=["1e-3"])
     at_8 += [cell for cell in lags("cartpole") if cell.rate == "1e-3" and cell.variation == "lag 256"]
     for cell in at_8:
         validate(load_config(cell.variant.overrides))
@@ -261,7 +262,7 @@ def test_a_figure_of_other_tasks_leaves_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("few_methods")
 def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beyond, "MAPPED", ["cartpole"])
-    cells = [*grid(["cartpole"], METHODS, rates=NEARBY), *grid(["cartpole"], COMBINED)]
+    cells = [*grid(["cartpole"], METHODS, rates=NEARBY), *grid(["cartpole"], COMBINED), *grid(["cartpole"], FRACTIONAL)]
     cells += [
         Cell("cartpole", method, 8, rate, name) for method in CORE for rate in NEARBY for name in VARIATIONS if name
     ]
@@ -280,7 +281,9 @@ def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pyt
     assert "async learns more at" not in text
     assert "Stellaris takes fewer seconds than all-reduce" in text
     assert "cartpole, 8 learners, over all rates: " in text
+    assert "with fractional steps (paired)" in text
     for name in (
+        "fractional_cartpole",
         "rates_cartpole_8",
         "learners_cartpole_area",
         "methods_cartpole_32",

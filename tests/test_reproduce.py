@@ -16,7 +16,7 @@ from studies import CENTRAL, TASK, made_up
 from stellaris_jax.config.options import PLACES, options_of
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.report.statistics import holm, welch
+from stellaris_jax.report.statistics import holm, paired, welch
 from stellaris_jax.reproduce import training
 from stellaris_jax.reproduce.claims import (
     HOLDS,
@@ -255,6 +255,21 @@ def test_welch_against_scipy() -> None:
     assert welch([2.0, 2.0], [1.0, 1.0]) == (1.0, 0.0, 0.0)
     assert welch([2.0, 2.0], [2.0, 2.0]) == (0.0, 0.0, 1.0)
     assert np.isnan(welch([2.0], [1.0, 3.0])[1:]).all()
+
+
+def test_paired_against_scipy() -> None:
+    random = np.random.default_rng(0)
+    a = random.normal(3.0, 1.0, 8)
+    b = a + random.normal(0.2, 0.1, 8)
+    difference, half_width, p = paired(a, b)
+    test = scipy.stats.ttest_rel(a, b)
+    np.testing.assert_allclose([difference - half_width, difference + half_width], test.confidence_interval(0.95))
+    assert p == pytest.approx(test.pvalue)
+    assert paired([2.0, 3.0], [1.0, 2.0]) == (1.0, 0.0, 0.0)
+    assert paired([2.0, 3.0], [2.0, 3.0]) == (0.0, 0.0, 1.0)
+    assert np.isnan(paired([2.0], [1.0])[1:]).all()
+    with pytest.raises(ValueError, match="cannot be paired"):
+        paired([1.0, 2.0], [1.0])
 
 
 def test_holm_is_the_closure_of_bonferroni() -> None:

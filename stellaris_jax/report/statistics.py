@@ -73,6 +73,30 @@ def welch(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
     return difference, float(stdtrit(freedom, 0.975) * scale), float(2 * stdtr(freedom, -abs(difference) / scale))
 
 
+def paired(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
+    """Mean of the differences of two samples of the same seeds, half the width of its 95 % interval, and its p-value.
+
+    Student's t of the differences, two-sided. The interval and the p-value are NaN for fewer than two seeds.
+
+    >>> [round(figure, 3) for figure in paired([9, 10, 12], [4, 6, 6])]
+    [5.0, 2.484, 0.013]
+    """
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if first.shape != second.shape:
+        raise ValueError(f"{first.size} and {second.size} values cannot be paired")
+    difference, half_width = mean_ci95(first - second)
+    if first.size < 2:
+        return difference, math.nan, math.nan
+    from scipy.special import stdtr, stdtrit
+
+    rounding = rounding_of(first, second)
+    error = half_width / float(stdtrit(first.size - 1, 0.975))
+    if error <= rounding:
+        same = abs(difference) <= rounding
+        return 0.0 if same else difference, 0.0, float(same)
+    return difference, half_width, float(2 * stdtr(first.size - 1, -abs(difference) / error))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's p-values of hypotheses that are tested together: below a level wherever his procedure rejects at it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -23,10 +23,10 @@ class Claim:
     """One row of a table: what is claimed, the paper's figures, ours, and whether it holds.
 
     `n` is the number of seeds (or measurements) on either side of the comparison. `p` is of Welch's test, two-sided,
-    that both sides have one mean; `p_holm` is Holm's of all the claims of a figure, by which the verdict `survives`
-    being one of so many, or does not. They are None where nothing was tested, `survives` also of what is not shown.
-    `toward` is the difference toward the paper's side, in halves of its 95 % interval: from 1 on it holds, from -1 down
-    it is reversed; None where it has no interval.
+    that both sides have one mean, or of the paired t-test where the claim says so; `p_holm` is Holm's of all the claims
+    of a figure, by which the verdict `survives` being one of so many, or does not. They are None where nothing was
+    tested, `survives` also of what is not shown. `toward` is the difference toward the paper's side, in halves of its
+    95 % interval: from 1 on it holds, from -1 down it is reversed; None where it has no interval.
     """
 
     claim: str
@@ -40,16 +40,21 @@ class Claim:
     toward: float | None = None
 
 
-def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
+Test = Callable[[np.ndarray, np.ndarray], tuple[float, float, float]]
+"""Difference of two sides, half the width of its 95 % interval, and its p-value."""
+
+
+def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "", test: Test = welch) -> Claim:
     """The claim that `a` [seeds] is greater than `b` [seeds], by Welch's interval of the difference of means.
 
-    NaN stands for a seed of which it is not known; then nothing is shown.
+    NaN stands for a seed of which it is not known; then nothing is shown. With `test=paired` the interval is of the
+    differences seed by seed.
     """
     sides = [np.asarray(side, float) for side in (a, b)]
     ours, n = " against ".join(_interval(side, unit) for side in sides), _count(sides)
     if not np.isfinite(np.concatenate(sides)).all():
         return undecided(claim, paper, ours, n)
-    difference, half_width, p = welch(*sides)
+    difference, half_width, p = test(*sides)
     ours = f"{ours}: {'+' if difference >= 0 else '−'}{significant(abs(difference))}{_half(half_width)}"
     if np.isnan(p):
         return undecided(claim, paper, ours, n)

@@ -147,6 +147,13 @@ COMBINED: dict[str, tuple[str, ...]] = {
 }
 """The KL gate, which on the seeds for tuning bears most rates, at other strengths and with what might go with it."""
 
+_FACTORED = {**METHODS, **COMBINED}
+FRACTIONAL: dict[str, tuple[str, ...]] = {
+    f"{method}, fractional": (*_FACTORED[method], "system.aggregation=fractional")
+    for method in ("Stellaris", "w", "KL gate", "KL gate at 0.01")
+}
+"""Methods that weigh gradients, where an update of trust t is a fraction t of an Adam step, moments included."""
+
 VARIATIONS: dict[str, tuple[str, ...]] = {
     "": (),
     "constant delays": ("delays=constant",),
@@ -182,7 +189,8 @@ HELD_LEARNERS = 16
 
 
 class Cell(NamedTuple):
-    """A place on the map: keys of `TASKS`, `METHODS` or `COMBINED`, and `VARIATIONS` or `LAGS`; values of the axes."""
+    """A place on the map: keys of `TASKS`; of `METHODS`, `COMBINED` or `FRACTIONAL`; and of `VARIATIONS` or `LAGS`;
+    values of the axes."""
 
     task: str
     method: str
@@ -193,7 +201,7 @@ class Cell(NamedTuple):
     @property
     def variant(self) -> Variant:
         """What is trained there; every learner is billed for the seconds it is busy."""
-        task, method = TASKS[self.task], {**METHODS, **COMBINED}[self.method]
+        task, method = TASKS[self.task], {**METHODS, **COMBINED, **FRACTIONAL}[self.method]
         if self.learners == 1:  # where there is one system
             method = (*(one for one in method if not one.startswith("system=")), *METHODS[SEQUENTIAL])
         group, grouped = max(1, self.learners // 2), []

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from stellaris_jax.reproduce.claims import Claim, less, more
-from stellaris_jax.reproduce.map import beyond, pictures
+from stellaris_jax.reproduce.map import aggregation, beyond, pictures
 from stellaris_jax.reproduce.map.cells import (
     CORE,
     FEW,
@@ -287,6 +287,7 @@ FIGURES: dict[str, Figure] = {
     "lag": beyond.lag,
     "crowd": beyond.crowd,
     "collapses": collapses,
+    "fractional": aggregation.fractional,
     "held": beyond.held,
 }
 ENVS = tuple(TASKS)
