@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,14 @@ from sweeps import SMALL
 from stellaris_jax.training.signals import Signals
 
 LONG = [*SMALL, "total_steps=64000000", "checkpoint.interval=1", "engine.chunk_rounds=1", "evaluation.points=0"]
+
+
+@pytest.fixture(autouse=True)
+def hangups_arrive() -> Iterator[None]:
+    """Under nohup the tests, and what they start, would ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_a_hangup_is_noted() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from commands import REPOSITORY, SCRIPTS
 from host_env import Clockwork
+from sweeps import records, summary
 from training import assert_identical
 
 from stellaris_jax import Trainer, load_config, train
@@ -57,14 +57,6 @@ ENVIRONMENTS = {
     "own": ["env.name=test/clockwork", "env.kwargs={}"],
     "envpool": ["env=envpool/cartpole", "env.overlap=false"],
 }
-MACHINE = (
-    "wall_seconds",
-    "train_seconds",
-    "compile_seconds",
-    "detection_seconds",
-    "planning_seconds",
-    "steps_per_second",
-)
 
 
 def begin(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
@@ -102,14 +94,9 @@ def killed(process: subprocess.Popen[str], run_dir: Path, draw: np.random.Genera
     return process.returncode != 0
 
 
-def of_the_run(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without what the machine adds to it."""
-    return {name: value for name, value in record.items() if name not in MACHINE}
-
-
-def figures(run_dir: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [of_the_run(record) for record in records], of_the_run(json.loads((run_dir / "summary.json").read_text()))
+def figures(run_dir: Path) -> tuple[list[dict[str, object]], dict[str, object]]:
+    """Records and summary of a run without clock values."""
+    return records(run_dir), summary(run_dir)
 
 
 def trained(*overrides: str) -> Trainer:
