@@ -18,7 +18,8 @@ from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import Timeline, trace
 from stellaris_jax.timeline.delays import delay_of
-from stellaris_jax.timeline.joblog import durations
+from stellaris_jax.timeline.joblog import durations, read_log
+from stellaris_jax.timeline.jobs import KINDS
 from stellaris_jax.training.live import LiveTrainer
 from stellaris_jax.training.run import train
 
@@ -126,6 +127,26 @@ def test_it_says_what_happened(kind: str, request: pytest.FixtureRequest) -> Non
     assert 0 < len(first) < len(events)
 
 
+@pytest.mark.parametrize("kind", ["lived", "simulated"])
+def test_a_timeline_becomes_a_log(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    run_dir = request.getfixturevalue(kind)
+    for form in ("csv", "jsonl"):
+        done = call("plot.py", "--trace", tmp_path / f"jobs.{form}", run_dir)
+        assert done.returncode == 0, done.stderr
+    found = read_log(tmp_path / "jobs.csv")
+    assert found.staleness() == read_log(tmp_path / "jobs.jsonl").staleness()
+    assert (found.workers("learner"), found.workers("actor")) == (3, 2)
+    if kind == "lived":
+        direct = read_log(run_dir)
+        assert found.staleness() == direct.staleness()
+        assert all(found.durations(one) == direct.durations(one) for one in KINDS)
+    else:
+        timeline = Timeline.of(load_config([*SMALL, "platform.actors=2", "system.actors=pipelined"]), 0)
+        rounds = [timeline.next_round() for _ in range(5)]
+        stale = [number for one in rounds for number in one.staleness()]
+        assert found.staleness() == (sum(stale) / len(stale), len(stale), True)
+
+
 def test_mistakes(tmp_path: Path, lived: Path) -> None:
     done = call("plot.py", "--trace", tmp_path / "x.json", tmp_path)
     assert done.returncode == 2 and "holds no run" in done.stderr
@@ -145,7 +166,6 @@ def test_durations_of_a_log(tmp_path: Path) -> None:
         {"kind": "learner", "start": 1.0, "end": 1.25},
         {"kind": "actor", "start": 0.0, "end": 3.0},
         {"kind": "aggregate", "start": 1.0, "end": 1.0625},
-        {"kind": "other", "start": 1.0, "end": 7.0},
     ]
     log.write_text("\n".join(map(json.dumps, jobs)) + "\n\n")
     assert durations(log, "learner") == [0.25, 0.5]  # by their starts
@@ -175,7 +195,7 @@ def test_durations_of_a_live_run(lived: Path) -> None:
         ("", "has no job of this kind"),
         ("nonsense\n", "line 1: 'nonsense' is no job with kind, start and end"),
         ('{"kind": "learner", "start": 2, "end": 1}\n', "line 1: a job ends after it starts"),
-        ('{"kind": "learner", "start": NaN, "end": 1}\n', "line 1: a job ends after it starts"),
+        ('{"kind": "learner", "start": NaN, "end": 1}\n', "line 1, column start: nan is no time"),
     ],
 )
 def test_logs_that_are_none(text: str | None, sentence: str, tmp_path: Path) -> None:

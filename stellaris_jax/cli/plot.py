@@ -4,6 +4,7 @@ stellaris-jax plot RUN_DIR [RUN_DIR ...] [--out FILE]
 stellaris-jax plot --sweep DIR                                  table and curves of all runs DIR/0, DIR/1, ...
 stellaris-jax plot --timeline 2 system=stellaris [--out FILE]   the first two rounds of a configuration
 stellaris-jax plot --trace out.json RUN_DIR [--timeline 100]    a timeline, or its first rounds, for ui.perfetto.dev
+stellaris-jax plot --trace jobs.csv RUN_DIR                     the same as a log of jobs for delays=trace; or .jsonl
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.engine.static import Static
+from stellaris_jax.report import joblog
 from stellaris_jax.report.curves import FORMATS, checked, plot_run, plot_runs
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.perfetto import export
 from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.report.sweep import report
+from stellaris_jax.report.telemetry.jsonl import complain
+from stellaris_jax.timeline.foretold import comparison
 from stellaris_jax.training.loading import load_config
 
+TRACE = "write a run's timeline for https://ui.perfetto.dev, or as a log of jobs where FILE ends in .csv or .jsonl"
 OUT = f"{', '.join(FORMATS)}; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
 
 
@@ -36,7 +41,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
     rounds = program.at_least(1)
     parser.add_argument("--timeline", type=rounds, metavar="ROUNDS", help="draw who computes what in the first rounds")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a run's timeline for https://ui.perfetto.dev")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help=TRACE)
     parser.add_argument("--sweep", type=Path, metavar="DIR", help="report on the runs of a sweep again")
     parser.add_argument("--threshold", type=program.finite, metavar="X", help="with --sweep: what reaching it takes")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
@@ -86,12 +91,16 @@ def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
 
 
 def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -> Path:
-    """Write a run's timeline as trace events, which takes the run's own rules: its plug-ins need consent."""
+    """Write a run's timeline as trace events, or as a log of jobs, by the end of the file's name.
+
+    That takes the run's own rules: its plug-ins need consent.
+    """
     path = run_dir / "config.yaml"
     if not path.is_file():
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     try:
-        return export(run_dir, Static.of(admit(from_yaml(path), path, trust)).cut, out, rounds)
+        cut = Static.of(admit(from_yaml(path), path, trust)).cut
+        return (joblog.export if out.suffix in joblog.FORMATS else export)(run_dir, cut, out, rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror}.") from error
 
@@ -101,4 +110,7 @@ def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
     config = load_config(overrides)
     if rounds > config.rounds:
         raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")
-    return plot_timeline(config, rounds, out)
+    picture = plot_timeline(config, rounds, out)
+    for sentence in comparison(config):
+        complain(sentence)
+    return picture

@@ -30,7 +30,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stellaris_jax.config.continuation import GROUPS, keys_of, line_of, replayed, resumed, update
 from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.options import check_given, unknown_key
+from stellaris_jax.config.options import check_given, settle, unknown_key
 from stellaris_jax.config.schema import ConfigError, Knob, shown
 from stellaris_jax.config.sources import OwnSource, SuiteSource, files_below, shipped_configs
 from stellaris_jax.config.stored import UNREADABLE, defaults, no_value, retold, typed
@@ -94,6 +94,7 @@ def _composed(hydra: _Composer, overrides: Sequence[str], trust: Trust) -> Confi
     config = imported(typed(hydra.compose(parsed)))
     keys = keys_of(parsed)
     check_given(config, keys)
+    config = settle(config, keys)
     for section in ("system", "scaling"):
         rule, name = f"{section}.rule", f"{section}.name"
         if rule in keys and name not in keys:  # then it need not be what its preset is called

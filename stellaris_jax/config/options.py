@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -44,6 +44,15 @@ class Optioned:
         """What a configuration that names it must fulfil, each with the sentence to say where it does not hold.
 
         `section` is where its options are, such as `system`.
+        """
+        yield from ()
+
+    @classmethod
+    def settles(cls, config: Config, section: str) -> Iterator[tuple[str, Any, str]]:
+        """Keys of the configuration with the values that they have unless an override gives them.
+
+        Each comes with the sentence to refuse the value with, which is empty for a value that is possible. `section` is
+        where its options are, such as `delays.learner`. Raises ConfigError.
         """
         yield from ()
 
@@ -257,6 +266,22 @@ def check_given(config: Config, keys: Iterable[str]) -> None:
             if owners:
                 named = " and ".join(place.told(config) for place in places)
                 raise ConfigError(f"{key} belongs to {' and '.join(owners)}, not to {named}.")
+
+
+def settle(config: Config, given: Collection[str]) -> Config:
+    """The configuration with the values that what it names settles, of all keys but those that are `given`.
+
+    Raises ConfigError for a value that is not possible.
+    """
+    for place in PLACES:
+        for thing in (one for one in place.things(config) if isinstance(one, type) and issubclass(one, Optioned)):
+            for key, value, refusal in thing.settles(config, place.section):
+                if key in given:
+                    continue
+                if refusal:
+                    raise ConfigError(refusal)
+                config = config.replace({key: value})
+    return config
 
 
 def _named(config: Config) -> Iterator[tuple[list[Place], list[Any]]]:

@@ -70,6 +70,8 @@ def readable(place: str | Path) -> Iterator[None]:
     """Within, records that hold other values than training writes are told in one sentence, as a ConfigError."""
     try:
         yield
+    except ConfigError:
+        raise
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise ConfigError(f"{place}: the records are damaged, so that nothing can be drawn of them.") from error
 

@@ -26,9 +26,10 @@ from stellaris_jax.report.curves import readable
 from stellaris_jax.report.telemetry.jsonl import stream_records
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
-from stellaris_jax.timeline.delays import Stream, delay_of
+from stellaris_jax.timeline.delays import TickStream, delay_of
 from stellaris_jax.timeline.plan import Cut
 from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
+from stellaris_jax.timeline.ticks import SECOND, ticks
 from stellaris_jax.timeline.trace import Failure, Roll
 
 PLATFORM, LEARNERS, ACTORS = 1, 2, 3
@@ -96,7 +97,8 @@ def _simulated(run_dir: Path, config: Config, cut: Cut) -> Iterator[Lived]:
     """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
     metrics = run_dir / "metrics.jsonl"
     timeline, limits, number = Timeline.of(config, config.seed), limits_of(config), 0
-    stream, passing = Stream(delay_of(config.delays.actor), config.seed, "actor"), 2 * config.platform.cache
+    stream, passing = TickStream(delay_of(config.delays.actor), config.seed, "actor"), 2 * ticks(config.platform.cache)
+    loader = TickStream(delay_of(config.delays.loader), config.seed, "loader")
     for one in stream_records(metrics) if metrics.exists() else ():
         if one["kind"] != "round":
             continue
@@ -110,9 +112,10 @@ def _simulated(run_dir: Path, config: Config, cut: Cut) -> Iterator[Lived]:
             record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))
         else:
             record = timeline.next_round(actors)
-        seconds = [duration + passing for duration in stream.take(actors)]
-        begin = record.complete - max(seconds, default=0.0)
-        rolls = [Roll(actor, begin, begin + duration) for actor, duration in enumerate(seconds)]
+        durations = [duration + passing for duration in stream.take(actors)]
+        # In whole ticks, of which seconds are exact enough: so nothing begins before the run.
+        begin = ticks(record.complete) - max(durations, default=0) - (next(loader) if actors else 0)
+        rolls = [Roll(actor, begin / SECOND, (begin + one) / SECOND) for actor, one in enumerate(durations)]
         yield Lived(record, rolls, [])
 
 

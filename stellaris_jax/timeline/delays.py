@@ -18,11 +18,14 @@ from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import RunError, knob, shown
 from stellaris_jax.config.tree import Config, DelayConfig
 from stellaris_jax.registry import register
-from stellaris_jax.timeline.joblog import KINDS, durations
+from stellaris_jax.timeline.joblog import durations, read_log
+from stellaris_jax.timeline.jobs import KINDS
 from stellaris_jax.timeline.ticks import ticks_of
 
 ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling", "loader")
 BLOCK = 1024
+WORKERS = {"delays.learner": "system.learners", "delays.actor": "platform.actors"}
+"""Numbers of workers that a log of their jobs tells."""
 
 
 class Delay(Optioned):
@@ -167,12 +170,13 @@ class Measured(Delay):
 class Traced(Measured):
     """Durations of the jobs of one kind in a log, in order and over again.
 
-    The log has a JSON object per line: `kind` (learner, actor, aggregate or loader), `start` and `end` in seconds. What
-    else stands there, such as the version a job has used, is passed over. A live run's `trace.jsonl.gz` is a log, too.
-    A loader that is not in it takes no time.
+    The log is JSONL or CSV: `kind` (learner, actor, aggregate or loader), `start` and `end` of each job. The page on
+    logs of jobs describes the optional columns. A live run's `trace.jsonl.gz` is a log, too. A loader that is not in it
+    takes no time. `system.learners` and `platform.actors` are the numbers of distinct `id`s, unless they are given.
+    `train` and `plot --timeline` compare the staleness of the log with the one that is foretold.
     """
 
-    log: str = knob("", "log of jobs: a file of one JSON object per line, or the directory of a live run")
+    log: str = knob("", "log of jobs: a file of JSONL or CSV, or the directory of a live run")
     job: str = knob("learner", "kind of jobs that durations are taken of", choices=KINDS)
     table: tuple[float, ...] = knob((), "taken from the log", within="[0, inf)")
 
@@ -182,11 +186,35 @@ class Traced(Measured):
             self.table = tuple(durations(Path(self.log), self.job)) or (0.0,) * (self.job == "loader")
 
     @classmethod
+    def settles(cls, config: Config, section: str) -> Iterator[tuple[str, Any, str]]:
+        log = attrgetter(section)(config).options.get("log", "")
+        key = WORKERS.get(section)
+        if config.executor != "simulated" or key is None or not log or not isinstance(log, str):
+            return
+        if number := read_log(Path(log)).workers(section.removeprefix("delays.")):
+            most, why = _most(config, key)
+            told = f"{log} has {number} ids of {section.removeprefix('delays.')}s, more than the {most} of {why}"
+            yield key, number, "" if number <= most else f"{told}; give {key}={most} or fewer, or raise those keys."
+
+    @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         delay: DelayConfig = attrgetter(section)(config)
         log = delay.options.get("log", "")
         yield bool(log), f"{section}.kind=trace needs {section}.options.log, a log of jobs."
         yield len(delay_of(delay).table) > 0, f"{section}.options.log={log} has no job of this kind."
+
+
+def _most(config: Config, key: str) -> tuple[int, str]:
+    """The largest number of workers that the rest of a configuration has room for, and the keys that limit it."""
+    if key == "platform.actors":
+        prices = config.prices
+        return prices.actor_vms * prices.actor_vm_slots, "prices.actor_vms times prices.actor_vm_slots"
+    platform, algorithm = config.platform, config.algorithm
+    gradients = algorithm.epochs * algorithm.minibatches * (2 if config.system.actors == "pipelined" else 1)
+    return min(
+        (platform.gpus * platform.slots_per_gpu, "platform.gpus times platform.slots_per_gpu"),
+        (gradients, "minibatches at a time (algorithm.epochs times algorithm.minibatches)"),
+    )
 
 
 def delay_of(config: DelayConfig) -> Any:

@@ -1,11 +1,11 @@
-"""Logs of jobs that have run somewhere, as durations for the simulator."""
+"""Logs of jobs that have run somewhere, as durations for the simulator and as what its results are compared with."""
 
 from __future__ import annotations
 
-import json
 import math
 from array import array
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,102 +14,189 @@ import numpy as np
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.schema import ConfigError, shown
-from stellaris_jax.timeline.trace import NAME, RoundTrace, read
+from stellaris_jax.timeline import jobs
+from stellaris_jax.timeline.jobs import KINDS, Job
+from stellaris_jax.timeline.records import Group, Round
+from stellaris_jax.timeline.trace import NAME, Roll
+from stellaris_jax.timeline.trace import read as read_trace
 
-KINDS = ("learner", "actor", "aggregate", "loader")
+UNKNOWN = -1
+"""Version or batch of a job that has none in its log."""
+
+
+class Columns:
+    """Columns of the jobs of one kind: seconds, versions, batches as numbers, and the distinct `id`s."""
+
+    def __init__(self) -> None:
+        self.starts, self.ends = array("d"), array("d")
+        self.begun, self.ended, self.batches = array("q"), array("q"), array("q")
+        self.names: set[str] = set()
+
+    def add(self, job: Job, batch: int) -> None:
+        """Add a job of a batch."""
+        self.starts.append(job.start)
+        self.ends.append(job.end)
+        self.begun.append(UNKNOWN if job.version_start is None else job.version_start)
+        self.ended.append(UNKNOWN if job.version_end is None else job.version_end)
+        self.batches.append(batch)
+        if job.id is not None:
+            self.names.add(job.id)
+
+
+class Staleness(NamedTuple):
+    """Staleness of a log's gradients, in versions.
+
+    Attributes:
+      mean: mean over gradients.
+      gradients: number of them whose staleness is known.
+      aggregated: it is counted up to the aggregation; otherwise up to the end of the learner's job.
+    """
+
+    mean: float
+    gradients: int
+    aggregated: bool
+
+
+class Log:
+    """Jobs of a log, by their kinds."""
+
+    def __init__(self, found: Iterable[Job]) -> None:
+        self.kinds = {kind: Columns() for kind in KINDS}
+        self._batches: dict[str, int] = {}
+        for job in found:
+            batch = UNKNOWN if job.batch is None else self._batches.setdefault(job.batch, len(self._batches))
+            self.kinds[job.kind].add(job, batch)
+
+    def durations(self, kind: str) -> list[float]:
+        """Seconds of all jobs of a kind, by the order of their starts."""
+        starts, ends = np.array(self.kinds[kind].starts), np.array(self.kinds[kind].ends)
+        order = np.lexsort((ends, starts))
+        seconds: list[float] = (ends - starts)[order][ends[order] > starts[order]].tolist()
+        return seconds
+
+    def workers(self, kind: str) -> int:
+        """Number of distinct `id`s of a kind; 0 where its jobs have none."""
+        return len(self.kinds[kind].names)
+
+    def utilisation(self) -> float | None:
+        """Share of the time that learners compute; None where their number or the time is unknown."""
+        seconds = [(min(one.starts), max(one.ends)) for one in self.kinds.values() if one.starts]
+        span = max(end for _, end in seconds) - min(start for start, _ in seconds) if seconds else 0.0
+        learners = self.workers("learner")
+        return sum(self.durations("learner")) / (span * learners) if learners and span > 0 else None
+
+    def staleness(self) -> Staleness | None:
+        """Staleness of the learners' gradients; None where no job of a learner has a version.
+
+        It is counted up to the aggregation where learners and aggregations share batches, for half of the gradients at
+        least. Otherwise it is counted up to the end of the learner's job.
+        """
+        learner = self.kinds["learner"]
+        begun, batches = np.array(learner.begun), np.array(learner.batches)
+        known = begun != UNKNOWN
+        if not known.any():
+            return None
+        clocks = self._clocks()[batches]
+        aggregated = known & (batches != UNKNOWN) & (clocks >= begun)
+        if 2 * aggregated.sum() >= known.sum():
+            return Staleness(float((clocks - begun)[aggregated].mean()), int(aggregated.sum()), True)
+        ended = np.array(learner.ended)
+        newest = np.where(ended == UNKNOWN, self._newest(np.array(learner.ends)), ended)
+        passed = np.maximum(newest - begun, 0)[known]
+        return Staleness(float(passed.mean()), len(passed), False)
+
+    def _clocks(self) -> np.ndarray:
+        """Version that each batch's aggregation starts from, and `UNKNOWN` for what has no batch."""
+        clocks = np.full(len(self._batches) + 1, UNKNOWN)
+        clocks[np.array(self.kinds["aggregate"].batches, int)] = np.array(self.kinds["aggregate"].begun, int)
+        clocks[UNKNOWN] = UNKNOWN
+        return clocks
+
+    def _newest(self, seconds: np.ndarray) -> np.ndarray:
+        """Newest version at some seconds, as far as jobs tell: those begun before, and those ended by then."""
+        found = np.full(len(seconds), UNKNOWN)
+        # A job that starts at that very second may work with the version that the gradient becomes part of.
+        for times, versions, side in (("starts", "begun", "left"), ("ends", "ended", "right")):
+            at = np.concatenate([np.array(getattr(one, times)) for one in self.kinds.values()])
+            version = np.concatenate([np.array(getattr(one, versions)) for one in self.kinds.values()])
+            order = np.argsort(at, kind="stable")
+            newest = np.concatenate([[UNKNOWN], np.maximum.accumulate(version[order])])
+            found = np.maximum(found, newest[np.searchsorted(at[order], seconds, side)])  # type: ignore[call-overload]
+        return found
+
+
+def read_log(log: Path) -> Log:
+    """The jobs of a log: a file of JSONL or CSV, or a live run's directory or trace. Raises ConfigError."""
+    try:
+        path = log / NAME if log.is_dir() else log
+        stamp = path.stat().st_mtime_ns
+    except (OSError, ValueError) as error:  # a name that no file can have among them
+        raise ConfigError(f"{shown(str(log))} is no log of jobs: {inputs.reason(error)}.") from None
+    return _read(path, stamp)
 
 
 def durations(log: Path, kind: str) -> list[float]:
-    """Seconds of all jobs of a kind, by the order of their starts.
-
-    Args:
-      log: a file of one JSON object per line with `kind`, `start` and `end` (others are passed over), or a live run's
-        directory or trace.
-      kind: one of `KINDS`.
-
-    Raises:
-      ConfigError: it cannot be read as one.
-    """
-    path = log / NAME if log.is_dir() else log
-    try:
-        stamp = path.stat().st_mtime_ns
-    except OSError as error:
-        raise ConfigError(f"{log} is no log of jobs: {error.strerror}.") from None
-    jobs = _jobs(path, stamp)[kind]
-    starts, ends = np.array(jobs.starts), np.array(jobs.ends)
-    order = np.lexsort((ends, starts))
-    seconds: list[float] = (ends - starts)[order][ends[order] > starts[order]].tolist()
-    return seconds
-
-
-class Jobs(NamedTuple):
-    """Seconds at which jobs of a kind start and end."""
-
-    starts: array[float]
-    ends: array[float]
-
-    def add(self, start: float, end: float) -> None:
-        """Add a job."""
-        self.starts.append(start)
-        self.ends.append(end)
-
-
-def _none() -> dict[str, Jobs]:
-    return {kind: Jobs(array("d"), array("d")) for kind in KINDS}
+    """Seconds of all jobs of a kind in a log, by the order of their starts. Raises ConfigError."""
+    return read_log(log).durations(kind)
 
 
 @lru_cache(maxsize=8)
-def _jobs(path: Path, stamp: int) -> dict[str, Jobs]:
-    """Every job by its kind, in the file as it was at a time."""
-    if path.name == NAME:
-        return _lived(path)
-    found = _none()
+def _read(path: Path, stamp: int) -> Log:
+    """The jobs in the file as it was at a time."""
+    if path.name != NAME:
+        return Log(jobs.read(path))
     try:
-        for number, line in enumerate(inputs.lines(path, inputs.TABLE), 1):
-            if line.strip():
-                _add(found, line.decode(), f"{path}, line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no log of jobs: {inputs.reason(error)}.") from None
-    return found
-
-
-def _add(found: dict[str, Jobs], line: str, place: str) -> None:
-    """Add the job of a line. Raises ConfigError where there is none."""
-    try:
-        job = json.loads(line)
-        kind, start, end = str(job["kind"]), float(job["start"]), float(job["end"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        told = shown(line.rstrip("\r\n"))
-        raise ConfigError(f"{place}: {told} is no job with kind, start and end.") from None
-    if not (math.isfinite(start) and math.isfinite(end) and end >= start):
-        raise ConfigError(f"{place}: a job ends after it starts, unlike {start:g} to {end:g}.")
-    if kind in found:
-        found[kind].add(start, end)
-
-
-def _lived(path: Path) -> dict[str, Jobs]:
-    """Jobs of a live run. A loader's seconds are all in which the driver keeps everybody waiting: from the last version
-    of a round to the first actor, and from the last actor to minibatches."""
-    found = _none()
-    try:
-        _add_rounds(found, read(path).rounds)
+        return Log(map(_bounded, jobs_of((one.record, one.rolls) for one in read_trace(path).rounds)))
     except (TypeError, ValueError, AttributeError, OverflowError):
         raise ConfigError(f"{path} is no log of jobs: it holds something else than seconds.") from None
-    return found
 
 
-def _add_rounds(found: dict[str, Jobs], rounds: Iterable[RoundTrace]) -> None:
+def _bounded(job: Job) -> Job:
+    if not (math.isfinite(job.start) and math.isfinite(job.end)):
+        raise ValueError(f"{job.start} to {job.end}")
+    return job
+
+
+def jobs_of(
+    rounds: Iterable[tuple[Round, Sequence[Roll]]],
+    rolled: Callable[[int], int | None] = lambda actors: None,
+    learned: int | None = None,
+) -> Iterator[Job]:
+    """Jobs of rounds, simulated or live.
+
+    A loader's seconds are all in which the driver keeps everybody waiting: from the last version of a round to the
+    first actor, and from the last actor to minibatches.
+
+    Args:
+      rounds: each with what its actors rolled.
+      rolled: steps that each of so many actors rolls.
+      learned: steps that a learner learns from.
+    """
     before: float | None = None
-    for one in rounds:
-        record = one.record
+    last: list[Group] = []
+    for record, rolls in rounds:
         before = record.start if before is None else before
-        if one.rolls:
-            between = max(0.0, min(roll.start for roll in one.rolls) - before)
-            found["loader"].add(max(roll.end for roll in one.rolls) - between, record.complete)
+        fragment, behaviour = str(record.index), record.behaviour_version
+        if rolls:
+            between = max(0.0, min(roll.start for roll in rolls) - before)
+            begin = max(roll.end for roll in rolls) - between
+            yield Job("loader", begin, record.complete, batch=fragment)
         before = max((group.published for group in record.groups), default=before)
-        for gradient in (*(g for group in record.groups for g in group.gradients), *record.dropped):
-            found["learner"].add(gradient.start, gradient.end)
-        for roll in one.rolls:
-            found["actor"].add(roll.start, roll.end)
         for group in record.groups:
-            found["aggregate"].add(group.second, group.published)
+            for one in group.gradients:
+                newest, batch = one.version + one.in_flight, str(group.clock + 1)
+                yield Job("learner", one.start, one.end, str(one.learner), one.version, newest, learned, batch)
+        for one in record.dropped:
+            newest = one.version + one.in_flight
+            yield Job("learner", one.start, one.end, str(one.learner), one.version, newest, learned)
+        published = [group for group in (*last, *record.groups) if group.published > record.start]
+        seconds = [group.published for group in published]
+        length = rolled(len(rolls)) if rolls else None
+        for roll in rolls:
+            place = bisect_right(seconds, roll.end)
+            newest = published[place - 1].clock + 1 if place else behaviour
+            yield Job("actor", roll.start, roll.end, str(roll.actor), behaviour, newest, length, fragment)
+        for group in record.groups:
+            batch = str(group.clock + 1)
+            yield Job("aggregate", group.second, group.published, None, group.clock, group.clock + 1, None, batch)
+        last = record.groups

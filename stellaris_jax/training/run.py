@@ -24,6 +24,7 @@ from stellaris_jax.report.telemetry import Telemetry
 from stellaris_jax.report.telemetry.format import clock
 from stellaris_jax.report.telemetry.jsonl import complain, read_records, set_aside
 from stellaris_jax.report.telemetry.progress import Display, make_display
+from stellaris_jax.timeline.foretold import comparison
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
 from stellaris_jax.training.anchor import Anchor
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
@@ -62,6 +63,8 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
             closing(make_display(Console(), title, config.rounds, config.run.progress, clock(config.executor)))
         )
         signals = stack.enter_context(Signals(display.note, display.leave))
+        for sentence in () if config.resume else comparison(config):
+            display.note(sentence)
         return train_within(run_dir, config, display, signals, Programs(), callbacks)
 
 

@@ -1,0 +1,43 @@
+"""A run's timeline as a log of jobs, which `delays=trace` reads: simulated and live runs alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stellaris_jax.config.outputs import rewriting_text
+from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.report.curves import readable
+from stellaris_jax.report.perfetto import rounds_of
+from stellaris_jax.timeline.joblog import jobs_of
+from stellaris_jax.timeline.jobs import write
+from stellaris_jax.timeline.plan import Cut
+from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
+
+FORMATS = {".csv": "csv", ".jsonl": "jsonl"}
+"""Formats of a log, by the end of its name."""
+
+
+def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Path:
+    """Write the jobs of a run's first seed; returns `path`, whose end is one of `FORMATS`.
+
+    Args:
+      run_dir: directory of the run.
+      cut: how its fragments are cut.
+      path: file to write.
+      rounds: number of rounds, from the first one on; all by default.
+
+    Raises:
+      ConfigError: there is no run, or its records are damaged.
+    """
+    config = from_yaml(run_dir / "config.yaml")
+    each = cut.steps * limits_of(config).envs if is_scaled(config) else None
+    with readable(run_dir), rewriting_text(path) as file:
+        lived = ((one.record, one.rolls) for one in rounds_of(run_dir, config, cut, rounds))
+        write(file, jobs_of(lived, lambda actors: each or _share(cut, actors), cut.batch), FORMATS[path.suffix])
+    return path
+
+
+def _share(cut: Cut, actors: int) -> int | None:
+    """Steps of each actor of a whole fragment; None where some roll more of it than others."""
+    steps, rest = divmod(cut.steps * cut.envs, actors)
+    return None if rest else steps
