@@ -52,9 +52,7 @@ class Anchor:
             return f"{self.run_dir} was removed while it was trained; nothing of the run is left, so start it anew."
         number = _newest(new / CHECKPOINTS)
         state = f"round {number} is saved there" if number else "nothing has been saved there yet"
-        return (
-            f"{self.run_dir} was moved to {new} while it was trained; {state}; continue with: {resume_command(new)}"
-        )
+        return f"{self.run_dir} was moved to {new} while it was trained; {state}; continue with: {resume_command(new)}"
 
     def _checkpoints(self, path: Path, descriptor: int) -> str:
         new = _now_at(descriptor)

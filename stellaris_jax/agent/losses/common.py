@@ -148,9 +148,7 @@ def is_truncated(used: jax.Array, own: jax.Array) -> jax.Array:
     return used < own * (1.0 - 1e-6)
 
 
-def total(
-    terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = None
-) -> tuple[jax.Array, LossMetrics]:
+def total(terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = None) -> tuple[jax.Array, LossMetrics]:
     """Policy loss + value loss - entropy bonus + KL penalty, and their means over what is valid of a minibatch.
 
     Args:
