@@ -178,7 +178,7 @@ def test_what_is_ours_on_a_page_is_tested() -> None:
 
 def test_pages_know_the_pythons_that_are_pinned() -> None:
     pinned = sorted(int(path.stem.removeprefix("py3")) for path in (REPOSITORY / "constraints").glob("py*.txt"))
-    assert f"Python 3.{pinned[0]} to 3.{pinned[-1]} is all" in (DOCS / "start.md").read_text()
+    assert f"Requires Python 3.{pinned[0]} to 3.{pinned[-1]}." in (DOCS / "start.md").read_text()
 
 
 def test_every_example_plugin_is_shown() -> None:
