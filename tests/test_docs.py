@@ -24,6 +24,9 @@ from stellaris_jax import load_config
 from stellaris_jax.config.options import PLACES
 from stellaris_jax.config.tree import knobs
 from stellaris_jax.reproduce.claims import corrected, more, write_claims
+from stellaris_jax.reproduce.map import settings
+from stellaris_jax.reproduce.map.cells import COMBINED, METHODS, Cell
+from stellaris_jax.reproduce.training import Variant
 
 DOCS = REPOSITORY / "docs"
 MADE = ("_build", "methods", "reference", "results", "project", "drawings")
@@ -229,6 +232,50 @@ def test_pages_of_methods_have_their_results(tmp_path: Path, monkeypatch: pytest
         page = methods.page(kind, name, stellaris_jax.register[kind][name])
         assert re.findall(r"^\| cartpole, 8 learners: (.*) learns more", page, flags=re.M) == [called]
     assert "results here" not in methods.page("correction", "ess", stellaris_jax.register["correction"]["ess"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "called"),
+    [
+        ("correction", "kl_gate", ["KL gate", *COMBINED]),
+        ("mask", "dppo", ["DPPO"]),
+        ("weight", "polynomial", ["polynomial"]),
+        ("weight", "power", ["softsync, w = 1/s", "w", "w, truncation", "gate, w", "gate, w, truncation"]),
+        ("rule", "async", ["async"]),
+        ("rule", "softsync", ["softsync", "softsync, w = 1/s", "FedBuff", "capacity (AReaL)", "KL gate, softsync"]),
+        ("correction", "ess", ["ESS", "KL gate, ESS"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_pages_of_methods_show_what_was_tested(kind: str, name: str, called: list[str]) -> None:
+    """Every method of the map that has it, with its base system, and the first one's command with all constants."""
+    page = made()[f"methods/{kind}-{name}.md"]
+    tested = page.partition("## As it was tested")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| (?!method)(.+?) \| `(.+)` \|$", tested, re.M))
+    every = {**METHODS, **COMBINED}
+    assert {method: tuple(words.split()) for method, words in rows.items()}.items() >= {
+        method: every[method] for method in called
+    }.items()
+    (words,) = commands(tested)
+    assert tuple(words[1:]) == Cell("cartpole", next(iter(rows)), 8, "1e-3").variant.overrides
+    assert next(iter(rows)) == called[0]
+
+
+def test_the_map_shows_what_was_tested() -> None:
+    """Its page and its cells agree; `stellaris-jax reproduce index` writes the table."""
+    text = (REPOSITORY / "results" / "map" / "README.md").read_text()
+    shown = text.partition(settings.BEGIN)[2].partition(settings.END)[0].strip()
+    assert shown == settings.block(), "stellaris-jax reproduce index"
+    assert f"| KL gate at 0.01 | `{' '.join(COMBINED['KL gate at 0.01'])}` |" in shown
+
+
+def test_parallax_is_the_gate_of_the_map() -> None:
+    """Its page names it, and both are one configuration."""
+    page = made()["methods/correction-kl_gate.md"]
+    assert "`system=parallax` is pure asynchrony (`system=async`) with this gate at trust_kl=0.01" in page
+    gate = settings.cell("KL gate at 0.01").variant
+    own = [word for word in gate.overrides if word not in COMBINED["KL gate at 0.01"]]
+    assert Variant("parallax", ("system=parallax", *own)).digest == gate.digest
 
 
 def test_pages_do_not_tell_where_they_were_made() -> None:
