@@ -179,6 +179,30 @@ def test_what_is_ours_on_a_page_is_tested() -> None:
         assert not re.search(r"^ *(\$ )?(python \S+\.py|stellaris-jax) ", untold, flags=re.M), path
 
 
+def sentences(text: str) -> list[str]:
+    """Sentences of a page, without code blocks; cells of tables and items of lists stand for themselves."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
+    parts = re.split(r"\n\s*\n|\n(?=- )|\|", text)
+    ended = (re.split(r"(?<=[.?!:])\s+(?=[A-Z*`(])", " ".join(part.split())) for part in parts)
+    return [sentence for part in ended for sentence in part if sentence]
+
+
+def test_sentences_of_the_readme_are_short() -> None:
+    found = sentences((REPOSITORY / "README.md").read_text())
+    assert len(found) > 40
+    assert [sentence for sentence in found if len(sentence.split()) > 25] == []
+
+
+def test_settings_that_the_readme_names_can_run() -> None:
+    """Settings in its sentences; its blocks of commands are run elsewhere."""
+    text = re.sub(r"^```.*?^```$", "", (REPOSITORY / "README.md").read_text(), flags=re.M | re.S)
+    named = [words.split() for words in re.findall(r"`((?:system|experiment)=[^`]*)`", text)]
+    assert ["system=allreduce", "system.learners=1"] in named
+    for overrides in named:
+        load_config(overrides)
+
+
 def test_pages_know_the_pythons_that_are_pinned() -> None:
     pinned = sorted(int(path.stem.removeprefix("py3")) for path in (REPOSITORY / "constraints").glob("py*.txt"))
     assert f"Requires Python 3.{pinned[0]} to 3.{pinned[-1]}." in (DOCS / "start.md").read_text()
