@@ -233,11 +233,11 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
     monkeypatch.setattr(minionsrl, "_trained", stop)
     arguments = shlex.split(example)[2:]
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results").mkdir()
     if arguments == ["index"]:
         command.main(arguments)
         assert (tmp_path / "results" / "README.md").is_file()
         return
+    (tmp_path / "results").mkdir()
     asked: list[Callable[[Study], Any]] = []
     monkeypatch.setattr(
         study_module, "reproduce", lambda study, figures, wanted: asked.append((study, figures, wanted))

@@ -1,12 +1,12 @@
 """Redoes a paper's evaluation: trains what is missing, then writes CSV files, pictures and a table of claims.
 
-stellaris-jax reproduce stellaris --results mine                        everything, six environments, days of work
-stellaris-jax reproduce stellaris --figure 11                           one figure (or 11a, 11b), from published runs
-stellaris-jax reproduce stellaris --figure 6 --envs hopper --seeds 3 --results mine    less of it, trained anew
-stellaris-jax reproduce nitro --figure 15                               rules that scale actors
-stellaris-jax reproduce minionsrl --figure schedulers --results mine    schedulers, trained and fine-tuned
-stellaris-jax reproduce map --figure methods --envs cartpole --results mine            every method against staleness
-stellaris-jax reproduce index                                           the page of all claims, results/README.md
+stellaris-jax reproduce stellaris --results mine/stellaris                    everything, six environments, days
+stellaris-jax reproduce stellaris --figure 11                                 one figure (or 11a, 11b)
+stellaris-jax reproduce stellaris --figure 6 --envs hopper --seeds 3 --results mine/stellaris    less of it
+stellaris-jax reproduce nitro --figure 15                                     rules that scale actors
+stellaris-jax reproduce minionsrl --figure schedulers --results mine/minionsrl    trained and fine-tuned here
+stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map   every method against staleness
+stellaris-jax reproduce index                                                 all claims: results/README.md
 
 Trained runs lie below --runs, so an interrupted call can be repeated. What they learned lies in learned.csv of the
 results, so nothing is trained twice. Each figure ends with both numbers: "0 trained, 120 read" (runs of one seed).
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.config.outputs import check_directory
 from stellaris_jax.config.schema import ConfigError
 
 PAPERS = ("stellaris", "nitro", "minionsrl", "map")
@@ -65,7 +66,9 @@ def _main(argv: Sequence[str] | None) -> None:
     from stellaris_jax.reproduce.study import Study, reproduce
 
     if arguments.paper == INDEX:
-        write_index(arguments.results or RESULTS)
+        results = arguments.results or RESULTS
+        check_directory("--results", results)
+        write_index(results)
         return
     paper = module_of(arguments.paper)
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]

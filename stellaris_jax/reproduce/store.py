@@ -60,7 +60,10 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
     for variant in variants:
         for seed in seeds:
             if (variant.name, seed) in known and known[variant.name, seed].config != variant.digest:
-                raise ConfigError(f"{store} has {variant.name} with other settings: remove its lines to train it anew.")
+                raise ConfigError(
+                    f"{store} has {variant.name} with other settings: keep them apart with --results DIR, or "
+                    "remove its lines to train it anew."
+                )
         missing = [job for job in jobs(variant, seeds) if any((variant.name, seed) not in known for seed in job.seeds)]
         if missing:
             found = runs(missing, root)

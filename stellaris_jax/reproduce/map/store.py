@@ -108,7 +108,10 @@ def _check(cells: Iterable[Cell], seeds: range, known: Mapping[Key, Outcome], pa
     for cell in cells:
         for seed in seeds:
             if (cell, seed) in known and known[cell, seed].config != digest(cell):
-                raise ConfigError(f"{path} has {cell.variant.name} with other settings: remove it to train it anew.")
+                raise ConfigError(
+                    f"{path} has {cell.variant.name} with other settings: keep them apart with --results DIR, or "
+                    "remove it to train it anew."
+                )
 
 
 @cache
