@@ -41,6 +41,11 @@ def decided(*overrides: str) -> dict[str, bool | None]:
     [
         ([f"env={WIDE}"], BOTH),
         (["env=test/wide"], BOTH),
+        ([f"env.name={WIDE}"], BOTH),
+        (["env=gymnax/acrobot", "env.name=test/wide"], BOTH),
+        ([f"env.name={WIDE}", "env.rescale_action=false"], BOTH | {"rescale_action": False}),
+        (["env.name=gymnax/Acrobot-v1"], NEITHER),
+        (["env.name=diagnostic/action_reward"], NEITHER),
         ([f"env={WIDE}", "env.normalize_observation=false"], BOTH | {"normalize_observation": False}),
         ([f"env={WIDE}", "env.rescale_action=false"], BOTH | {"rescale_action": False}),
         (["env=gymnasium/gym_lab:Drift-v0", "env.kwargs.action=box"], BOTH | {"rescale_action": False}),
@@ -56,6 +61,11 @@ def decided(*overrides: str) -> dict[str, bool | None]:
 def test_spaces_decide_and_words_win(overrides: list[str], expected: dict[str, bool]) -> None:
     """Shipped files, and suites that have them, stay as they are."""
     assert decided(*overrides) == expected
+
+
+def test_a_name_alone_keeps_the_rest_of_the_preset() -> None:
+    named, chosen = (load_config([f"{key}={WIDE}"]) for key in ("env.name", "env"))
+    assert named.env.normalize_reward and not chosen.env.normalize_reward  # CartPole's
 
 
 def test_a_stored_run_says_what_was_in_force(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ from stellaris_jax import load_config
 from stellaris_jax.config.options import PLACES
 from stellaris_jax.config.tree import knobs
 from stellaris_jax.reproduce.claims import corrected, more, write_claims
+from stellaris_jax.reproduce.map import settings
+from stellaris_jax.reproduce.map.cells import COMBINED, METHODS, Cell
+from stellaris_jax.reproduce.training import Variant
 
 DOCS = REPOSITORY / "docs"
 MADE = ("_build", "methods", "reference", "results", "project", "drawings")
@@ -176,9 +179,33 @@ def test_what_is_ours_on_a_page_is_tested() -> None:
         assert not re.search(r"^ *(\$ )?(python \S+\.py|stellaris-jax) ", untold, flags=re.M), path
 
 
+def sentences(text: str) -> list[str]:
+    """Sentences of a page, without code blocks; cells of tables and items of lists stand for themselves."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
+    parts = re.split(r"\n\s*\n|\n(?=- )|\|", text)
+    ended = (re.split(r"(?<=[.?!:])\s+(?=[A-Z*`(])", " ".join(part.split())) for part in parts)
+    return [sentence for part in ended for sentence in part if sentence]
+
+
+def test_sentences_of_the_readme_are_short() -> None:
+    found = sentences((REPOSITORY / "README.md").read_text())
+    assert len(found) > 40
+    assert [sentence for sentence in found if len(sentence.split()) > 25] == []
+
+
+def test_settings_that_the_readme_names_can_run() -> None:
+    """Settings in its sentences; its blocks of commands are run elsewhere."""
+    text = re.sub(r"^```.*?^```$", "", (REPOSITORY / "README.md").read_text(), flags=re.M | re.S)
+    named = [words.split() for words in re.findall(r"`((?:system|experiment)=[^`]*)`", text)]
+    assert ["system=allreduce", "system.learners=1"] in named
+    for overrides in named:
+        load_config(overrides)
+
+
 def test_pages_know_the_pythons_that_are_pinned() -> None:
     pinned = sorted(int(path.stem.removeprefix("py3")) for path in (REPOSITORY / "constraints").glob("py*.txt"))
-    assert f"Python 3.{pinned[0]} to 3.{pinned[-1]} is all" in (DOCS / "start.md").read_text()
+    assert f"Requires Python 3.{pinned[0]} to 3.{pinned[-1]}." in (DOCS / "start.md").read_text()
 
 
 def test_every_example_plugin_is_shown() -> None:
@@ -229,6 +256,50 @@ def test_pages_of_methods_have_their_results(tmp_path: Path, monkeypatch: pytest
         page = methods.page(kind, name, stellaris_jax.register[kind][name])
         assert re.findall(r"^\| cartpole, 8 learners: (.*) learns more", page, flags=re.M) == [called]
     assert "results here" not in methods.page("correction", "ess", stellaris_jax.register["correction"]["ess"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "called"),
+    [
+        ("correction", "kl_gate", ["KL gate", *COMBINED]),
+        ("mask", "dppo", ["DPPO"]),
+        ("weight", "polynomial", ["polynomial"]),
+        ("weight", "power", ["softsync, w = 1/s", "w", "w, truncation", "gate, w", "gate, w, truncation"]),
+        ("rule", "async", ["async"]),
+        ("rule", "softsync", ["softsync", "softsync, w = 1/s", "FedBuff", "capacity (AReaL)", "KL gate, softsync"]),
+        ("correction", "ess", ["ESS", "KL gate, ESS"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_pages_of_methods_show_what_was_tested(kind: str, name: str, called: list[str]) -> None:
+    """Every method of the map that has it, with its base system, and the first one's command with all constants."""
+    page = made()[f"methods/{kind}-{name}.md"]
+    tested = page.partition("## As it was tested")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| (?!method)(.+?) \| `(.+)` \|$", tested, re.M))
+    every = {**METHODS, **COMBINED}
+    assert {method: tuple(words.split()) for method, words in rows.items()}.items() >= {
+        method: every[method] for method in called
+    }.items()
+    (words,) = commands(tested)
+    assert tuple(words[1:]) == Cell("cartpole", next(iter(rows)), 8, "1e-3").variant.overrides
+    assert next(iter(rows)) == called[0]
+
+
+def test_the_map_shows_what_was_tested() -> None:
+    """Its page and its cells agree; `stellaris-jax reproduce index` writes the table."""
+    text = (REPOSITORY / "results" / "map" / "README.md").read_text()
+    shown = text.partition(settings.BEGIN)[2].partition(settings.END)[0].strip()
+    assert shown == settings.block(), "stellaris-jax reproduce index"
+    assert f"| KL gate at 0.01 | `{' '.join(COMBINED['KL gate at 0.01'])}` |" in shown
+
+
+def test_parallax_is_the_gate_of_the_map() -> None:
+    """Its page names it, and both are one configuration."""
+    page = made()["methods/correction-kl_gate.md"]
+    assert "`system=parallax` is pure asynchrony (`system=async`) with this gate at trust_kl=0.01" in page
+    gate = settings.cell("KL gate at 0.01").variant
+    own = [word for word in gate.overrides if word not in COMBINED["KL gate at 0.01"]]
+    assert Variant("parallax", ("system=parallax", *own)).digest == gate.digest
 
 
 def test_pages_do_not_tell_where_they_were_made() -> None:

@@ -11,6 +11,7 @@ import pytest
 from commands import REPOSITORY
 from training import TINY, steps
 
+from stellaris_jax.cli import examples as command
 from stellaris_jax.registry import register
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
@@ -74,3 +75,38 @@ def test_read_metrics(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     run("read_metrics.py", tmp_path / "figure.png", run_dir)
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.startswith("run: return ")
+
+
+def copied(capsys: pytest.CaptureFixture[str], where: Path) -> list[str]:
+    command.main([str(where)])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_examples_are_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With folders; what is there already stays, links too."""
+    where, edited, link = tmp_path / "my own", tmp_path / "my own" / "train.py", tmp_path / "my own" / "own_rule.py"
+    where.mkdir()
+    edited.write_text("mine")
+    link.symlink_to(tmp_path / "nowhere")
+    told = copied(capsys, where)
+    files = command.example_files(REPOSITORY / "examples")
+    assert {line.split(maxsplit=1)[1] for line in told[:-2]} == {
+        str(where / path.relative_to(REPOSITORY / "examples")) for path in files
+    }
+    assert [line for line in told if line.startswith("kept")] == [f"kept  {link}", f"kept  {edited}"]
+    assert told[-1] == f"Next: python '{edited}'"
+    assert edited.read_text() == "mine" and not (tmp_path / "nowhere").exists()
+    rule = "plugins/rule.py"
+    assert (where / rule).read_bytes() == (REPOSITORY / "examples" / rule).read_bytes()
+    assert all(line.startswith("kept") for line in copied(capsys, where)[:-2])
+
+
+def test_a_directory_of_examples_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        command.main([str(tmp_path / "file")])
+    assert capsys.readouterr().err == f"error: DIR={tmp_path / 'file'} cannot be written.\n"
+    (tmp_path / "plugins").touch()
+    with pytest.raises(SystemExit):
+        command.main([str(tmp_path)])
+    assert f"error: DIR={tmp_path / 'plugins'} cannot be written (" in capsys.readouterr().err

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from email import message_from_string
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from packaging.utils import canonicalize_name
 from training import TINY, steps
 
 import stellaris_jax
+from stellaris_jax.cli.examples import example_files
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 # The CUDA extras are not pinned: they are the user's.
@@ -41,14 +44,15 @@ def repository_files(folder: str, pattern: str) -> set[str]:
     return {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / folder).rglob(pattern)}
 
 
-def test_wheel_holds_the_package_and_its_configs_and_nothing_else(built: Path) -> None:
+def test_wheel_holds_the_package_its_configs_and_examples_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"stellaris_jax-{stellaris_jax.__version__}.dist-info/"
     code = repository_files("stellaris_jax", "*.py") | {"stellaris_jax/py.typed"}
     code |= repository_files("stellaris_jax", "*.npz") | repository_files("stellaris_jax", "*.md")
     configs = {f"stellaris_jax/{name}" for name in repository_files("configs", "*.yaml")}
-    assert {name for name in names if not name.startswith(info)} == code | configs
+    examples = {f"stellaris_jax/{path.relative_to(REPOSITORY)}" for path in example_files(REPOSITORY / "examples")}
+    assert {name for name in names if not name.startswith(info)} == code | configs | examples
     assert info + "licenses/LICENSE" in names
 
 
@@ -58,6 +62,27 @@ def test_source_distribution_holds_what_make_needs(built: Path) -> None:
         names = {name.partition("/")[2] for name in tar.getnames()}
     needed = {"Makefile", "LICENSE", "CHANGELOG.md", "README.md", "scripts/install.sh", "tests/conftest.py"}
     assert needed | repository_files("constraints", "*.txt") <= names
+
+
+def test_links_of_what_is_published_are_absolute(built: Path) -> None:
+    """In the long description, where nothing of the repository is beside it; both archives say the same."""
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        about = message_from_string(file.read(name).decode())
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        (info,) = (member for member in tar.getmembers() if member.name.count("/") == 1 and "PKG-INFO" in member.name)
+        packed = tar.extractfile(info)
+        assert packed and message_from_string(packed.read().decode()).get_payload() == about.get_payload()
+    text = str(about.get_payload())
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 20 and all(link.startswith("https://") for link in links)
+    repository = PROJECT["urls"]["Repository"]
+    assert f"({repository}/blob/main/docs/start.md)" in text
+    assert re.search(r"!\[[^]]*\]\(https://raw\.githubusercontent\.com/[^)]*/timeline\.png\)", text)
+    assert {line.partition(", ")[0] for line in about.get_all("Project-URL", [])} == set(PROJECT["urls"])
+    assert about["Description-Content-Type"] == "text/markdown"
 
 
 def test_there_is_one_version(built: Path) -> None:
@@ -82,6 +107,17 @@ def test_every_dependency_is_pinned_within_its_range(constraints: Path) -> None:
         name = canonicalize_name(requirement.name)
         if name != PROJECT["name"]:
             assert requirement.specifier.contains(pins[name], prereleases=True), requirement
+
+
+def test_sizes_of_all_extras_are_stated() -> None:
+    """On the page that says how to install them; the script that measures them follows extras and dependencies."""
+    rows = re.findall(r"^\| (`.*?) \|", (REPOSITORY / "docs" / "start.md").read_text(), re.M)
+    stated = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {*PROJECT["optional-dependencies"]} - {"all", "docs", "dev"} <= stated
+    needed = runpy.run_path(str(REPOSITORY / "scripts" / "sizes.py"))["needed"]
+    base, brax = needed(PROJECT["dependencies"]), needed(PROJECT["optional-dependencies"]["brax"])
+    assert {"jax", "jaxlib", "hydra-core", "omegaconf"} <= base
+    assert {"brax", "mujoco", "gymnasium"} <= brax and PROJECT["name"] not in brax
 
 
 def test_import_sets_no_environment_and_leaves_jax_alone() -> None:
@@ -146,4 +182,7 @@ def test_what_is_published_works_in_an_empty_environment(kind: str, built: Path,
     run(command, "train", "-m", *job, "num_seeds=1", "system=stellaris,async", "hydra.sweep.dir=sweep")
     assert (tmp_path / "sweep" / "1" / "summary.json").is_file()
     run(command, "check-env", "gymnax/cartpole")
+    assert "Next: python mine/train.py" in run(command, "examples", "mine")
+    rule = ["plugins=[mine/plugins/rule.py]", "system.rule=quorum"]
+    run(command, "train", *job, *rule, "run.dir=quorum")
     assert "stellaris-jax" in run(command, "--help")

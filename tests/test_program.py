@@ -191,17 +191,23 @@ def test_ctrl_c_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
 # Platforms -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("platform", ["cuda", "abacus"])
-def test_platforms_that_are_not_there(platform: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("platform", "told"),
+    [
+        ("cuda", "CUDA did not start (JAX sees no NVIDIA GPU); check the driver with nvidia-smi, "),
+        ("abacus", "JAX_PLATFORMS=abacus asks for a platform that JAX cannot start here"),
+    ],
+)
+def test_platforms_that_are_not_there(platform: str, told: str, tmp_path: Path) -> None:
     if jax.default_backend() != "cpu":
         pytest.skip("there is a GPU")
     done = process("$python $scripts/train.py total_steps=1", tmp_path, JAX_PLATFORMS=platform)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"error: JAX_PLATFORMS={platform} asks for a platform that JAX cannot start here")
+    assert done.stderr.startswith(f"error: {told}")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config()))
     done = process("$python $scripts/evaluate.py run", tmp_path, JAX_PLATFORMS=platform)
-    assert done.returncode == 2 and done.stderr.startswith(f"error: JAX_PLATFORMS={platform} ")
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {told}")
 
 
 def test_what_a_measurement_in_another_process_refuses() -> None:

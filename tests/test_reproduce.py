@@ -169,7 +169,9 @@ def test_what_was_learned_is_not_trained_again(root: Path, tmp_path: Path) -> No
     alike = ("checkpoint.interval=3", "env.timeout=9")
     assert Variant(CENTRAL.name, (*CENTRAL.overrides, *alike)).digest == CENTRAL.digest
     other = Variant(CENTRAL.name, (*CENTRAL.overrides, "algorithm.options.clip=0.1"))
-    with pytest.raises(ConfigError, match="has toy/central with other settings: remove its lines to train it anew"):
+    with pytest.raises(
+        ConfigError, match="has toy/central with other settings: keep them apart with --results DIR, or remove"
+    ):
         learned([other], SEEDS, tmp_path / "nothing", store)
 
 

@@ -17,7 +17,7 @@ from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
-from stellaris_jax.reproduce.map.cells import METHODS
+from stellaris_jax.reproduce.map import settings
 
 REPOSITORY = Path(__file__).parents[2]
 COSTS = REPOSITORY / "results" / "benchmarks" / "methods.json"
@@ -45,8 +45,8 @@ def _sorts() -> Iterator[tuple[str, Sort]]:
 
 SORTS = dict(_sorts())
 """By the kind's name in the registry: all kinds whose things may have options."""
-BESIDE = {"system=async", "algorithm.gae_lambda=0.95"}
-"""What the map's methods have beside what they are named after."""
+BASE = "async"
+"""The map's method that others are told by."""
 NEEDED = {
     "adapt": "scaling.target=475",
     "measured": "delays.learner.options.table=[0.1,0.2]",
@@ -84,6 +84,8 @@ def page(kind: str, name: str, thing: Any) -> str:
     if options_of(thing):
         parts += ["## Options", *_options(kind, thing)]
     parts += ["## A command", f"```sh\n{command(kind, name)}\n```"]
+    if tested := list(_tested(kind, name)):
+        parts += ["## As it was tested", *tested]
     if found := list(_presets(sort, name)):
         parts += ["## Presets", f"Files of `configs/{sort.group}/` that name it, and what they say of themselves:"]
         parts += [f"`{sort.group}={preset}`\n: {about}" for preset, about in found]
@@ -161,9 +163,7 @@ def _cost(kind: str, name: str) -> str:
 
 def _results(kind: str, name: str) -> Iterator[str]:
     """What `reproduce map` found of it beside pure asynchrony, as far as that has been made."""
-    sort = SORTS[kind]
-    own = {f"{sort.group}={name}", f"{sort.key}={name}", f"{sort.key}=[{name}]"}
-    called = [method for method, overrides in METHODS.items() if ({*overrides} - BESIDE or {*overrides}) <= own]
+    called = on_the_map(kind, name)
     claims = []
     for path in sorted(MAP.glob("claims_*.csv")):
         with path.open(newline="") as file:
@@ -172,6 +172,42 @@ def _results(kind: str, name: str) -> Iterator[str]:
     if claims:
         rows = [f"| {line(row['claim'])} | {line(row['ours'])} | {row['verdict']} |" for row in claims]
         yield "\n".join(["| claim | here | verdict |", "|---|---|---|", *rows])
+
+
+def on_the_map(kind: str, name: str) -> dict[str, tuple[str, ...]]:
+    """Methods of the map that have it, other than pure asynchrony has, by their names there."""
+    sort, every = SORTS[kind], settings.all_methods()
+    base = _set(sort, every[BASE])
+    return {method: overrides for method, overrides in every.items()
+            if (own := _set(sort, overrides)) == name or (sort.listed and name in own)
+            if own != base or (method == BASE and kind == "rule")}  # fmt: skip
+
+
+def _set(sort: Sort, overrides: tuple[str, ...]) -> Any:
+    """What a key comes to by overrides, single ones before presets; its default where none sets it."""
+    section, *keys = sort.key.split(".")
+    found = attrgetter(sort.key)(Config())
+    for word in overrides:
+        group, _, preset = word.partition("=")
+        if group == section:
+            node: Any = read_yaml(REPOSITORY / "configs" / section / f"{preset}.yaml")
+            for key in keys:
+                node = node.get(key) if isinstance(node, dict) else None
+            found = found if node is None else node
+    single = [word.partition("=")[2] for word in overrides if word.startswith(f"{sort.key}=")]
+    if not single:
+        return tuple(found) if sort.listed else found
+    return tuple(single[-1].strip("[]").split(",")) if sort.listed else single[-1]
+
+
+def _tested(kind: str, name: str) -> Iterator[str]:
+    """Settings under which the map has it, and a whole command."""
+    if called := on_the_map(kind, name):
+        first = next(iter(called))
+        yield (f"[The map](/results/map.md) has it under these names. The command trains the first ({settings.TASK}, "
+               f"{settings.LEARNERS} learners, learning rate {settings.RATE}).")  # fmt: skip
+        yield "\n".join(settings.table(called))
+        yield f"```sh\n{settings.command(first)}\n```"
 
 
 def _code(thing: Any) -> str:

@@ -1,16 +1,20 @@
 """Redoes a paper's evaluation: trains what is missing, then writes CSV files, pictures and a table of claims.
 
-stellaris-jax reproduce stellaris                                       everything, six environments, days of work
-stellaris-jax reproduce stellaris --figure 11                           one figure (or 11a, 11b)
-stellaris-jax reproduce stellaris --figure 6 --envs hopper --seeds 3    less of it
-stellaris-jax reproduce nitro --figure 15                               rules that scale actors
-stellaris-jax reproduce minionsrl --figure schedulers                   schedulers, trained and fine-tuned
-stellaris-jax reproduce map --figure methods --envs cartpole            every method against staleness
-stellaris-jax reproduce index                                           the page of all claims, results/README.md
+stellaris-jax reproduce stellaris --results mine/stellaris                    everything, six environments, days
+stellaris-jax reproduce stellaris --figure 11                                 one figure (or 11a, 11b)
+stellaris-jax reproduce stellaris --figure 6 --envs hopper --seeds 3 --results mine/stellaris    less of it
+stellaris-jax reproduce nitro --figure 15                                     rules that scale actors
+stellaris-jax reproduce minionsrl --figure schedulers --results mine/minionsrl    trained and fine-tuned here
+stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map   every method against staleness
+stellaris-jax reproduce index                                                 all claims: results/README.md
 
-What is trained is kept below --runs, so that an interrupted call can be repeated, and what it has learned is kept in
-learned.csv of the results, so that nothing is trained twice; remove its lines to start over. Several calls at once
-share the work.
+Trained runs lie below --runs, so an interrupted call can be repeated. What they learned lies in learned.csv of the
+results, so nothing is trained twice. Each figure ends with both numbers: "0 trained, 120 read" (runs of one seed).
+Several calls at once share the work.
+
+A published figure is not replaced with less: fewer seeds, environments or series. Nor are runs added to it that other
+versions or another machine trained. --results DIR keeps yours apart; --overwrite replaces the figure. Remove lines of
+learned.csv to train them anew.
 """
 
 from __future__ import annotations
@@ -19,11 +23,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.config.outputs import check_directory
 from stellaris_jax.config.schema import ConfigError
 
 PAPERS = ("stellaris", "nitro", "minionsrl", "map")
 INDEX = "index"
 RESULTS = Path("results")
+_NO_TUNING = {"untuned": "its figures are at the paper's learning rates only"}
+UNUSED: dict[str, dict[str, str]] = {
+    "nitro": _NO_TUNING,
+    "minionsrl": _NO_TUNING,
+    "map": {
+        "seeds": "seeds 0 to 7 choose and seeds 8 to 15 judge, always",
+        "untuned": "--figure untuned compares methods without tuned learning rates",
+    },
+}
+"""Options that change nothing of a paper's figures, and why."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,13 +56,19 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--untuned", action="store_true", help="at the paper's learning rates only")
     parser.add_argument("--runs", type=Path, help="directory of the trained runs; default runs/<paper>")
     parser.add_argument("--results", type=Path, help="directory of the results; default results/<paper>")
+    parser.add_argument("--overwrite", action="store_true", help="replace published figures, even with less")
     arguments = parser.parse_args(argv)
+    for option in UNUSED.get(arguments.paper, ()):
+        if getattr(arguments, option):
+            raise ConfigError(f"--{option} does not go with {arguments.paper}: {UNUSED[arguments.paper][option]}.")
     # Imported late, so that --help answers at once.
     from stellaris_jax.reproduce.index import module_of, write_index
     from stellaris_jax.reproduce.study import Study, reproduce
 
     if arguments.paper == INDEX:
-        write_index(arguments.results or RESULTS)
+        results = arguments.results or RESULTS
+        check_directory("--results", results)
+        write_index(results)
         return
     paper = module_of(arguments.paper)
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
@@ -59,6 +80,7 @@ def _main(argv: Sequence[str] | None) -> None:
         envs=arguments.envs,
         seeds=arguments.seeds,
         tuning=not arguments.untuned,
+        overwrite=arguments.overwrite,
     )
     with program.signalled():
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))

@@ -19,6 +19,7 @@ COMMANDS = {
     "report": "write one page on a run, a sweep, or runs that belong together",
     "runs": "list and compare runs, and clear up",
     "reproduce": "redo a paper's evaluation",
+    "examples": "copy the examples into a directory",
     "check-env": "see whether an environment keeps what it promises",
     "schedule": "train a scheduler of actors",
     "benchmark": "measure this machine (in a checkout of the repository)",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import lru_cache
@@ -28,11 +28,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.continuation import GROUPS, keys_of, line_of, replayed, resumed, update
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.options import check_given, settle, unknown_key
 from stellaris_jax.config.schema import ConfigError, Knob, shown
-from stellaris_jax.config.sources import OwnSource, SuiteSource, files_below, shipped_configs
+from stellaris_jax.config.sources import AUTOMATIC, OwnSource, SuiteSource, files_below, is_automatic, shipped_configs
 from stellaris_jax.config.stored import UNREADABLE, defaults, no_value, retold, typed
 from stellaris_jax.config.sweeps import SWEEP_KEYS, SweepSettings
 from stellaris_jax.config.tree import Config, knobs, sections
@@ -42,6 +43,9 @@ NESTED = ("env", "experiment")
 """Groups whose files lie in folders: `env=gymnax/cartpole`."""
 
 PRIMARY = "train"
+
+SUITE_AND_NAME = r"[^/]+/.+"
+"""Pattern of an environment's name."""
 
 SWEEP_SEEDS = 5
 """Seeds of every point of a sweep, unless it says otherwise: the fewest that an interval is drawn for."""
@@ -91,8 +95,10 @@ def _composed(hydra: _Composer, overrides: Sequence[str], trust: Trust) -> Confi
     given = {override.key_or_group: str(override.value()) for override in parsed}
     if given.get("executor") == "replay" and given.get("trace"):
         return replayed(given["trace"], parsed, trust)
-    config = imported(typed(hydra.compose(parsed)))
-    keys = keys_of(parsed)
+    keys, node = keys_of(parsed), hydra.compose(parsed)
+    if "env.name" in keys:
+        _decide_by_spaces(hydra, parsed, keys, node)
+    config = imported(typed(node))
     check_given(config, keys)
     config = settle(config, keys)
     for section in ("system", "scaling"):
@@ -102,6 +108,18 @@ def _composed(hydra: _Composer, overrides: Sequence[str], trust: Trust) -> Confi
             if preset[section].rule != (own := attrgetter(rule)(config)):
                 config = config.replace({name: f"rule {own}"})
     return config
+
+
+def _decide_by_spaces(hydra: _Composer, parsed: Sequence[Override], keys: Collection[str], node: DictConfig) -> None:
+    """Give `env.name=` the automatic settings of `env=`; everything else of the chosen preset stays."""
+    name = node.env.name
+    if not isinstance(name, str) or not re.fullmatch(SUITE_AND_NAME, name) or not is_automatic(name):
+        return
+    others = [o for o in parsed if o.key_or_group not in ("env", "env.name")]
+    chosen = hydra.compose([*hydra.parse([as_override("env", name)]), *others])
+    for key in AUTOMATIC:
+        if f"env.{key}" not in keys:
+            node.env[key] = chosen.env[key]
 
 
 class Sweep(NamedTuple):
@@ -212,7 +230,7 @@ class _Composer:
 
     def _check_choice(self, group: str, choice: str) -> None:
         if group == "env":
-            if not re.fullmatch(r"[^/]+/.+", choice):
+            if not re.fullmatch(SUITE_AND_NAME, choice):
                 raise ConfigError(f"env={choice} must be suite/name, such as env=gymnax/cartpole.")
             return
         options = self.choices(group)

@@ -40,6 +40,16 @@ def files_below(directory: Path | None) -> tuple[Any, ...]:
     return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in there)
 
 
+def is_automatic(env: str) -> bool:
+    """Whether the suite has no files in `configs/env`, so that spaces decide the keys of `AUTOMATIC`."""
+    suite = env.partition("/")[0]
+    return not _folder(suite).is_dir() and suite.lower() != DIAGNOSTIC
+
+
+def _folder(suite: str) -> Path:
+    return shipped_configs() / "env" / suite.lower()
+
+
 class SuiteSource(ConfigSource):
     """Where Hydra finds `env/<suite>/<name>` for a name that has no file of its own.
 
@@ -67,10 +77,9 @@ class SuiteSource(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         name = config_path.removeprefix("env/").removesuffix(".yaml")
         suite, _, task = name.partition("/")
-        folder = shipped_configs() / "env" / suite.lower()
+        folder = _folder(suite)
         tuned = next((file for file in sorted(folder.glob("*.yaml")) if _plain(file.stem) == _plain(task)), None)
-        known = folder.is_dir() or suite.lower() == DIAGNOSTIC
-        about = {"name": name, **({} if known else dict.fromkeys(AUTOMATIC))}
+        about = {"name": name, **(dict.fromkeys(AUTOMATIC) if is_automatic(name) else {})}
         node = OmegaConf.merge(read_yaml(tuned) if tuned else {}, {"env": about})
         return ConfigResult(self.provider, self.full_path(), node, {"package": "_global_"})
 

@@ -228,6 +228,7 @@ class KLGate(Correction):
     """Trust by how far the policy has come since, whatever the number of versions: weights times exp(-KL / kappa).
 
     KL is that of the fetched to the newest policy on the gradient's own minibatch; it takes two forward passes. (Ours.)
+    `system=parallax` is pure asynchrony (`system=async`) with this gate at trust_kl=0.01.
     """
 
     needs_kl = True

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 
 import jax
 from jax.sharding import AxisType, Mesh
@@ -38,7 +41,8 @@ def use_devices(devices: int, distributed: bool = False, threads: int | None = N
       distributed: as one process of several.
       threads: of operations on a CPU; JAX's default is one for each core.
 
-    Raises ConfigError where the devices cannot be had, and where JAX computes in 64 bits.
+    Raises ConfigError where the devices cannot be had, and where JAX computes in 64 bits. Warns where CUDA did not
+    start and JAX computes on the CPU instead.
     """
     if jax.config.values["jax_enable_x64"]:
         raise ConfigError(
@@ -52,16 +56,73 @@ def use_devices(devices: int, distributed: bool = False, threads: int | None = N
     try:
         with _starting(threads):
             found, platform = jax.device_count(), jax.default_backend()
-    except (RuntimeError, AssertionError) as error:  # the latter without a word, for cuda without its plugin
-        wanted = os.environ.get("JAX_PLATFORMS") or jax.config.values["jax_platforms"]
-        raise ConfigError(
-            f"JAX_PLATFORMS={wanted} asks for a platform that JAX cannot start here; leave it unset, or say cpu."
-        ) from error
+    except (RuntimeError, AssertionError) as error:  # the latter without a word, for cuda where no GPU is visible
+        raise ConfigError(not_started(_wanted(), str(error))) from error
+    if platform == "cpu" and not _wanted() and (reason := _lost_cuda()):
+        warnings.warn(f"{_no_cuda(reason)} This run computes on the CPU.", RuntimeWarning, stacklevel=2)
     if devices > found:
         most = f"JAX sees {found} {platform} device(s)"
         if platform == "cpu":
             most = f"a CPU passes for {MOST_EMULATED} at most, and for {found} now that JAX has started"
         raise ConfigError(f"engine.devices={devices} is too many: {most}.")
+
+
+def not_started(wanted: str | None, error: str) -> str:
+    """Sentence for a platform that JAX could not start.
+
+    Args:
+      wanted: value of JAX_PLATFORMS, if it is set.
+      error: message of JAX's error.
+    """
+    if "'cuda'" in error or {"cuda", "gpu"} & {*(wanted or "").split(",")}:
+        return _no_cuda(reason_of(error) or "JAX sees no NVIDIA GPU")
+    if wanted:
+        return f"JAX_PLATFORMS={wanted} asks for a platform that JAX cannot start here; leave it unset, or say cpu."
+    return f"JAX could not start ({reason_of(error)}); set JAX_PLATFORMS=cpu to compute on the CPU."
+
+
+def reason_of(error: str) -> str:
+    """JAX's own reason for a backend that failed, on one line, without its advice.
+
+    >>> reason_of("Unable to initialize backend 'cuda': no devices. (you may need to uninstall the failing plugin ...)")
+    'no devices'
+    """
+    text = re.sub(r"\((?:you may need to|set JAX_PLATFORMS=).*|Available backends are .*", "", " ".join(error.split()))
+    text = re.sub(r"^(?:Unable to initialize backend|Backend) '\w+'(?: failed to initialize)?: ", "", text)
+    return text.strip().rstrip(".")[:LONGEST_REASON]
+
+
+LONGEST_REASON = 300
+"""Characters of a reason that a message quotes."""
+
+
+def _no_cuda(reason: str) -> str:
+    return (
+        f"CUDA did not start ({reason}); check the driver with nvidia-smi, install CUDA's packages that fit it with "
+        "pip install 'stellaris-jax[cuda12]' or 'stellaris-jax[cuda13]', or set JAX_PLATFORMS=cpu."
+    )
+
+
+def _wanted() -> str | None:
+    """Platforms that the user asks JAX for."""
+    return os.environ.get("JAX_PLATFORMS") or jax.config.values["jax_platforms"] or None
+
+
+def _lost_cuda() -> str:
+    """JAX's reason for computing on the CPU beside a GPU whose plug-in is installed; empty where it has none."""
+    plugin = any("cuda" in entry.name for entry in entry_points(group="jax_plugins"))
+    if not plugin or not _has_gpu():
+        return ""
+    try:
+        jax.devices("cuda")
+    except RuntimeError as error:
+        return reason_of(str(error))
+    return ""
+
+
+def _has_gpu() -> bool:
+    """Whether the kernel's NVIDIA driver offers a GPU."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 CRASHES = ("brax/",)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, Claim, read_claims
+from stellaris_jax.reproduce.map import settings
 
 
 class Paper(NamedTuple):
@@ -45,8 +46,9 @@ def module_of(paper: str) -> Any:
 
 
 def write_index(results: Path) -> None:
-    """Write `README.md` of the directory that all studies' results are in."""
+    """Write `README.md` of the directory of all studies' results, and the settings of methods on the map's page."""
     write_atomically(results / "README.md", index(results))
+    settings.write(results / "map" / "README.md")
 
 
 def index(results: Path) -> str:

@@ -13,6 +13,7 @@ from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run
 from stellaris_jax.reproduce.files import locked, read_table
+from stellaris_jax.reproduce.making import under_way
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.timeline.scaling import is_scaled
 from stellaris_jax.training.loading import load_config
@@ -48,18 +49,26 @@ def final(returns: Sequence[float]) -> float:
 def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) -> dict[Variant, list[Learned]]:
     """What every variant has learned with these seeds; what is not in the file `store` yet is trained below `root`.
 
-    Raises as `runs` does, and ConfigError where the file's is of another configuration than the variant's now.
+    Raises as `runs` does, and ConfigError where the file's is of another configuration than the variant's now, and
+    where what is trained would not go with a published figure.
     """
     variants = list(dict.fromkeys(variants))
     known = _read(store)
+    wanted = [(variant.name, seed) for variant in variants for seed in seeds]
+    lacking = [key for key in wanted if key not in known]
+    under_way().check_training(len(lacking))
     for variant in variants:
         for seed in seeds:
             if (variant.name, seed) in known and known[variant.name, seed].config != variant.digest:
-                raise ConfigError(f"{store} has {variant.name} with other settings: remove its lines to train it anew.")
+                raise ConfigError(
+                    f"{store} has {variant.name} with other settings: keep them apart with --results DIR, or "
+                    "remove its lines to train it anew."
+                )
         missing = [job for job in jobs(variant, seeds) if any((variant.name, seed) not in known for seed in job.seeds)]
         if missing:
             found = runs(missing, root)
             known = _add(store, [one for run in found for one in _of_run(variant, run)])
+    under_way().count(wanted, lacking)
     return {variant: [known[variant.name, seed] for seed in seeds] for variant in variants}
 
 

@@ -17,6 +17,7 @@ from stellaris_jax.reproduce.claims import OPEN, Claim, corrected, read_claims, 
 from stellaris_jax.reproduce.files import write_table
 from stellaris_jax.reproduce.glance import glance
 from stellaris_jax.reproduce.history import History, Series, read_csv, write_csv
+from stellaris_jax.reproduce.making import making, under_way
 from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.training import Variant
 
@@ -42,6 +43,7 @@ class Study:
       envs: environments, as in `experiment=stellaris/<env>`; None for those of the paper's figure.
       seeds: seeds per series; None for a figure's own number.
       tuning: whether rules are also compared at learning rates of their own, chosen on other seeds.
+      overwrite: whether a published figure may be replaced with less; see `reproduce.making`.
     """
 
     runs: Path
@@ -49,6 +51,7 @@ class Study:
     envs: Sequence[str] | None = None
     seeds: int | None = None
     tuning: bool = True
+    overwrite: bool = False
 
     def learned(self, variants: Iterable[Variant], seeds: range) -> dict[Variant, list[Learned]]:
         """What variants learn with these seeds, trained if `learned.csv` of the results does not have it."""
@@ -62,22 +65,31 @@ class Study:
     def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
         """Train what is missing and write `figure_<figure>.csv` and `gate.csv`; returns all histories of the figure.
 
-        What the files hold of other environments than those of `series` stays.
+        What the files hold of other environments than those of `series` stays. Raises ConfigError where a published
+        curve would lose seeds or vanish.
         """
         series = list(series)
         count = self.seeds or seeds
+        path = self.results / f"figure_{figure}.csv"
+        published = read_csv(path)
+        curves = ((history.env, history.series) for history in published)
+        under_way().check_series(curves, [(one.env, one.name) for one in series], count)
         found = self.learned([one.variant for one in series], range(count))
         fresh = [history for one in series for history in one.histories(found[one.variant])]
-        path = self.results / f"figure_{figure}.csv"
         envs = {one.env for one in series}
-        kept = [history for history in read_csv(path) if history.env not in envs]
+        kept = [history for history in published if history.env not in envs]
         write_csv([*kept, *fresh], path)
         escaped = [gate.escapes(figure, one, found[one.variant]) for one in series]
         gate.write([row for row in escaped if row is not None], self.results / gate.FILE)
         return [*kept, *fresh]
 
     def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Write `figure_<figure>.csv` of a figure that is not made of curves."""
+        """Write `figure_<figure>.csv` of a figure that is not made of curves.
+
+        Raises ConfigError where the published one has more lines or other environments.
+        """
+        rows = list(rows)
+        under_way().check_table(figure, header, rows)
         write_table(self.results / f"figure_{figure}.csv", header, rows)
 
     def picture(self, figure: str) -> Path:
@@ -102,11 +114,14 @@ def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]
     check_directory("--results", study.results)
     for figure in chain.from_iterable(parts.values()):
         print(f"figure {figure}", flush=True)
-        claims = figures[figure](study)
+        with making(figure, study.results, study.overwrite) as one:
+            claims = figures[figure](study)
         if claims is None:
             continue
-        write_claims(corrected(claims), study.results / f"claims_{figure}.csv")
+        write_claims(corrected(claims), one.claims)
+        one.done()
         write_readme(study.results, figures)
+        print(one, flush=True)
 
 
 def write_readme(results: Path, figures: Iterable[str]) -> None:

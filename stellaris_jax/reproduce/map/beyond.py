@@ -36,6 +36,7 @@ from stellaris_jax.reproduce.map.choices import (
     Found,
     Ground,
     area,
+    asked,
     at_equal_expense,
     by_expense,
     distinct,
@@ -224,7 +225,7 @@ def untuned(study: Study, task: str) -> list[Claim]:
 
 def held(study: Study) -> list[Claim] | None:
     """What is best on the map, on tasks and with a number of learners that it was not chosen by."""
-    tasks = [task for task in study.envs or HELD_OUT if task in HELD_OUT]
+    tasks = asked(study, HELD_OUT)
     if not tasks:
         return None
     ours, claims = chosen([Ground(study.results, task) for task in MAPPED]), []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from stellaris_jax.reproduce.claims import Claim
+from stellaris_jax.reproduce.claims import Claim, read_claims
+from stellaris_jax.reproduce.making import under_way
 from stellaris_jax.reproduce.map.cells import (
     COMBINED,
     CONFIRMING,
@@ -216,11 +217,27 @@ def mean_area(found: Found, cells: Iterable[Cell]) -> list[float]:
     return [float(one) for one in areas]
 
 
+def asked(study: Study, tasks: Sequence[str]) -> list[str]:
+    """Tasks of a figure that are asked for.
+
+    Raises ConfigError where the published figure claims something of another one: claims of a figure are corrected
+    together, so those of a task alone are no part of it.
+    """
+    wanted = [task for task in study.envs or tasks if task in tasks]
+    one = under_way()
+    if wanted and one.published:
+        claims = [claim.claim for claim in read_claims(one.claims)]
+        one.check_envs(
+            (task for task in tasks if any(text.startswith((f"{task},", f"{task}:")) for text in claims)), wanted
+        )
+    return wanted
+
+
 def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:
     """A figure of all tasks that every method is tried on, of a function of one; nothing where none is asked for."""
 
     def made(study: Study) -> list[Claim] | None:
-        tasks = [task for task in study.envs or MAPPED if task in MAPPED]
+        tasks = asked(study, MAPPED)
         return [claim for task in tasks for claim in figure(study, task)] if tasks else None
 
     made.__doc__ = figure.__doc__

@@ -17,6 +17,7 @@ import numpy as np
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.reproduce.files import locked, read_table
+from stellaris_jax.reproduce.making import under_way
 from stellaris_jax.reproduce.map.cells import Cell
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.population import Population
@@ -73,7 +74,8 @@ def outcomes(cells: Iterable[Cell], seeds: range, results: Path) -> dict[Cell, l
     Cells are entered as they are done, so that a call that was stopped goes on when it is repeated.
 
     Raises:
-      ConfigError: a file has a cell with other settings than it has now.
+      ConfigError: a file has a cell with other settings than it has now, or what is trained would not go with a
+        published figure.
     """
     cells = list(dict.fromkeys(cells))
     for task in dict.fromkeys(cell.task for cell in cells):
@@ -81,11 +83,15 @@ def outcomes(cells: Iterable[Cell], seeds: range, results: Path) -> dict[Cell, l
         known = read(path)
         own = [cell for cell in cells if cell.task == task]
         _check(own, seeds, known, path)
-        missing = [cell for cell in own if any((cell, seed) not in known for seed in seeds)]
+        wanted = [(cell, seed) for cell in own for seed in seeds]
+        lacking = [key for key in wanted if key not in known]
+        under_way().check_training(len(lacking))
+        missing = list(dict.fromkeys(cell for cell, _ in lacking))
         for begin in range(0, len(missing), TOGETHER):
             batch = missing[begin : begin + TOGETHER]
             print(f"{task}: cells {begin + 1} to {begin + len(batch)} of {len(missing)}", flush=True)
             enter(trained(batch, seeds), path)
+        under_way().count(wanted, lacking)
     found = {
         key: one for task in {cell.task for cell in cells} for key, one in read(results / f"{task}.csv.gz").items()
     }
@@ -102,7 +108,10 @@ def _check(cells: Iterable[Cell], seeds: range, known: Mapping[Key, Outcome], pa
     for cell in cells:
         for seed in seeds:
             if (cell, seed) in known and known[cell, seed].config != digest(cell):
-                raise ConfigError(f"{path} has {cell.variant.name} with other settings: remove it to train it anew.")
+                raise ConfigError(
+                    f"{path} has {cell.variant.name} with other settings: keep them apart with --results DIR, or "
+                    "remove it to train it anew."
+                )
 
 
 @cache

@@ -23,6 +23,7 @@ from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more, undecided
 from stellaris_jax.reproduce.history import History, Series, alike, cost, final, of, until
+from stellaris_jax.reproduce.making import under_way
 from stellaris_jax.reproduce.minionsrl.job import TRAINING, JobEnv, make
 from stellaris_jax.reproduce.minionsrl.scheduling import Choice, constant, random, run_jobs, scheduled, train_scheduler
 from stellaris_jax.reproduce.pictures import Bar, Mark, bars, curves, widths
@@ -131,6 +132,7 @@ def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
 def schedulers(study: Study) -> list[Claim]:
     """§5.5: real seconds on this machine to train a scheduler from nothing and from another job's, and what they are
     worth, as the scheduler's own objective, on jobs that none of them has seen."""
+    under_way().measure()
     root = study.runs / f"schedulers-{EPISODES}-{FINE_TUNING}-{COMPARED}"
     enable_compile_cache()
     times: dict[str, list[float]] = {}

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, less, more
 from stellaris_jax.reproduce.history import History, Series, alike, cost, final, of, seconds
+from stellaris_jax.reproduce.making import under_way
 from stellaris_jax.reproduce.pictures import Bar, Mark, bars, curves, widths
 from stellaris_jax.reproduce.sensitivity import Parameter, one_at_a_time
 from stellaris_jax.reproduce.study import Figure, Study
@@ -171,6 +172,7 @@ def together(study: Study) -> list[Claim]:
 
 def detection(study: Study) -> list[Claim]:
     """Fig. 20 and §5.3: real seconds of a detection on this machine, on a minibatch and on the whole batch."""
+    under_way().measure()
     repeats = study.seeds or SEEDS
     rows, panel, claims = [], [], []
     for env in study.envs or ("hopper",):

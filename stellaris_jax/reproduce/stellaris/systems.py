@@ -13,6 +13,7 @@ from stellaris_jax.report.curves import BLUE, COLOURS, DPI, TEXT, VERMILION, sav
 from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, fact, less, more
+from stellaris_jax.reproduce.making import under_way
 from stellaris_jax.reproduce.pictures import Bar, bars
 from stellaris_jax.reproduce.stellaris.study import variant
 from stellaris_jax.reproduce.store import Learned
@@ -140,6 +141,7 @@ def latency(study: Study) -> list[Claim]:
 
     Its overhead is the planning: simulating the timeline and laying it out for the engine.
     """
+    under_way().measure()
     panels: dict[str, list[Bar]] = {}
     claims, rows = [], []
     for env in study.envs or ("hopper",):

@@ -1,0 +1,60 @@
+"""Copies the examples that come with the package into a directory.
+
+stellaris-jax examples DIR
+
+Files that are there already stay as they are.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from stellaris_jax.cli import program
+from stellaris_jax.config import inputs
+from stellaris_jax.config.commands import PACKAGE
+from stellaris_jax.config.outputs import check_directory, copy
+from stellaris_jax.config.schema import ConfigError
+
+FIRST = "train.py"
+"""The example to begin with."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command on these arguments; those of the process by default."""
+    program.run(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+    parser = program.Parser("examples", __doc__)
+    parser.add_argument("directory", metavar="DIR", type=Path, help="directory to copy them to, such as examples")
+    target: Path = parser.parse_args(argv).directory
+    source = shipped_examples()
+    check_directory("DIR", target)
+    for path in example_files(source):
+        place = target / path.relative_to(source)
+        kept = place.exists() or place.is_symlink()
+        if not kept:
+            _copy(path, place)
+        print(f"{'kept ' if kept else 'wrote'} {place}")
+    print(f"\nNext: python {shlex.quote(str(target / FIRST))}")
+
+
+def shipped_examples() -> Path:
+    """Directory of the examples: inside the installed package, or at the top of a checkout."""
+    installed = PACKAGE / "examples"
+    return installed if installed.is_dir() else PACKAGE.parent / "examples"
+
+
+def example_files(source: Path) -> list[Path]:
+    """All files of the examples, without what Python made of them."""
+    return sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+def _copy(path: Path, place: Path) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        copy(path, place, inputs.DOCUMENT)
+    except OSError as error:
+        raise ConfigError(f"DIR={place.parent} cannot be written ({inputs.reason(error)}).") from None

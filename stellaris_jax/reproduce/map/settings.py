@@ -1,0 +1,62 @@
+"""Settings of the map's methods as one types them: a table for pages, and commands."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from stellaris_jax.config import inputs
+from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.reproduce.map.cells import COMBINED, FEW, METHODS, Cell
+
+BEGIN, END = "<!-- settings of methods: begin -->", "<!-- settings of methods: end -->"
+"""Lines of a page between which the table stands."""
+TASK, LEARNERS, RATE = "cartpole", FEW[0], "1e-3"
+"""Cell whose command is shown."""
+
+
+def all_methods() -> dict[str, tuple[str, ...]]:
+    """Overrides of every method of the map, by its name there."""
+    return {**METHODS, **COMBINED}
+
+
+def cell(method: str) -> Cell:
+    """The cell of a method whose command is shown."""
+    return Cell(TASK, method, LEARNERS, RATE)
+
+
+def command(method: str) -> str:
+    """Command that trains a method's cell: its base system, and all that the map keeps constant."""
+    words = [shlex.quote(word) if "," in word or " " in word else word for word in cell(method).variant.overrides]
+    lines = ["stellaris-jax train"]
+    for word in words:
+        if len(lines[-1]) + len(word) > 110:
+            lines.append(" ")
+        lines[-1] += f" {word}"
+    return " \\\n".join(lines)
+
+
+def table(methods: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Lines of a table: each method and its settings, of which the number of learners is none."""
+    rows = [f"| {name} | `{' '.join(overrides)}` |" for name, overrides in methods.items()]
+    return ["| method | settings |", "|---|---|", *rows]
+
+
+def block() -> str:
+    """What a page has between `BEGIN` and `END`."""
+    text = (
+        "Each method's settings, its base system among them. With 8 or 32 learners, softsync, FedBuff and AReaL's\n"
+        "capacity also have `system.options.c`, half the number of learners (AReaL's: 8 at most, as `batch`). A whole\n"
+        f"command, with all that the map keeps constant ({TASK}, {LEARNERS} learners, learning rate {RATE}):"
+    )
+    return "\n".join([text, "", "```sh", command("KL gate"), "```", "", *table(all_methods())])
+
+
+def write(path: Path) -> None:
+    """Bring the table of a page up to date, if it has a place for one."""
+    text = inputs.read_text(path) if path.is_file() else ""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if begin and end:
+        write_atomically(path, f"{before}{BEGIN}\n{block()}\n{END}{after}")

@@ -1,0 +1,285 @@
+"""Figures that are made anew: what is published stays unless the caller says so, and counts say what was trained."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import REPOSITORY
+from studies import TASK
+
+from stellaris_jax.cli import reproduce as command
+from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.reproduce import making, store
+from stellaris_jax.reproduce.claims import Claim, fact
+from stellaris_jax.reproduce.history import Series, read_csv
+from stellaris_jax.reproduce.map import cells, choices
+from stellaris_jax.reproduce.map import store as map_store
+from stellaris_jax.reproduce.store import Learned
+from stellaris_jax.reproduce.study import Figure, Study, reproduce
+from stellaris_jax.reproduce.training import Job, Variant
+from stellaris_jax.training.loading import validate
+
+HERE = {"machine": "an abacus", "jax": "1.0"}
+ELSEWHERE = {"machine": "an abacus", "jax": "2.0"}
+
+
+def figure(*series: str, envs: Sequence[str] = ("here",)) -> dict[str, Figure]:
+    """A figure of curves, one variant each."""
+
+    def make(study: Study) -> list[Claim]:
+        wanted = [
+            Series(name, env, Variant(f"{env}/{name}", (*TASK, "system=central")))
+            for name in series
+            for env in study.envs or envs
+        ]
+        study.histories("1", wanted, 5)
+        return [fact("a claim", "", "", True)]
+
+    return {"1": make}
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Names and seeds of the runs that stand-ins for training have trained on this machine."""
+    names: list[tuple[str, int]] = []
+
+    def runs(wanted: Sequence[Job], root: Path) -> list[Job]:
+        names.extend((job.variant.name, seed) for job in wanted for seed in job.seeds)
+        return [*wanted]
+
+    def of_run(variant: Variant, job: Job) -> list[Learned]:
+        return [Learned(variant.name, seed, (1,), (1.0,), (0.0,), (), variant.digest) for seed in job.seeds]
+
+    monkeypatch.setattr(store, "runs", runs)
+    monkeypatch.setattr(store, "_of_run", of_run)
+    monkeypatch.setattr(making, "origin", lambda: HERE)
+    return names
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """A figure of 5 seeds of "a" and "b" is to be published there."""
+    (tmp_path / "results").mkdir()
+    return Study(tmp_path / "runs", tmp_path / "results", seeds=5)
+
+
+def seeds(study: Study) -> set[tuple[str, str, int]]:
+    return {(one.env, one.series, one.seed) for one in read_csv(study.results / "figure_1.csv")}
+
+
+def changed(study: Study, **others: Any) -> Study:
+    return Study(study.runs, study.results, **{"seeds": study.seeds, **others})
+
+
+@pytest.mark.parametrize(
+    ("others", "series", "reason"),
+    [
+        ({"seeds": 3}, "ab", "with 5 seeds of here, and this call would have 3"),
+        ({}, "a", 'with the series "b" on here, and this call would leave it out'),
+    ],
+    ids=["seeds", "series"],
+)
+def test_a_figure_is_not_replaced_with_less(
+    others: dict[str, Any], series: str, reason: str, study: Study, trained: list[Any]
+) -> None:
+    reproduce(study, figure("a", "b"), ["1"])
+    before = {path: path.read_bytes() for path in study.results.iterdir()}
+    trained.clear()
+    advice = r"keep them apart with --results DIR, or replace it with --overwrite\."
+    with pytest.raises(ConfigError, match=f"results has figure 1 {re.escape(reason)}: {advice}"):
+        reproduce(changed(study, **others), figure(*series), ["1"])
+    assert trained == [] and {path: path.read_bytes() for path in study.results.iterdir()} == before
+    reproduce(changed(study, overwrite=True, **others), figure(*series), ["1"])
+    assert seeds(study) == {("here", name, seed) for name in series for seed in range(others.get("seeds", 5))}
+    assert trained == []
+
+
+def test_a_figure_grows(study: Study, trained: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """By seeds, series and environments; each call says what it trained."""
+    calls = [
+        (changed(study, seeds=3), figure("a"), "3 trained, 0 read"),
+        (study, figure("a"), "2 trained, 3 read"),
+        (study, figure("a", "b"), "5 trained, 5 read"),
+        (changed(study, envs=["there"]), figure("a"), "5 trained, 0 read"),
+        (study, figure("a", "b"), "0 trained, 10 read"),
+    ]
+    for one, figures_, told in calls:
+        reproduce(one, figures_, ["1"])
+        assert capsys.readouterr().out.splitlines() == ["figure 1", f"figure 1: {told}"]
+    assert {(env, name) for env, name, _ in seeds(study)} == {("here", "a"), ("here", "b"), ("there", "a")}
+
+
+def test_runs_of_other_versions_are_not_mixed_in(
+    study: Study, trained: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was trained elsewhere is read there, too; nothing is added to it unless that is wanted."""
+    reproduce(study, figure("a"), ["1"])
+    monkeypatch.setattr(making, "origin", lambda: ELSEWHERE)
+    reproduce(study, figure("a"), ["1"])
+    reason = r"figure 1 made with jax 1.0 \(here 2.0\), and this call would train 5 of its runs: keep them apart"
+    with pytest.raises(ConfigError, match=reason):
+        reproduce(study, figure("a", "b"), ["1"])
+    assert len(trained) == 5
+    reproduce(changed(study, overwrite=True), figure("a", "b"), ["1"])
+    reproduce(changed(study, seeds=6), figure("a", "b"), ["1"])  # both have been recorded
+    (study.results / making.ORIGINS).unlink()
+    with pytest.raises(ConfigError, match="versions and a machine that were not recorded, and this call would train 2"):
+        reproduce(changed(study, seeds=7), figure("a", "b"), ["1"])
+
+
+def test_an_interrupted_figure_goes_on(study: Study, trained: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no claims yet, so nothing is published."""
+    study.learned([Variant("here/a", (*TASK, "system=central"))], range(3))
+    monkeypatch.setattr(making, "origin", lambda: ELSEWHERE)
+    reproduce(study, figure("a"), ["1"])
+    assert len(seeds(study)) == 5
+
+
+def test_a_table_is_not_replaced_with_less(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure of measurements: fewer of them, other environments, another machine."""
+    monkeypatch.setattr(making, "origin", lambda: HERE)
+
+    def measured(envs: Sequence[str], repeats: int) -> dict[str, Figure]:
+        def make(study: Study) -> list[Claim]:
+            making.under_way().measure()
+            study.table("1", ("env", "seconds"), ((env, i) for env in envs for i in range(repeats)))
+            return [fact("a claim", "", "", True)]
+
+        return {"1": make}
+
+    reproduce(study, measured(["here"], 3), ["1"])
+    reproduce(study, measured(["here", "there"], 3), ["1"])
+    with pytest.raises(ConfigError, match=r"with 6 lines in figure_1.csv, and this call would have 4"):
+        reproduce(study, measured(["here", "there"], 2), ["1"])
+    with pytest.raises(ConfigError, match="of there as well, and this call would leave only here"):
+        reproduce(study, measured(["here"], 9), ["1"])
+    monkeypatch.setattr(making, "origin", lambda: ELSEWHERE)
+    with pytest.raises(ConfigError, match=r"jax 1.0 \(here 2.0\), and this call would measure it"):
+        reproduce(study, measured(["here", "there"], 3), ["1"])
+    reproduce(changed(study, overwrite=True), measured(["here", "there"], 3), ["1"])
+    monkeypatch.setattr(making, "origin", lambda: HERE)
+    with pytest.raises(ConfigError, match=r"jax 2.0 \(here 1.0\), and this call would measure it"):
+        reproduce(study, measured(["here", "there"], 3), ["1"])
+
+
+def test_a_record_that_is_none_is_refused(study: Study, trained: list[Any]) -> None:
+    reproduce(study, figure("a"), ["1"])
+    (study.results / making.ORIGINS).write_text('{"1": 3}')
+    with pytest.raises(ConfigError, match=r"made\.json cannot be read"):
+        reproduce(study, figure("a", "b"), ["1"])
+
+
+def test_a_figure_of_the_map_keeps_its_tasks(study: Study) -> None:
+    def claimed(study: Study, task: str) -> list[Claim]:
+        return [fact(f"{task}, 8 learners: something holds", "", "", True)]
+
+    made = {"methods": choices.each_task(claimed)}
+    reproduce(study, made, ["methods"])
+    with pytest.raises(ConfigError, match="figure methods of acrobot as well, and this call would leave only cartpole"):
+        reproduce(changed(study, envs=["cartpole"]), made, ["methods"])
+    reproduce(changed(study, envs=["acrobot", "cartpole"]), made, ["methods"])
+
+
+def test_cells_are_counted(study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def trained(wanted: Sequence[cells.Cell], seeds: range) -> Iterable[map_store.Outcome]:
+        curve = (1.0,) * map_store.POINTS
+        empty = tuple(curve for _ in map_store.WARNINGS)
+        return [
+            map_store.Outcome(cell, seed, curve, curve, 1.0, 0.0, 0.0, "digest", empty)
+            for cell in wanted
+            for seed in seeds
+        ]
+
+    monkeypatch.setattr(map_store, "trained", trained)
+    monkeypatch.setattr(map_store, "digest", lambda cell: "digest")
+
+    def make(study: Study) -> list[Claim]:
+        map_store.outcomes([cells.Cell("cartpole", "async", 8, "1e-3")], range(8), study.results)
+        return []
+
+    for told in ("8 trained, 0 read", "0 trained, 8 read"):
+        reproduce(study, {"rates": make}, ["rates"])
+        assert f"figure rates: {told}" in capsys.readouterr().out
+
+
+EXAMPLES = [line.partition("   ")[0] for line in str(command.__doc__).splitlines() if line.startswith("stellaris-jax ")]
+
+
+class Trained(Exception):
+    """The first run of a figure could be trained."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every figure asks for runs whose configurations are valid, or trains a scheduler; training itself stands in."""
+    from stellaris_jax.reproduce import study as study_module
+    from stellaris_jax.reproduce.minionsrl import study as minionsrl
+    from stellaris_jax.training.loading import load_config
+
+    def train(variants: Iterable[Variant], *_: object) -> None:
+        validate(load_config([*next(iter(variants)).overrides]))
+        raise Trained
+
+    def stop(*_: object) -> None:
+        raise Trained
+
+    monkeypatch.setattr(study_module, "learned", train)
+    monkeypatch.setattr(map_store, "trained", lambda wanted, seeds: train([wanted[0].variant]))
+    monkeypatch.setattr(minionsrl, "_trained", stop)
+    arguments = shlex.split(example)[2:]
+    monkeypatch.chdir(tmp_path)
+    if arguments == ["index"]:
+        command.main(arguments)
+        assert (tmp_path / "results" / "README.md").is_file()
+        return
+    (tmp_path / "results").mkdir()
+    asked: list[Callable[[Study], Any]] = []
+    monkeypatch.setattr(
+        study_module, "reproduce", lambda study, figures, wanted: asked.append((study, figures, wanted))
+    )
+    command.main(arguments)
+    ((study, figures_, wanted),) = asked
+    names = [name for one in wanted for name in figures_ if name.rstrip("ab") == one or name == one]
+    study.results.mkdir(parents=True, exist_ok=True)
+    for name in [name for name in names if name != "14"][:1]:
+        with pytest.raises(Trained):
+            figures_[name](study)
+
+
+def test_the_help_keeps_published_results_apart() -> None:
+    """In a checkout, whose results are published: what would be less, or measured here, goes elsewhere."""
+    kept = [line for line in EXAMPLES if re.search(r"--seeds|--envs|schedulers|stellaris$", line)]
+    assert kept and all("--results" in line for line in kept)
+    assert (REPOSITORY / "results" / "minionsrl" / "claims_schedulers.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["map", "--seeds", "3"], "--seeds does not go with map: seeds 0 to 7 choose"),
+        (["map", "--untuned"], "--untuned does not go with map"),
+        (["nitro", "--untuned"], "--untuned does not go with nitro"),
+    ],
+    ids=["map-seeds", "map-untuned", "nitro-untuned"],
+)
+def test_options_that_change_nothing_are_refused(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert reason in capsys.readouterr().err
+
+
+def test_overwrite_reaches_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stellaris_jax.reproduce import study as study_module
+
+    asked: list[Study] = []
+    monkeypatch.setattr(study_module, "reproduce", lambda study, figures, wanted: asked.append(study))
+    for option in ([], ["--overwrite"]):
+        command.main(["map", "--results", str(tmp_path), *option])
+    assert [study.overwrite for study in asked] == [False, True]
