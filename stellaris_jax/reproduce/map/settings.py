@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import write_atomically
-from stellaris_jax.reproduce.map.cells import COMBINED, FEW, METHODS, Cell
+from stellaris_jax.reproduce.map.cells import COMBINED, FEW, FRACTIONAL, METHODS, Cell
 
 BEGIN, END = "<!-- settings of methods: begin -->", "<!-- settings of methods: end -->"
 """Lines of a page between which the table stands."""
@@ -18,7 +18,7 @@ TASK, LEARNERS, RATE = "cartpole", FEW[0], "1e-3"
 
 def all_methods() -> dict[str, tuple[str, ...]]:
     """Overrides of every method of the map, by its name there."""
-    return {**METHODS, **COMBINED}
+    return {**METHODS, **COMBINED, **FRACTIONAL}
 
 
 def cell(method: str) -> Cell:
