@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 from stellaris_jax.config.schema import ConfigError
 
 PAPERS = ("stellaris", "nitro", "minionsrl", "map")
@@ -43,11 +44,11 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--results", type=Path, help="directory of the results; default results/<paper>")
     arguments = parser.parse_args(argv)
     # Imported late, so that --help answers at once.
-    from stellaris_jax.reproduce.index import module_of, write_index
+    from stellaris_jax.reproduce.index import module_of
     from stellaris_jax.reproduce.study import Study, reproduce
 
     if arguments.paper == INDEX:
-        write_index(arguments.results or RESULTS)
+        _index(arguments.results or RESULTS)
         return
     paper = module_of(arguments.paper)
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
@@ -63,4 +64,11 @@ def _main(argv: Sequence[str] | None) -> None:
     with program.signalled():
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
     if not arguments.results:
-        write_index(RESULTS)
+        _index(RESULTS)
+
+
+def _index(results: Path) -> None:
+    from stellaris_jax.reproduce.index import write_index
+
+    with working(f"writing {results / 'README.md'}"):
+        write_index(results)
