@@ -37,6 +37,15 @@ def call(name: str, *arguments: object) -> CompletedProcess[str]:
     return CompletedProcess([name], code, out.getvalue(), err.getvalue())
 
 
+SIGNS = ("restoring ", "exporting ", "writing ", "drawing ", "reading ", "playing ", "filming ", "simulating ")
+"""Beginnings of the lines by which commands say what they do."""
+
+
+def said(stderr: str) -> list[str]:
+    """Lines of stderr without those signs of life: errors and warnings."""
+    return [line for line in stderr.splitlines() if not line.startswith(SIGNS)]
+
+
 def start(run_dir: Path, *overrides: str, script: str = "train.py") -> subprocess.Popen[str]:
     """`python scripts/train.py OVERRIDES` beside a run directory, with its output in a pipe."""
     command = [sys.executable, str(SCRIPTS / script), *overrides]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -264,7 +266,10 @@ def wide(pool: ClockworkPool, step: HostStep) -> HostStep:
 POOLS: list[tuple[dict[str, Any], str]] = [
     ({"open": lambda self, num_envs, seed: [].clear()}, "opens a pool that has no method send or recv or close"),
     ({"open": lambda self, num_envs: 0}, "cannot be opened .TypeError: .*positional"),
-    ({"pool_send": lambda self, action: 1 / 0}, "fails when it is stepped .ZeroDivisionError"),
+    (
+        {"pool_send": lambda self, action: 1 / 0},
+        r"fails when it is stepped .Zero.*; /.*/test_check_env.py, line \d+",
+    ),
     (changed_recv(lambda pool, step: tuple(step)), "returns from recv a tuple, not a .*HostStep"),
     (changed_recv(lambda pool, step: step._replace(obs=step.obs[:, :3])), r"obs of shape \(4, 3\) from recv for 4 env"),
     (changed_recv(lambda pool, step: step._replace(obs=step.obs.astype(float))), "obs of dtype float64 from recv"),
@@ -309,10 +314,33 @@ def test_the_command_tells_what_was_found(capsys: pytest.CaptureFixture[str]) ->
     cli.main(["test/still"])
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == "test/line: no fault found" and "at most 6 steps" in out
-    assert err.startswith("warning: env.name=test/line is terminated") and err.count("\n") == 1
+    playing, warning = err.splitlines()
+    assert playing == "playing test/line with random actions"
+    assert warning.startswith("warning: env.name=test/line is terminated")
     register("test/broken", lambda length: line(max_episode_steps=length))
     with pytest.raises(SystemExit) as end:
         cli.main(["test/broken", "env.kwargs.length=5"])
     out, err = capsys.readouterr()
     assert end.value.code == 2 and not out
-    assert err.startswith("error: env.name=test/line goes on for more steps") and err.count("\n") == 1
+    assert err.splitlines()[-1].startswith("error: env.name=test/line goes on for more steps") and err.count("\n") == 2
+
+
+def test_the_command_names_the_line_that_raises(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the user's own file, whether the environment fails when it is made, traced or stepped; without a traceback."""
+    raising = "def broken(*given):\n    return [1, 2][len(given) + 2]\n"
+    (tmp_path / "mine.py").write_text(raising)
+    monkeypatch.syspath_prepend(tmp_path)
+    broken = importlib.import_module("mine").broken
+    register("test/unmade", broken)
+    register("test/untraced", lambda: line(reset_one=lambda self, key: broken(key)))
+    register("test/unstepped", lambda: clockwork(pool_send=lambda self, action: broken(action)))
+    for name in ("unmade", "untraced", "unstepped"):
+        with pytest.raises(SystemExit) as end:
+            cli.main([f"test/{name}"])
+        out, err = capsys.readouterr()
+        last = err.splitlines()[-1]
+        assert end.value.code == 2 and not out and "Traceback" not in err
+        assert last.startswith("error: env.name=test/")
+        assert last.endswith(f"(IndexError: list index out of range; {tmp_path}/mine.py, line 2).")

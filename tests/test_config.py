@@ -20,6 +20,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.sources import shipped_configs
 from stellaris_jax.config.stored import from_yaml, to_yaml, typed
 from stellaris_jax.config.tree import Config, EnvConfig, knobs
+from stellaris_jax.registry import Kind, register
 from stellaris_jax.training.loading import load_config, validate
 
 # Precedence
@@ -455,3 +456,18 @@ def test_hydras_store_may_be_put_back_by_others() -> None:
     assert compose_config(["system=ssp", "algorithm=cispo"]).system.name == "ssp"
     ConfigStore.instance().store(name="schema", node={"mine": 1})
     assert compose_config(["system=softsync", "algorithm=cispo"]).system.name == "softsync"
+
+
+def test_unknown_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that there are follow, the most similar one first."""
+    monkeypatch.setattr(register, "callback", Kind("callback"))
+    assert complaint("run.callbacks=[nope]") == (
+        "run.callbacks must be empty, not 'nope': no callback is registered; "
+        "plugins=[FILE] imports what registers a callback."
+    )
+    for name in ("alarm", "stop-early", "nap"):
+        register.callback(name)(print)
+    assert complaint("run.callbacks=[stop-erly]") == (
+        "run.callbacks must be some of stop-early, alarm, nap, not 'stop-erly'; did you mean stop-early?"
+    )
+    assert complaint("run.callbacks=[x]") == "run.callbacks must be some of alarm, stop-early, nap, not 'x'."

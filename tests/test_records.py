@@ -100,6 +100,10 @@ def test_what_admission_wastes() -> None:
         assert sum(record["dropped_seconds"] for record in records[name]) == pytest.approx(
             sum(g.end - g.start for row in rows for g in row.dropped)
         )
+        summary = Accounts(config).summary(None, [rows[-1].usage], computed=16)
+        assert summary["dropped_seconds"] == pytest.approx(sum(record["dropped_seconds"] for record in records[name]))
+        used = sum(len(group.gradients) for row in rows for group in row.groups)
+        assert summary["dropped_share"] == summary["dropped_gradients"] / (used + summary["dropped_gradients"])
     slow = [record["dropped_slowness"] for record in records["bounded"] if record["dropped_slowness"] is not None]
     assert slow and np.mean(slow) > 1.1
     for name in ("all", "waiting"):

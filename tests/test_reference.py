@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -103,6 +104,7 @@ def usage(system: System) -> dict[str, Any]:
     return {
         **{name: float(getattr(log, name)) for name in meters},
         **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits", "unready")},
+        "learner_dropped": float(sum((lost.end - lost.start for _, lost in log.dropped), Fraction(0))),
         "scaling_busy": 0.0,
         "seconds": float(system.time.now),
         "updates": system.parameter_function.clock,

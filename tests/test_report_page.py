@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import matplotlib.image
 import pytest
 from browser import browser, find
-from commands import call
+from commands import call, said
 from pages import Reader
 from run_dirs import make_run
 
@@ -211,7 +211,7 @@ def test_mistakes_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = call("report.py", *arguments)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr
+    assert done.returncode == 2 and len(said(done.stderr)) == 1 and word in done.stderr
 
 
 def test_command_of_a_run_leads_to_its_configuration(tmp_path: Path) -> None:

@@ -230,17 +230,18 @@ def test_the_line_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     out = io.StringIO()
     display = Together(Console(file=out, width=100), [1000, 1000, 2000, 4000], {0}, progress=True)
-    assert display.line().plain == "1/4 points  12 %"
+    assert display.line().plain == "1/4 points  12 %  starting"
+    assert out.getvalue() == "1/4 points  12 %  starting\n", "before the first program is compiled"
     points = [PointDisplay(display, number, 10, 2) for number in range(4)]
     now[0] = 105.0
     points[1].rounds([{"round": 1, "env_steps": 250}])
     points[2].evaluation({"eval_return_mean": 12.34})
     points[3].evaluation({"eval_return_mean": None})
     points[1].evaluation({"eval_return_mean": 7.0})
-    assert out.getvalue() == ""
+    assert out.getvalue().count("\n") == 1
     now[0] = 110.0
     points[2].rounds([{"round": 1, "env_steps": 250}])
-    assert out.getvalue() == "1/4 points  25 %  100 steps/s  ETA 0:01:00  best 12.3 (point 2)\n"
+    assert out.getvalue().splitlines()[1] == "1/4 points  25 %  100 steps/s  ETA 0:01:00  best 12.3 (point 2)"
     display.finished(3)
     assert display.line().plain == "2/4 points  75 %  500 steps/s  ETA 0:00:04  best 12.3 (point 2)"
     for point in points:
@@ -248,4 +249,4 @@ def test_the_line_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
         point.working("compiling")
         point.worked("compiled in 3 s")
         point.leave()
-    assert out.getvalue().splitlines()[1:] == ["point 0: a scheduler was carried over"]
+    assert out.getvalue().splitlines()[2:] == ["point 0: a scheduler was carried over", "point 0: compiling"]

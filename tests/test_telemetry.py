@@ -268,6 +268,9 @@ def test_final_table(tmp_path: Path) -> None:
                         ("train return", "310, sampled actions")]  # fmt: skip
     same = summary_rows({**summary, "eval_return_ci95": 2.0, "eval_actions": "greedy", "train_return": 497.0})
     assert same[1][0] == "env steps"
+    lost = {**summary, "dropped_gradients": 12, "dropped_share": 0.031, "dropped_seconds": 45.24}
+    assert ("dropped gradients", "12 (3 % of all), 45.2 simulated s of learners") in summary_rows(lost)
+    assert ("dropped gradients", "12") in summary_rows({**summary, "dropped_gradients": 12}), "of an earlier version"
     ended = Console(file=io.StringIO(), record=True, width=200)
     print_summary(ended, {**summary, "ended_early": True}, tmp_path)
     assert "resume=" not in ended.export_text()  # there is nothing to go on with

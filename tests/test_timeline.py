@@ -60,6 +60,27 @@ def test_a_round_worked_by_hand(aggregate: float, expected: list[tuple[Any, ...]
     assert timeline.coordinator.clock == 3 and timeline.now == 4.0 + (2.5 if aggregate else 0.0)
     assert timeline.usage.learner_busy == 5.0 and timeline.usage.actor_busy == 2.0
     assert timeline.usage.aggregate_busy == 3 * aggregate and timeline.usage.invocations == 3
+    assert timeline.usage.dropped == 0 and timeline.usage.learner_dropped == 0.0
+
+
+def test_dropped_seconds_worked_by_hand() -> None:
+    """As above, but gradients may be one version old: the one that learner 0 has computed for 3 s is two versions old.
+
+    The second fragment has the same learners and durations of 1 s, and drops nothing.
+    """
+    timeline = simulate(
+        "async",
+        learners=2,
+        gradients=3,
+        learner=delay("measured", table=[3.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        actor=delay("constant", 1.0),
+        admission="bounded",
+        bound=1,
+    )
+    first, second = advance(timeline, 2)
+    assert [(g.minibatch, g.start, g.end) for g in first.dropped] == [(0, 1.0, 4.0)] and second.dropped == []
+    assert (first.usage.dropped, first.usage.learner_dropped, first.usage.learner_busy) == (1, 3.0, 5.0)
+    assert (second.usage.dropped, second.usage.learner_dropped, second.usage.learner_busy) == (1, 3.0, 8.0)
 
 
 # Ties ---------------------------------------------------------------------------------------------------------------

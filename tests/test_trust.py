@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import call
+from commands import call, said
 
 from stellaris_jax import ConfigError, load_config, load_policy, train
 from stellaris_jax.config import trust
@@ -110,7 +110,7 @@ def test_opening_a_run_executes_nothing_of_it(
     naming(stranger)
     ended = OPENING[command](stranger)
     assert not stranger.executed
-    assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
+    assert ended.returncode == 2 and len(said(ended.stderr)) == 1, ended.stderr
     name = stranger.plugin if naming is names_plugin else stranger.module
     assert f"={name}, which you have not allowed" in ended.stderr
     assert f"--plugin={name} or --trust" in ended.stderr and trust.VARIABLE in ended.stderr

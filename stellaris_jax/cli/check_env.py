@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,7 +38,8 @@ def _main(argv: Sequence[str] | None) -> None:
     env = from_config(config.env)
     with warnings.catch_warnings(record=True) as noticed:
         warnings.simplefilter("always", CheckWarning)
-        found = check_env(env)
+        with working(f"playing {env.name} with random actions"):
+            found = check_env(env)
     for warning in noticed:
         print(f"warning: {warning.message}", file=sys.stderr)
     print(f"{env.name}: no fault found")

@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 from stellaris_jax.config.inputs import reason
 from stellaris_jax.config.schema import RunError
 
@@ -42,15 +44,19 @@ def _main(argv: Sequence[str] | None) -> None:
     program.add_trust(parser)
     arguments = parser.parse_args(argv)
 
-    from stellaris_jax.training.run import open_run
-    from stellaris_jax.training.video import checked
-
     if arguments.video is not None:
+        from stellaris_jax.training.video import checked
+
         checked(arguments.video)
     values: dict[str, Any] = {"evaluation.episodes": arguments.episodes} if arguments.video is None else {}
     if arguments.greedy or arguments.sample:
         values["evaluation.greedy"] = arguments.greedy
-    trainer = open_run(arguments.run_dir, values, program.trust_of(arguments))
+    is_run = os.path.isfile(os.path.join(arguments.run_dir, "config.yaml"))
+    with working(f"restoring the policy of {arguments.run_dir}", when=is_run):
+        # Imported late, so that --help answers at once.
+        from stellaris_jax.training.run import open_run
+
+        trainer = open_run(arguments.run_dir, values, program.trust_of(arguments))
     if arguments.video is None:
         evaluate(trainer, arguments)
         return
@@ -65,7 +71,8 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     from stellaris_jax.report.telemetry.format import basis, over_seeds, significant
     from stellaris_jax.report.telemetry.jsonl import plain
 
-    result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
+    with working(f"playing {counted(arguments.episodes * len(trainer.seeds))} of {trainer.env.name}"):
+        result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
     mean, ci95 = result.mean_ci95()
     if not math.isfinite(mean):
         raise RunError(f"the return of round {trainer.round} of {arguments.run_dir} is {mean}, which is no result.")
@@ -86,11 +93,17 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
         print("per seed: " + ", ".join(f"{seed}: {significant(value)}" for seed, value in each))
 
 
+def counted(episodes: int) -> str:
+    """Number of episodes as text: `1 episode` or `1,280 episodes`."""
+    return f"{episodes:,} episode{'s' * (episodes > 1)}"
+
+
 def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Write the film and print where it is and what its episodes return."""
     from stellaris_jax.training import video
 
-    shown = video.film(trainer, arguments.video, arguments.video_episodes, stream=arguments.seed)
+    with working(f"filming {counted(arguments.video_episodes)} of {trainer.env.name}"):
+        shown = video.film(trainer, arguments.video, arguments.video_episodes, stream=arguments.seed)
     returns, lengths = shown.returns[0].tolist(), shown.lengths[0].tolist()
     if arguments.json:
         figures = {"round": trainer.round, "video": arguments.video, "returns": returns, "lengths": lengths}

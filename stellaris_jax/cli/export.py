@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 from stellaris_jax.training.export.artefact import ENDINGS
 
 
@@ -32,9 +33,11 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--seed", type=program.seed, metavar="N", help="trained seed (by default the first)")
     program.add_trust(parser)
     arguments = parser.parse_args(argv)
-    # Imported late, so that --help answers at once.
-    from stellaris_jax.training.export.writing import export_policy
+    is_run = (arguments.run_dir / "config.yaml").is_file()
+    with working(f"exporting the policy of {arguments.run_dir} to {arguments.to}", when=is_run):
+        # Imported late, so that --help answers at once.
+        from stellaris_jax.training.export.writing import export_policy
 
-    out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed, program.trust_of(arguments))
+        out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed, program.trust_of(arguments))
     print(f"{out} ({out.stat().st_size:,} bytes)")
     print(f"{out}.md")

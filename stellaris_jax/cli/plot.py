@@ -9,26 +9,20 @@ stellaris-jax plot --trace jobs.csv RUN_DIR                     the same as a lo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.config.stored import from_yaml
-from stellaris_jax.config.trust import Trust, admit
-from stellaris_jax.engine.static import Static
-from stellaris_jax.report import joblog
-from stellaris_jax.report.curves import FORMATS, checked, plot_run, plot_runs
-from stellaris_jax.report.gantt import plot_timeline
-from stellaris_jax.report.perfetto import export
-from stellaris_jax.report.runs import group_replicates, read_run
-from stellaris_jax.report.sweep import report
-from stellaris_jax.report.telemetry.jsonl import complain
-from stellaris_jax.timeline.foretold import comparison
-from stellaris_jax.training.loading import load_config
+from stellaris_jax.config.trust import Trust
 
+# All that draws or computes is imported where it is used, so that --help answers at once.
+
+METRICS = "metrics.jsonl"
 TRACE = "write a run's timeline for https://ui.perfetto.dev, or as a log of jobs where FILE ends in .csv or .jsonl"
-OUT = f"{', '.join(FORMATS)}; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
+OUT = "a .png, .pdf or .svg; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,19 +50,10 @@ def _main(argv: Sequence[str] | None) -> None:
     if arguments.sweep is not None:
         if arguments.out is not None or arguments.timeline is not None or arguments.subjects:
             parser.error("--sweep stands alone: the table and the curves go into its directory")
-        if not arguments.sweep.is_dir():
-            raise ConfigError(f"--sweep={arguments.sweep} is not a directory.")
-        try:
-            damaged = report(arguments.sweep, arguments.threshold)
-        except OSError as error:
-            raise RunError(f"{error.filename or arguments.sweep}: {error.strerror}.") from error
-        if damaged:
-            raise RunError(f"{len(damaged)} points are damaged: {', '.join(damaged)}; resuming the sweep mends them.")
+        reported(arguments.sweep, arguments.threshold)
         return
     if arguments.threshold is not None:
         parser.error("--threshold is of the table that --sweep writes")
-    if arguments.out is not None:
-        checked(arguments.out)
     if not arguments.subjects and arguments.timeline is None:
         parser.error("name a run directory")
     try:
@@ -83,11 +68,33 @@ def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
     if rounds is not None:
         return timeline(subjects, rounds, out or Path("timeline.png"))
     run_dirs = [Path(subject) for subject in subjects]
-    if len(run_dirs) == 1:
-        return plot_run(run_dirs[0], out)
-    groups = group_replicates([read_run(run_dir) for run_dir in run_dirs])
-    runs = {group.label: [run.path for run in group.runs] for group in groups}
-    return plot_runs(runs, out or Path("comparison.png"), title="Comparison of runs")
+    with working(f"drawing {program.listed(run_dirs)}", when=all((path / METRICS).is_file() for path in run_dirs)):
+        from stellaris_jax.report.curves import checked, plot_run, plot_runs
+        from stellaris_jax.report.runs import group_replicates, read_run
+
+        if out is not None:
+            checked(out)
+        if len(run_dirs) == 1:
+            return plot_run(run_dirs[0], out)
+        groups = group_replicates([read_run(run_dir) for run_dir in run_dirs])
+        runs = {group.label: [run.path for run in group.runs] for group in groups}
+        return plot_runs(runs, out or Path("comparison.png"), title="Comparison of runs")
+
+
+def reported(sweep_dir: Path, threshold: float | None) -> None:
+    """Report on the runs of a sweep again. Raises RunError where points are damaged."""
+    if not sweep_dir.is_dir():
+        raise ConfigError(f"--sweep={sweep_dir} is not a directory.")
+    try:
+        has_points = any(name.isdecimal() for name in os.listdir(sweep_dir))
+        with working(f"reading the points of {sweep_dir}", when=has_points):
+            from stellaris_jax.report.sweep import report
+
+            damaged = report(sweep_dir, threshold)
+    except OSError as error:
+        raise RunError(f"{error.filename or sweep_dir}: {error.strerror}.") from error
+    if damaged:
+        raise RunError(f"{len(damaged)} points are damaged: {', '.join(damaged)}; resuming the sweep mends them.")
 
 
 def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -> Path:
@@ -99,18 +106,33 @@ def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -
     if not path.is_file():
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     try:
-        cut = Static.of(admit(from_yaml(path), path, trust)).cut
-        return (joblog.export if out.suffix in joblog.FORMATS else export)(run_dir, cut, out, rounds)
+        with working(f"writing the timeline of {run_dir}"):
+            from stellaris_jax.config.stored import from_yaml
+            from stellaris_jax.config.trust import admit
+            from stellaris_jax.engine.static import Static
+            from stellaris_jax.report import joblog, perfetto
+
+            export = joblog.export if out.suffix in joblog.FORMATS else perfetto.export
+            return export(run_dir, Static.of(admit(from_yaml(path), path, trust)).cut, out, rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror}.") from error
 
 
 def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
     """Draw the first rounds of a configuration."""
+    from stellaris_jax.report.curves import checked
+    from stellaris_jax.training.loading import load_config
+
+    checked(out)
     config = load_config(overrides)
     if rounds > config.rounds:
         raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")
-    picture = plot_timeline(config, rounds, out)
-    for sentence in comparison(config):
-        complain(sentence)
-    return picture
+    with working(f"simulating and drawing {rounds} round{'s' * (rounds > 1)} of {config.system.name}"):
+        from stellaris_jax.report.gantt import plot_timeline
+        from stellaris_jax.report.telemetry.jsonl import complain
+        from stellaris_jax.timeline.foretold import comparison
+
+        picture = plot_timeline(config, rounds, out)
+        for sentence in comparison(config):
+            complain(sentence)
+        return picture

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from typing import Any, NoReturn, TextIO, TypeGuard
 
@@ -167,6 +167,11 @@ def _blame(error: Exception | SystemExit) -> None:
         what = f"failed: {type(error).__name__}: {error}"
     print(f"error: {ConfigError(f'{who} {what}')}", file=sys.stderr)
     sys.exit(1)
+
+
+def listed(places: Sequence[object]) -> str:
+    """Directories for a status line: their names, or how many there are where they are more than three."""
+    return ", ".join(map(str, places)) if len(places) <= 3 else f"{len(places)} directories"
 
 
 def require(package: str, of: str, extra: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 from stellaris_jax.config.inputs import reason
 from stellaris_jax.config.outputs import check_output
 from stellaris_jax.config.schema import ConfigError, RunError
@@ -45,11 +46,12 @@ def _main(argv: Sequence[str] | None) -> None:
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out={out} is no page; accepted endings: .html, .htm.")
     check_output("--out", out)
-    # Imported late, so that --help answers at once.
-    from stellaris_jax.report.page.page import write_page
-
     try:
-        notes = write_page(arguments.places, out, arguments.threshold, arguments.rounds)
+        with working(f"writing the page of {program.listed(arguments.places)}"):
+            # Imported late, so that --help answers at once.
+            from stellaris_jax.report.page.page import write_page
+
+            notes = write_page(arguments.places, out, arguments.threshold, arguments.rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {reason(error)}.") from error
     for note in notes:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 from stellaris_jax.config.outputs import check_directory
 from stellaris_jax.config.schema import ConfigError
 
@@ -62,13 +63,11 @@ def _main(argv: Sequence[str] | None) -> None:
         if getattr(arguments, option):
             raise ConfigError(f"--{option} does not go with {arguments.paper}: {UNUSED[arguments.paper][option]}.")
     # Imported late, so that --help answers at once.
-    from stellaris_jax.reproduce.index import module_of, write_index
+    from stellaris_jax.reproduce.index import module_of
     from stellaris_jax.reproduce.study import Study, reproduce
 
     if arguments.paper == INDEX:
-        results = arguments.results or RESULTS
-        check_directory("--results", results)
-        write_index(results)
+        _index(arguments.results or RESULTS)
         return
     paper = module_of(arguments.paper)
     unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
@@ -85,4 +84,12 @@ def _main(argv: Sequence[str] | None) -> None:
     with program.signalled():
         reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
     if not arguments.results:
-        write_index(RESULTS)
+        _index(RESULTS)
+
+
+def _index(results: Path) -> None:
+    from stellaris_jax.reproduce.index import write_index
+
+    check_directory("--results", results)
+    with working(f"writing {results / 'README.md'}"):
+        write_index(results)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 from stellaris_jax.config.commands import named_modules
 from stellaris_jax.config.outputs import check_output
 from stellaris_jax.config.schema import ConfigError
@@ -51,7 +52,8 @@ def _main(argv: Sequence[str] | None) -> None:
         raise ConfigError(f"--out={arguments.out} exists; name another file.")
     start = Scheduler.load(arguments.start, "--start") if arguments.start else None
     begin = time.perf_counter()
-    scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)
+    with working(f"compiling, then training a scheduler on {arguments.episodes} jobs"):
+        scheduler, env = train_scheduler(arguments.job, arguments.episodes, arguments.seed, start)
     scheduler.save(arguments.out)
     print(f"trained in {time.perf_counter() - begin:.0f} s: {arguments.out}")
     if not arguments.compare:
@@ -60,7 +62,8 @@ def _main(argv: Sequence[str] | None) -> None:
     rivals = {f"{n} actors": constant(n) for n in sorted({1, most // 4, most // 2, most} - {0})}
     print(f"{'':14}{'seconds':>12}{'dollars':>12}{'rounds':>12}{'return':>12}{'reached':>12}{'objective':>14}")
     for name, choose in {"scheduler": scheduled(scheduler), "random": random(most), **rivals}.items():
-        outcome = run_jobs(env, choose, arguments.compare, seed=(10_000 + arguments.seed) % 2**32)
+        with working(f"comparing {name} on {arguments.compare} jobs"):
+            outcome = run_jobs(env, choose, arguments.compare, seed=(10_000 + arguments.seed) % 2**32)
         means = [figure.mean() for figure in outcome]
         reached = (outcome.reward >= env.scales.target).mean()
         print(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
 from stellaris_jax.config.commands import as_override, command, named_modules, path_argument
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError, RunError
@@ -64,7 +65,9 @@ def _main(argv: Sequence[str] | None) -> None:
     directory = _begun(given) if given.resume is None else given.resume
     with program.signalled():
         study = tune.tune(directory, given.trials, trust)
-    for path in tune.report(directory, study):
+    with working(f"writing the page and the tables of {directory}"):
+        written = tune.report(directory, study)
+    for path in written:
         print(path)
     best, place = study.best_trial, directory / str(study.best_trial.number)
     config = from_yaml(directory / "config.yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import shlex
 from collections.abc import Sequence
@@ -88,6 +89,11 @@ def argument(key: str, value: str | Path) -> str:
     """`key=value` as a shell takes it for a command."""
     key, _, text = as_override(key, value).partition("=")
     return f"{key}={shlex.quote(text)}"
+
+
+def is_interactive() -> bool:
+    """Whether a cell of a notebook, or a line of IPython, has called this: advice is then given in Python's words."""
+    return hasattr(builtins, "get_ipython")
 
 
 def path_argument(path: Path) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from stellaris_jax.config.near_miss import did_you_mean
+from stellaris_jax.config.near_miss import did_you_mean, nearest_first
 from stellaris_jax.registry import register
 
 
@@ -139,8 +139,7 @@ class Knob:
             raise ConfigError(f"{self.key} must be written as a float, {float(value):g}, not as the integer {value}.")
         for word in (value if isinstance(value, tuple) else [value]) if self.choices or self.registered else []:
             if word not in self.names:
-                meant = did_you_mean(word, self.names)
-                raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(word)}{meant}")
+                raise ConfigError(f"{self.key} must be {self._told(word)}")
         if self.registered and isinstance(value, tuple) and len(set(value)) < len(value):
             raise ConfigError(f"{self.key} must name nothing twice, unlike {shown(plain(value))}.")
         for number in (value if isinstance(value, tuple) else [value]) if self.within and value is not None else []:
@@ -149,6 +148,15 @@ class Knob:
             if isinstance(number, float) and not _is_within(number, self.within, _float32):
                 rounded = f"{_float32(number):g} in 32 bits"
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}: {rounded}.")
+
+    def _told(self, word: Any) -> str:
+        """The end of a sentence: the names accepted, that which resembles `word` first."""
+        names = nearest_first(str(word), self.names)
+        if not names:
+            key = f"plugins=[FILE] imports what registers a {self.registered}"
+            return f"empty, not {shown(word)}: no {self.registered} is registered; {key}."
+        number = "some" if self.kind == tuple[str, ...] else "one"
+        return f"{number} of {', '.join(names)}, not {shown(word)}{did_you_mean(str(word), names)}"
 
     @property
     def accepted(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.base import Array, HostEnv, HostPool, HostStep, TimeStep, VecEnv, bounded
-from stellaris_jax.envs.names import retold
+from stellaris_jax.envs.names import raised
 from stellaris_jax.envs.ranges import Ranges, ranges_of, warned
 from stellaris_jax.envs.shapes import HOME, NUM, check_declared, check_leaf, check_traced, fault, is_host, name_of
 
@@ -57,7 +57,7 @@ def check_env(env: VecEnv | HostEnv | str) -> Ranges:
     except ConfigError:
         raise
     except Exception as error:  # whatever somebody else's environment does
-        raise fault(env, f"fails when it is stepped ({retold(error)})") from error
+        raise fault(env, f"fails when it is stepped ({raised(error)})") from error
 
 
 class _Played(NamedTuple):
@@ -227,7 +227,7 @@ def _open(env: HostEnv) -> HostPool:
     try:
         pool = env.open(NUM, SEED)
     except Exception as error:  # whatever somebody else's environment does
-        raise fault(env, f"cannot be opened ({retold(error)})") from error
+        raise fault(env, f"cannot be opened ({raised(error)})") from error
     missing = [name for name in ("send", "recv", "close") if not callable(getattr(pool, name, None))]
     if missing:
         raise fault(env, f"opens a pool that has no method {' or '.join(missing)}")

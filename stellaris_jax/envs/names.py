@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import sysconfig
 from collections.abc import Collection, Mapping, Sequence
+from traceback import walk_tb
 from typing import Any
 
+from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.schema import ConfigError, shown
 
 LISTED = 100
 INTEGERS = 2**31
 """Integers that JAX holds are below this."""
+_OTHERS = tuple(f"{path}{os.sep}" for path in (PACKAGE, sysconfig.get_path("stdlib")))
+"""Folders of code that is not the user's, beside those of installed packages."""
 _VERSION = re.compile(r"-v(\d+)$")
 
 
@@ -49,6 +55,24 @@ def suggest(name: str, options: Collection[str]) -> str:
 def retold(error: BaseException) -> str:
     """What an error of somebody else's code says, on one line, and not too long a one."""
     return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")[:200]
+
+
+def raised(error: BaseException) -> str:
+    """Text of an error as of `retold`, with file and line of the user's own code that it came out of.
+
+    The user's code is neither of this package, nor installed, nor Python's own.
+    """
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [(path, line) for path, line in frames if _is_users(path)]
+    if not own:
+        return retold(error)
+    path, line = own[-1]
+    return f"{retold(error)}; {' '.join(path.split())}, line {line}"
+
+
+def _is_users(path: str) -> bool:
+    installed = path.startswith(_OTHERS) or not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
+    return os.path.isabs(path) and not installed
 
 
 def check_options(env: str, options: Mapping[str, Any], accepted: Collection[str]) -> None:

@@ -19,7 +19,7 @@ from stellaris_jax.config.schema import ConfigError, plain, shown
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
-from stellaris_jax.envs.names import match, retold, suggest
+from stellaris_jax.envs.names import match, raised, suggest
 from stellaris_jax.envs.rescale import is_far, rescale
 from stellaris_jax.envs.shapes import check_declared, check_traced
 from stellaris_jax.envs.wrappers import Wrapper, preprocess
@@ -107,10 +107,13 @@ def make(
     except ConfigError:
         raise
     except Exception as error:  # whatever a suite makes of arguments that it cannot take
-        if not kwargs:
+        if kwargs:
+            what = f"env.kwargs={shown(kwargs)} cannot be used with {canonical}"
+        elif own is not None:
+            what = f"env.name={canonical} cannot be made"
+        else:
             raise
-        given = shown(kwargs)
-        raise ConfigError(f"env.kwargs={given} cannot be used with {canonical} ({retold(error)}).") from error
+        raise ConfigError(f"{what} ({raised(error)}).") from error
     check_declared(made)
     if own is not None and not isinstance(made, HostEnv):
         check_traced(made)  # of our suites the tests see to that
@@ -137,7 +140,7 @@ def _wrapped(env: VecEnv | HostEnv, wrapper: str) -> VecEnv | HostEnv:
     except ConfigError as error:
         raise ConfigError(f"env.wrappers has {wrapper}, behind which {error}") from error
     except Exception as error:  # whatever it makes of an environment that it is not for
-        raise ConfigError(f"env.wrappers={wrapper} cannot be put around {env.name} ({retold(error)}).") from error
+        raise ConfigError(f"env.wrappers={wrapper} cannot be put around {env.name} ({raised(error)}).") from error
     return made
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, TimeStep, VecEnv
-from stellaris_jax.envs.names import retold
+from stellaris_jax.envs.names import raised
 
 NUM = 4
 """Environments that are looked at together."""
@@ -145,7 +145,7 @@ def _traced(env: Any, method: str, function: Callable[..., Any], *arguments: Any
     try:
         return jax.eval_shape(function, *arguments)
     except Exception as error:  # whatever somebody else's environment does
-        raise fault(env, f"cannot be traced by JAX: its {method} fails ({retold(error)})") from error
+        raise fault(env, f"cannot be traced by JAX: its {method} fails ({raised(error)})") from error
 
 
 def _pair(env: Any, method: str, result: Any, what: str) -> tuple[Any, Any]:

@@ -247,6 +247,7 @@ class Conductor:
             if isinstance(action, Drop):
                 self._record.dropped += action.gradients
                 for gradient in action.gradients:
+                    self.usage.learner_dropped += gradient.end - gradient.start
                     del self._delivered[gradient.fragment, gradient.minibatch]
             else:
                 self._record.groups.append(action)

@@ -55,15 +55,17 @@ class Usage:
     """What has happened since the run began, in simulated seconds and counts; the bill is computed from it.
 
     seconds: wall-clock. *_busy: function-seconds of useful work, passing data included; learner_failed: of invocations
-    that died; *_startup: of containers starting. updates: versions published. gradients: aggregated. dropped: too old
-    for the version ring. waits: evaluations of the rule put off because of the ring. escapes: of the rule's gate.
-    unready: groups that were formed though the rule was not ready.
+    that died; learner_dropped: the part of learner_busy spent on dropped gradients; *_startup: of containers starting.
+    updates: versions published. gradients: aggregated. dropped: not admitted, or too old for the version ring. waits:
+    evaluations of the rule put off because of the ring. escapes: of the rule's gate. unready: groups that were formed
+    though the rule was not ready.
     scaling_busy: of choosing the next round's actors. actor_invocations: fragments rolled, one per actor and round.
     """
 
     seconds: float = 0.0
     learner_busy: float = 0.0
     learner_failed: float = 0.0
+    learner_dropped: float = 0.0
     learner_startup: float = 0.0
     actor_busy: float = 0.0
     actor_startup: float = 0.0

@@ -236,6 +236,7 @@ class Timeline:
         for action in actions:
             if isinstance(action, Drop):
                 record.dropped += action.gradients
+                self.spent.learner_dropped += sum(ticks(g.end) - ticks(g.start) for g in action.gradients)
                 continue
             record.groups.append(action)
             duration = next(self.streams["aggregate"])

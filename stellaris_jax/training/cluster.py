@@ -71,6 +71,8 @@ class Relay:
             with self._lock:
                 self._returns.append(value)
 
+    def working(self, text: str, point: int) -> None: ...
+
     def note(self, text: str, point: int | None = None) -> None:
         with self._lock:
             self._notes.append(text)

@@ -48,6 +48,10 @@ class Order(IntEnum):
 class SharedMembers(Members):
     """States that live on the devices of several processes."""
 
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        _ = self.states  # made now: the program needs all processes at once
+
     @property
     def state(self) -> EngineState:
         """The state of all seeds, whole, in this process; all of them must ask for it."""

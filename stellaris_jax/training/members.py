@@ -66,9 +66,11 @@ class Members:
 
     def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
         self.engine, self.seeds, self.hyper = engine, list(seeds), hyper.rows(engine.static.seeds)
-        self._states: list[EngineState] | None = [engine.init(block, self.hyper) for block in self.blocks(self.seeds)]
+        self._states: list[EngineState] | None = None
+        self._running = False
+        self._single = len(engine.static.blocks(len(self.seeds))) == 1
         # Programs over several devices wait for each other, so no two of them may be under way.
-        alone = engine.static.devices > 1 or len(self._states) == 1
+        alone = engine.static.devices > 1 or self._single
         self._threads = None if alone else threads()
 
     def begin(self, params: np.ndarray, statistics: RunningStatistics) -> None:
@@ -86,9 +88,11 @@ class Members:
 
     @property
     def states(self) -> list[EngineState]:
-        """Those of every block."""
-        if self._states is None:
+        """States of all blocks; the first ones are compiled when they are first asked for, never for a restored run."""
+        if self._running:
             raise RuntimeError("The device is executing a chunk, and the states with it; finish that first.")
+        if self._states is None:
+            self._states = [self.engine.init(block, self.hyper) for block in self.blocks(self.seeds)]
         return self._states
 
     def blocks(self, rows: Any) -> list[Any]:
@@ -110,7 +114,7 @@ class Members:
     @state.setter
     def state(self, state: EngineState) -> None:
         layout = self.engine.layout
-        self._states = [layout.place(block) for block in self.blocks(state)] if len(self.states) > 1 else [state]
+        self._states = [state] if self._single else [layout.place(block) for block in self.blocks(state)]
 
     @property
     def learned(self) -> tuple[jax.Array, Normalizers]:
@@ -150,7 +154,7 @@ class Members:
             return self.engine.run(state, self.hyper, plan, rounds, fragment, width)
 
         work = zip(states, chunk.plans, fragments, chunk.widths, self.blocks(chunk.envs), strict=True)
-        self._states = None
+        self._states, self._running = None, True
         if self._threads is None:
             return Running(rounds, [execute(*one) for one in work])  # returns before it is computed
         return Running(rounds, [self._threads.submit(computed, execute, *one) for one in work])
@@ -158,7 +162,7 @@ class Members:
     def finish(self, running: Running) -> RoundMetrics:
         """Metrics of the rounds of a chunk, arrays `[R, S]` of NumPy, once it is over."""
         done = [one.result() if isinstance(one, Future) else one for one in running.blocks]
-        self._states = [state for state, _ in done]
+        self._states, self._running = [state for state, _ in done], False
         metrics = jax.device_get([metrics for _, metrics in done])
         whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[: running.rounds], *metrics)
         return whole

@@ -212,7 +212,7 @@ class Accounts:
         """The figures of `summary.json` that evaluation and timelines account for."""
         config = self.config
         items = [bill(config.system, config.prices, usage, self.reserved).items for usage in usages]
-        gradients = sum(u.gradients for u in usages)
+        gradients, dropped = sum(u.gradients for u in usages), sum(u.dropped for u in usages)
         value, ci95 = evaluation.mean_ci95() if evaluation is not None else (None, None)
         return {
             "env": config.env.name,
@@ -240,7 +240,9 @@ class Accounts:
             "occupancy": gradients / computed if computed else 1.0,
             **{name: mean(values) for name, values in self.money(usages).items()},
             "cost_items_usd": {item: mean([row[item] for row in items]) for item in items[0]},
-            "dropped_gradients": sum(u.dropped for u in usages),
+            "dropped_gradients": dropped,
+            "dropped_share": dropped / (dropped + gradients) if dropped else 0.0,
+            "dropped_seconds": sum(u.learner_dropped for u in usages),
             "failed_invocations": sum(u.failures for u in usages),
         }
 

@@ -185,6 +185,8 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
     config = admit(from_yaml(path), path, trust)
     knobs()["num_seeds"].check(config.num_seeds)  # before there is a list of them
     config = config.replace({"engine.devices": 1, "engine.distributed": False, "init_from": "", **(values or {})})
+    if config.engine.compile_cache:
+        enable_compile_cache()
     trainer = trainer_of(config)
     with closing(_checkpoints(Path(run_dir), config, read_only=True)) as checkpoints:
         restored = trainer.restore(checkpoints, complain, train=False)

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stellaris_jax.config.commands import argument
+from stellaris_jax.config.commands import argument, is_interactive
 from stellaris_jax.config.inputs import reason
 from stellaris_jax.config.outputs import open_own, write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import remember
+from stellaris_jax.report.telemetry.commands import resume_command
 
 LOCK = ".lock"
 """Locked by the process that writes to the run, whose number it holds. It stays: removing it would be a race."""
@@ -133,10 +134,16 @@ def _numbered(config: Config) -> Path:
 
 
 def _refuse_contents(path: Path) -> None:
-    if _contents(path):
+    if not _contents(path):
+        return
+    if is_interactive():  # most often a cell that is run again
         raise ConfigError(
-            f"run.dir={path} is not empty; name another directory, or continue the run with {argument('resume', path)}."
+            f"run.dir={path} is not empty: name another directory to train anew, or continue the run with "
+            f"{resume_command(path)}."
         )
+    raise ConfigError(
+        f"run.dir={path} is not empty; name another directory, or continue the run with {argument('resume', path)}."
+    )
 
 
 def _contents(path: Path) -> list[str]:

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import signal
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ from stellaris_jax.training.signals import Abandoned, Signals
 from stellaris_jax.training.sources.watch import EnvStalled
 from stellaris_jax.training.trainer import Trainer
 
+ANNOUNCED_SECONDS = 1.0
+"""Length of an evaluation after which the next one is announced."""
+
 
 class Interrupted(Exception):
     """Training was stopped by a signal; a checkpoint has been written."""
@@ -63,6 +67,7 @@ class Session:
     anchor: Anchor | None = None
     ended: bool = False  # by a callback, or by who watches
     evaluated: bool = False  # in this process
+    evaluation_seconds: float = 0.0  # of the last evaluation
 
     def __post_init__(self) -> None:
         self.saved = self.trainer.round  # of this round there is a checkpoint, or it is being written
@@ -173,13 +178,17 @@ class Session:
         if not self.evaluated or self.trainer.static.hosted:
             self.checkpoints.wait()
         self.evaluated = True
+        number = self.trainer.round
         if not self.display.evaluations:
             self.display.working("compiling and making the first evaluation")
-        number = self.trainer.round
+        elif self.evaluation_seconds > ANNOUNCED_SECONDS:
+            self.display.working(f"evaluating the policy of round {number}")
+        begin = time.monotonic()
         with self.signals.during(
             f"the evaluation of round {number} to end", transient=lambda: self.checkpoints.newest() == number
         ):
             evaluation = self.trainer.evaluate()
+        self.evaluation_seconds = time.monotonic() - begin
         self._refuse_gone()
         record = self.trainer.evaluation_record(evaluation)
         if self.trainer.finished or self.ended:
@@ -196,10 +205,10 @@ class Session:
             if self.trainer.under_way:
                 with suppress(SystemExit):
                     self.telemetry.rounds(self.trainer.step())
-            rounds = self.trainer.members.together(lambda state: state.round)
-            whole = (np.asarray(rounds) == self.trainer.round).all()
-            if whole and self.trainer.round != self.saved:
-                self._save()
+            if self.trainer.round != self.saved:
+                rounds = self.trainer.members.together(lambda state: state.round)
+                if (np.asarray(rounds) == self.trainer.round).all():
+                    self._save()
         with suppress(Exception):
             self.checkpoints.wait()
 
@@ -207,6 +216,7 @@ class Session:
         """Sum up a run that is over; returns the summary, which says under "failure" why it has no result."""
         trainer = self.trainer
         if evaluation is None and trainer.config.evaluation.episodes > 0:
+            self.display.working("evaluating the last policy")
             evaluation = trainer.evaluate()
         self._refuse_gone()
         summary = {**trainer.summary(evaluation), "versions": versions(), "device": device_name(trainer.config)}

@@ -269,8 +269,8 @@ class Trainer(Fixed):
 
     def _begin(self, now: float | None = None) -> UnderWay:
         """Have the next chunk executed, from `now` on; compilation takes time of its own."""
-        begun = time.perf_counter() if now is None else now
-        begun += self.compile()
+        _ = self.members.states  # the first ones are compiled here at the latest, which is no training either
+        begun = (time.perf_counter() if now is None else now) + self.compile()
         chunk = self._next()
         received = self.source.receive(self.members, chunk, self.planner.following(chunk))
         running = self.members.start(chunk, None if received is None else received.fragment)

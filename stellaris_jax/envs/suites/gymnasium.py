@@ -30,7 +30,7 @@ from stellaris_jax.config.schema import ConfigError, RunError, shown
 from stellaris_jax.envs import mujoco_warnings
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.envs.mujoco_warnings import warn_once
-from stellaris_jax.envs.names import positive_int, retold
+from stellaris_jax.envs.names import positive_int, raised, retold
 from stellaris_jax.registry import searched
 
 REFUSED: dict[str, str] = {}
@@ -58,7 +58,7 @@ def candidates(name: str) -> list[str]:
         try:
             importlib.import_module(module)
         except Exception as error:  # whatever somebody else's module does
-            reason = f"{retold(error)}{searched(error, module)}"
+            reason = f"{raised(error)}{searched(error, module)}"
             raise ConfigError(f"env.name=gymnasium/{name}: {module} cannot be imported ({reason}).") from error
     return [module + colon + id_ for id_ in available()]
 
@@ -112,7 +112,7 @@ class GymnasiumEnv:
             env = self._make()
         except Exception as error:  # whatever somebody else's environment does
             given = f" with env.kwargs={shown(kwargs)}" if kwargs else ""
-            raise ConfigError(f"env.name={self.name} cannot be made{given} ({retold(error)}).") from error
+            raise ConfigError(f"env.name={self.name} cannot be made{given} ({raised(error)}).") from error
         self._given, self._taken = env.observation_space, env.action_space
         self.steps_per_second = float(env.metadata.get("render_fps") or STEPS_PER_SECOND)
         env.close()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stellaris_jax.config.commands import argument, command, path_argument
+from stellaris_jax.config.commands import argument, as_override, command, is_interactive, path_argument
 
 
 def resume_command(run_dir: Path, *further: str) -> str:
-    """What goes on with a run."""
+    """What goes on with a run, a command, or a call in a notebook."""
+    if is_interactive():
+        return f"train(load_config({[as_override('resume', run_dir), *further]}))"
     return " ".join([command("train"), argument("resume", run_dir), *further])
 
 

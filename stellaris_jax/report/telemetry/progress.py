@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,11 @@ LINE_EVERY_SECONDS = 10.0
 WIDTH = 100
 NARROW = 80
 """Columns below which the values of a line follow one another, instead of standing in columns."""
+
+
+LINE_WIDTH = 160
+"""Columns of lines in a notebook."""
+NOTEBOOK_HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
 
 
 class Display:
@@ -139,17 +145,12 @@ class LineDisplay(Display):
         self.note(text)
 
 
-class LiveDisplay(Display):
-    """A panel that redraws itself in place, at most REFRESH_PER_SECOND times a second, from a thread of its own."""
+class PanelDisplay(Display):
+    """A panel of the latest values; subclasses draw it."""
 
     def __init__(self, console: Console, title: str, total_rounds: int, clock: str = "simulated") -> None:
         super().__init__(console, title, total_rounds, clock)
         self._spinner = Spinner("dots")
-        self._live = Live(get_renderable=self.panel, console=console, refresh_per_second=REFRESH_PER_SECOND)
-        self._live.start()
-
-    def close(self) -> None:
-        self._live.stop()
 
     def panel(self) -> RenderableType:
         """The panel as it stands now."""
@@ -226,8 +227,92 @@ class LiveDisplay(Display):
         return table
 
 
+class LiveDisplay(PanelDisplay):
+    """A panel that redraws itself in place, at most REFRESH_PER_SECOND times a second, from a thread of its own."""
+
+    def __init__(self, console: Console, title: str, total_rounds: int, clock: str = "simulated") -> None:
+        super().__init__(console, title, total_rounds, clock)
+        self._live = Live(get_renderable=self.panel, console=console, refresh_per_second=REFRESH_PER_SECOND)
+        self._live.start()
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class NotebookDisplay(PanelDisplay):
+    """One output of a notebook's cell: messages above the panel, which the final table replaces.
+
+    It is drawn anew with what happens, at most REFRESH_PER_SECOND times a second. rich would need ipywidgets for that.
+    """
+
+    def __init__(self, title: str, total_rounds: int, clock: str = "simulated") -> None:
+        from IPython.display import display  # a notebook has it
+
+        self._notes: list[RenderableType] = []
+        self._closed = False
+        super().__init__(_page(), title, total_rounds, clock)
+        self._drawn = time.monotonic()
+        self._handle = display(_bundle(self.panel()), raw=True, display_id=True)
+
+    def rounds(self, records: list[dict[str, Any]]) -> None:
+        super().rounds(records)
+        self._draw(time.monotonic() - self._drawn >= 1 / REFRESH_PER_SECOND)
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        super().evaluation(record)
+        self._draw()
+
+    def working(self, text: str) -> None:
+        super().working(text)
+        self._draw()
+
+    def worked(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        self._notes.append(Text(text))
+        self._draw()
+
+    def finished(self, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
+        table = _page()
+        print_summary(table, {"train_return": self.latest.get("train_return"), **summary}, run_dir, returns)
+        self._closed = True
+        self._notes.append(Text.from_ansi(table.export_text(styles=True)))
+        self._draw()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._draw()
+
+    def _draw(self, due: bool = True) -> None:
+        if due:
+            self._drawn = time.monotonic()
+            parts = self._notes if self._closed else [*self._notes, self.panel()]
+            self._handle.update(_bundle(Group(*parts)), raw=True)
+
+
+def _page() -> Console:
+    """A console that keeps what is printed, to be shown elsewhere."""
+    return Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False, force_terminal=True)
+
+
+def _bundle(renderable: RenderableType) -> dict[str, str]:
+    """What is rendered as an output of a notebook: HTML, and text where that is not shown."""
+    page = _page()
+    page.print(renderable, soft_wrap=True)
+    html = page.export_html(inline_styles=True, code_format=NOTEBOOK_HTML, clear=False)
+    return {"text/plain": page.export_text(), "text/html": html}
+
+
 def make_display(console: Console, title: str, total_rounds: int, progress: bool, clock: str = "simulated") -> Display:
-    """The live panel where there is a terminal and `progress` asks for it, lines otherwise; `clock` names seconds."""
+    """The panel where there is a terminal or a notebook and `progress` asks for it, lines otherwise.
+
+    `clock` names seconds.
+    """
+    if console.is_jupyter:
+        if progress:
+            return NotebookDisplay(title, total_rounds, clock)
+        console = Console(force_jupyter=False, width=LINE_WIDTH)  # lines of one output, not an output for each
     live = progress and console.is_terminal and not console.is_dumb_terminal
     return (LiveDisplay if live else LineDisplay)(console, title, total_rounds, clock)
 

@@ -45,6 +45,7 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("speed", f"{compact(get('steps_per_second'))} env steps/s"),
         ("updates", count(get("updates"))),
         ("staleness", f"mean {number(get('staleness_mean'), 2)}  max {count(get('staleness_max'))}"),
+        *_dropped(summary),
         ("gate escapes", escapes(summary) + (f" ({percent(get('gate_escapes') / groups)})" if groups else "")),
         ("occupancy", percent(get("occupancy"))),
         (f"{clock(get('executor'))} time", duration(get("simulated_seconds"))),
@@ -62,6 +63,22 @@ def _trained(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if abs(trained - value) <= (summary.get("eval_return_ci95") or 0.0):
         return []
     return [("train return", f"{significant(trained)}, sampled actions")]
+
+
+def _dropped(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Gradients that were thrown away: how many, their share, and the busy seconds of their learners, over all seeds.
+
+    Runs of earlier versions know no more than the count.
+    """
+    lost = summary.get("dropped_gradients")
+    if not lost:
+        return []
+    told, share, seconds = count(lost), summary.get("dropped_share"), summary.get("dropped_seconds")
+    if share is not None:
+        told += f" ({percent(share)} of all)"
+    if seconds is not None:
+        told += f", {significant(seconds)} {clock(summary.get('executor'))} s of learners"
+    return [("dropped gradients", told)]
 
 
 def _actors(summary: dict[str, Any]) -> str:

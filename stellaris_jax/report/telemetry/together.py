@@ -25,6 +25,8 @@ class Line(Protocol):
 
     def evaluated(self, point: int, value: float | None) -> None: ...
 
+    def working(self, text: str, point: int) -> None: ...
+
     def note(self, text: str, point: int | None = None) -> None: ...
 
 
@@ -50,6 +52,7 @@ class Together:
         self.unit = unit
         self.reached = {point: steps[point] for point in done}
         self.best: tuple[float, int] | None = None
+        self.work = "starting"
         self._started, self._before = time.monotonic(), sum(self.reached.values())
         self._told: set[str] = set()
         self._lock = threading.Lock()
@@ -57,7 +60,9 @@ class Together:
         live = progress and console.is_terminal and not console.is_dumb_terminal
         self._drawn = live
         self._live: Live | None = None
-        if live:
+        if not live:
+            self._print(self.line())
+        else:
             # No lock is taken where it is drawn: whoever prints a note holds both.
             self._live = Live(get_renderable=self.line, console=console, refresh_per_second=REFRESH_PER_SECOND)
             self._live.start()
@@ -68,6 +73,8 @@ class Together:
         seconds = time.monotonic() - self._started
         here = reached - self._before
         parts = [f"{len(self.done)}/{len(self.steps)} {self.unit}", percent(reached / whole if whole else 1.0)]
+        if self.work:
+            parts.append(self.work)
         if here:
             parts.append(f"ETA {duration(seconds * (whole - reached) / here)}")
         if self.best is not None:
@@ -81,6 +88,8 @@ class Together:
         """A point has trained that many steps in all."""
         with self._lock:
             self.reached[point] = min(steps, self.steps[point])
+            if steps:
+                self.work = ""
             due = self._live is None and time.monotonic() - self._last_line >= LINE_EVERY_SECONDS
             if due:
                 self._last_line = time.monotonic()
@@ -97,7 +106,15 @@ class Together:
         """A point is over, with or without a result."""
         with self._lock:
             self.done.add(point)
+            self.work = ""
             self.reached[point] = self.steps[point]
+
+    def working(self, text: str, point: int) -> None:
+        """A point begins something that may take minutes. The line shows it until there is progress; pipes, once."""
+        if self._live is None:
+            self.note(text, point)
+        elif sum(list(self.reached.values())) == self._before:
+            self.work = text
 
     def note(self, text: str, point: int | None = None) -> None:
         """Shows a message, of one point or of all; the same one of several points is shown once."""
@@ -130,7 +147,8 @@ class PointDisplay(Display):
     def evaluation(self, record: dict[str, Any]) -> None:
         self.together.evaluated(self.point, record["eval_return_mean"])
 
-    def working(self, text: str) -> None: ...
+    def working(self, text: str) -> None:
+        self.together.working(text, self.point)
 
     def worked(self, text: str) -> None: ...
 

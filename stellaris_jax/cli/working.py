@@ -1,0 +1,69 @@
+"""Status of slow work on stderr: a spinner on a terminal, one plain line elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any, TextIO
+
+REFRESH_PER_SECOND = 8
+
+
+@contextmanager
+def working(text: str, when: bool = True) -> Iterator[None]:
+    """Status of the work within the context, shown on stderr before the work begins; stdout is left to results.
+
+    On a terminal a spinner counts the seconds. It is erased at the end, or before the first result is printed.
+
+    Args:
+      text: names the work, such as `playing 128 episodes of gymnax/CartPole-v1`.
+      when: false shows nothing, for work that will be refused at once.
+    """
+    if not when:
+        yield
+    elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        with _spinning(text):
+            yield
+    else:
+        with suppress(OSError):  # nobody reads stderr, which is no reason to stop
+            print(text, file=sys.stderr, flush=True)
+        yield
+
+
+@contextmanager
+def _spinning(text: str) -> Iterator[None]:
+    # Imported late, so that pipes do not wait for rich.
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    begun, spinner = time.monotonic(), Spinner("dots")
+
+    def line() -> Spinner:
+        spinner.update(text=Text(f"{text}  {time.monotonic() - begun:.0f} s"))
+        return spinner
+
+    console = Console(stderr=True)
+    refresh = REFRESH_PER_SECOND
+    live = Live(get_renderable=line, console=console, refresh_per_second=refresh, transient=True, redirect_stdout=False)
+    with live, redirect_stdout(_Results(sys.stdout, live.stop)):  # type: ignore[type-var]
+        live.refresh()
+        yield
+
+
+class _Results:
+    """Standard output that erases a spinner before its first write."""
+
+    def __init__(self, stream: TextIO, erase: Callable[[], None]):
+        self.stream, self.erase = stream, erase
+
+    def write(self, text: str) -> int:
+        self.erase()  # a second call does nothing
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
