@@ -181,10 +181,10 @@ def test_readers_of_runs_that_were_sealed_anew(tmp_path: Path, undrawn: None) ->
 
     found = list[str]()
     for place in (1, 2):
-        for label, record in every(11, mutations(records[place])):
+        for label, record in every(50, mutations(records[place])):
             write([record if index == place else one for index, one in enumerate(records)], summary)
             found += complaints(run, f"{records[place]['kind']} {label}")
-    for label, document in every(5, mutations(summary)):
+    for label, document in every(25, mutations(summary)):
         write(records, document)
         found += complaints(run, f"summary {label}")
     assert found == []
