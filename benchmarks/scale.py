@@ -22,6 +22,7 @@ from stellaris_jax.cli import program
 from stellaris_jax.config.outputs import check_directory
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import BLUE, TEXT, VERMILION, save, tidy, titled
+from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.format import compact, significant
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
@@ -154,6 +155,7 @@ def rows(table: list[Figures]) -> list[dict[str, str]]:
     ]
 
 
+@drawing()
 def draw(axis: str, table: list[Figures], path: Path) -> None:
     """Time, on a logarithmic axis, and memory over the sizes of an axis, all of which were measured."""
     about, sizes = AXES[axis], [row["size"] for row in table]

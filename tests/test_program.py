@@ -30,6 +30,25 @@ TINY = ["env.num_envs=8", "network.hidden=[4]", "algorithm.rollout_length=8", "a
 SMALL = [*TINY, "run.progress=false"]
 
 
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        ("x=1 --trials 3 y=2", ["x=1", "y=2"]),
+        ("--trials 3 x=1 --fast y=2", ["x=1", "y=2"]),
+        ("x=1 y=2 --fast --trials 3", ["x=1", "y=2"]),
+        ("--trials 3", []),
+        ("--trials 3 -- -x y", ["-x", "y"]),
+    ],
+)
+def test_settings_stand_anywhere_among_options(line: str, settings: list[str]) -> None:
+    parser = program.Parser("tune")
+    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--fast", action="store_true")
+    given = parser.parse_mixed(line.split())
+    assert (given.settings, given.trials, given.fast) == (settings, 3, "--fast" in line)
+
+
 def script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> object:
     """A script in this process; its exit code, or what it exits with."""
     monkeypatch.setattr(sys, "argv", [str(SCRIPTS / name), *arguments])

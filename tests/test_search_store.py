@@ -84,6 +84,22 @@ def best_number(table: list[dict[str, str]]) -> str:
     return max(table, key=lambda row: float(row["return"]))["trial"]
 
 
+def test_trials_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    in_threads = tune.in_threads
+
+    def noted(count: int, name: str, work: Callable[[], None]) -> None:
+        counts.append(count)
+        in_threads(1, name, work)
+
+    monkeypatch.setattr(tune, "in_threads", noted)
+    monkeypatch.setattr(tune, "beside", lambda configs: 8)
+    search(trials=1)
+    for limit in (1, 3, 30):
+        assert call("tune.py", "--resume", "s", "--parallel", limit).returncode == 0
+    assert counts == [8, 1, 3, 8]
+
+
 # Files that are lost --------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from rich.console import Console
 from benchmarks import beside
 from benchmarks import main as benchmark
 from benchmarks.own import THROUGHPUT
-from stellaris_jax.report.table import print_table
+from stellaris_jax.cli import runs
+from stellaris_jax.report.runs import Run
+from stellaris_jax.report.table import print_sentence, print_table, wrapped
+from stellaris_jax.training.shelf import INCOMPLETE, Kept
 
 
 def shown(show: Any, *given: Any, width: int) -> list[str]:
@@ -39,13 +43,83 @@ def test_throughput_names_its_jobs_and_programs_in_full(width: int) -> None:
     assert words.count("0.958") == words.count("4,100,000") == len(THROUGHPUT) * len(names)
 
 
-def test_what_has_no_room_goes_on_below() -> None:
+def test_names_are_whole_in_narrow_terminals() -> None:
     speeds = dict.fromkeys(("suite", "adapter", "policy", "training", "training, no overlap"), 1e6)
     name, seconds = "playground/BerkeleyHumanoidJoystickRoughTerrain", {"training": 100.0}
     row = {"env": name, "num_envs": 9, "steps_per_second": speeds, "adapter_to_suite": 1.0, "compile_seconds": seconds}
     assert any(f"{name} x 9" in line for line in shown(benchmark.show_envs, [row], width=160))
     lines = shown(benchmark.show_envs, [row], width=80)
     assert max(map(len, lines)) <= 80
-    width = next(len(line.split()[0]) for line in lines if line.startswith("play"))
-    parts = [line[:width].strip() for line in lines]
-    assert name in "".join(parts[next(i for i, part in enumerate(parts) if part.startswith("play")) :])
+    assert any(f"{name} x 9" in line for line in lines)
+
+
+def test_tables_go_on_below_or_rows_are_stacked() -> None:
+    rows = [{"name": name, **{heading * 6: "1.0" for heading in "abcdef"}} for name in ("one", "two")]
+    lines = shown(print_table, "rates", rows, ["name"], width=40)
+    assert [line.split()[0] for line in lines if line] == ["rates", *["name", "one", "two"] * 2]
+    lines = shown(print_table, "rates", rows, ["name"], width=17)
+    assert lines[:4] == ["rates", "", "name    one", "aaaaaa  1.0"] and lines.count("name    two") == 1
+
+
+SETTINGS = {
+    "algorithm.learning_rate": "0.0003", "system": "stellaris", "env": "playground/BerkeleyHumanoidJoystick",
+    "system.options.smoothness": "3",
+}  # fmt: skip
+FIGURES = {
+    "return": "1,234.5 ± 67.8 (iqm of 3 seeds, incomplete)", "seeds": "3", "IQM": "1,230.1", "area": "981.2",
+    "staleness": "12.31 (max 1,024)", "steps/s": "1.2M", "simulated s": "12,345", "cost": "$1,234.50",
+    "updates": "123,456",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("title", ["rates", "2026-11-25_12-00-00-a_sweep_with_a_long_name of several words"])
+def test_words_of_sweeps_are_whole(width: int, count: int, title: str) -> None:
+    settings = dict(list(SETTINGS.items())[:count])
+    rows = [{**settings, **FIGURES}, {**settings, **FIGURES, "return": "no result"}]
+    lines = shown(print_table, title, rows, [*settings], width=width)
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert {word for row in rows for cell in row.values() for word in cell.split()} <= {*words}
+    assert {word for heading in rows[0] for word in heading.split()} <= {*words}
+    assert {*title.split()} <= {*words}
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_runs_are_listed_in_narrow_terminals(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [_kept(Path("runs") / f"2026-11-25_12-00-0{n}-gymnasium-LunarLanderContinuous-v3", n) for n in range(3)]
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    monkeypatch.setattr(runs, "wide_console", lambda: console)
+    runs._list(kept)
+    runs._compare(kept)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert words.count("incomplete") == 1 and "Adam" in words
+    assert all(str(one.path) in words for one in kept)
+
+
+def _kept(path: Path, number: int) -> Kept:
+    config = {"system.name": f"stellaris-{number}", "algorithm.learning_rate": 1e-4 * number, "algorithm.gamma": 0.99}
+    summary = {
+        "eval_return_mean": 123456.5, "eval_return_ci95": 2345.6, "eval_return_per_seed": [1.0, 2.0, 3.0, 4.0],
+        "env_steps": 1e9, "simulated_seconds": 12345.6, "cost_usd": 12345.6,
+    }  # fmt: skip
+    damage = [f"{path}/metrics.jsonl: line 12 is not as the run left it, and Adam is not to blame"] * (number == 2)
+    return Kept(Run(path, config, summary, [], [], damage=tuple(damage)), INCOMPLETE if damage else "finished")
+
+
+def test_words_are_kept_together() -> None:
+    assert wrapped("", 10) == [""]
+    assert wrapped("one two", 7) == ["one two"] and wrapped("one two", 6) == ["one", "two"]
+    assert wrapped("runs/2026-a/sweep=1,2 is", 11) == ["runs/2026-", "a/sweep=1,2", "is"]
+    assert wrapped("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
+    assert wrapped("漢字漢字 漢字", 8) == ["漢字漢字", "漢字"]
+
+
+def test_sentences_break_on_terminals_alone() -> None:
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), width=20, force_terminal=terminal, color_system=None)
+        print_sentence(console, "ten words " * 5)
+        assert (max(map(len, console.file.getvalue().splitlines())) <= 20) == terminal

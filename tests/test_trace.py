@@ -107,7 +107,7 @@ def test_those_who_use_a_trace_hold_little_of_it(long: Path, tmp_path: Path) -> 
         recorded = Recorded(found.rounds)
         usages = [recorded.next_round().usage.updates for _ in range(100)]
         trace.write(tmp_path / trace.NAME, found.header, islice(found.rounds, 300))
-    assert len(outline.scales) == len(found.rounds) == 600 and outline[1:] == (2, 3)
+    assert len(outline.scales) == len(found.rounds) == 600 and outline[1:3] == (2, 3)
     assert usages == list(range(1, 101)) and len(trace.read(tmp_path / trace.NAME).rounds) == 300
     with little_memory(4 * MIB):
         assert durations(long, "learner") == pytest.approx([0.2] * 2400)

@@ -18,6 +18,7 @@ from stellaris_jax.training.space import Space
 
 optuna = pytest.importorskip("optuna")
 from stellaris_jax.training import search_store, tune  # noqa: E402
+from stellaris_jax.training.proposals import Halving  # noqa: E402
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=192",
@@ -104,6 +105,8 @@ def test_spaces_that_are_none(tree: Any, told: str) -> None:
         (["--resume", "nowhere"], "nowhere holds no search: there is no nowhere/tune.yaml."),
         (["--resume", "x", "--space", "ppo"], "--resume goes on with what a search was begun with"),
         (["--space", "ppo", "evaluation.points=0"], "evaluation.points and evaluation.episodes must not be 0"),
+        (["env=gymnax/cartpole", "--trials", "3", "evaluation.points=0", "--space", "ppo"], "must not be 0"),
+        (["--trials", "3", "env=gymnax/cartpole", "--space", "ppo", "run.dir=x"], "resume= and run.dir= are of single"),
         (["--space", "ppo", "run.dir=x"], "resume= and run.dir= are of single runs"),
         (["--space", "ppo", "--dir", "full"], "full is not empty; name another directory, or go on"),
         (["--space", "ppo", "algorithm=impala"], "algorithm.options.clip is no option of this configuration"),
@@ -121,7 +124,7 @@ def test_mistakes_cost_nothing(arguments: list[str], told: str) -> None:
 
 def test_a_search_and_going_on_with_it() -> None:
     path = space({**RATES, "algorithm.minibatches": [2, 3]})
-    ended = call("tune.py", *SMALL, "--space", path, "--trials", "4", "--reduction", "0", "--dir", "s")
+    ended = call("tune.py", *SMALL, "--space", path, "--trials", "4", "--reduction", "0", "--seed", "1", "--dir", "s")
     assert ended.returncode == 0, ended.stderr
     table = rows("s")
     assert [row["trial"] for row in table] == list("0123")
@@ -205,7 +208,7 @@ def test_rungs_are_those_of_a_trial_that_was_never_stopped() -> None:
     study = tune.optuna.create_study(direction="maximize")
     trial = study.ask()
     trial.report(2.0, 1)
-    pruned = tune._Pruned(trial, planned=[2, 4, 6], directory=Path())
+    pruned = tune._Pruned(trial, planned=[2, 4, 6], halving=Halving(3, 3, 3), directory=Path())
     assert [pruned(record(number)) for number in (4, 6)] == [False, False]
     assert study.trials[0].intermediate_values == {1: 2.0, 2: 4.0, 3: 6.0}
 

@@ -24,7 +24,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("check-env", __doc__)
     parser.add_argument("env", metavar="SUITE/NAME", help="the environment, such as gymnasium/my_package:MyEnv-v0")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_mixed(argv)
 
     from stellaris_jax.config.commands import as_override, named_modules
     from stellaris_jax.envs.check import CheckWarning, check_env

@@ -40,7 +40,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--threshold", type=program.finite, metavar="X", help="with --sweep: what reaching it takes")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
     program.add_trust(parser)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_mixed(argv)
     if arguments.trace is not None:
         if arguments.out is not None or arguments.sweep is not None or len(arguments.subjects) != 1:
             parser.error("--trace takes one run directory, and nothing else but --timeline")

@@ -37,6 +37,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n")
 
+    def parse_mixed(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Arguments of a command line on which settings and paths stand before, between and after options."""
+        line = sys.argv[1:] if argv is None else list(argv)
+        # argparse forgets `--` where both may be mixed, so that what follows it would be taken for options.
+        return self.parse_args(line) if "--" in line else self.parse_intermixed_args(line)
+
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add the options `--plugin` and `--trust`, by which a user allows what a stored run imports; see `trust_of`."""

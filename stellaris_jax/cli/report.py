@@ -37,7 +37,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument(
         "--rounds", type=_rounds, default=[], metavar="A-B,C", help="of one run: rounds whose timelines are drawn"
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_mixed(argv)
     for place in arguments.places:
         if not place.is_dir():
             raise ConfigError(f"{place} is not a directory; name directories of runs, or of a sweep.")

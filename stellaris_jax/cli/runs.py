@@ -19,7 +19,7 @@ from stellaris_jax.cli import program
 from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.report.runs import differing_keys, short
-from stellaris_jax.report.table import print_table, wide_console
+from stellaris_jax.report.table import print_sentence, print_table, wide_console
 from stellaris_jax.report.telemetry.format import MISSING, compact, dollars, duration, over_seeds
 from stellaris_jax.training.shelf import BROKEN, INCOMPLETE, Kept, delete, find, old_checkpoints, wasted
 
@@ -50,7 +50,7 @@ def _main(argv: Sequence[str]) -> None:
     parser.add_argument("--where", action="append", default=[], type=_condition, metavar="KEY=VALUE", help=where)
     order = f"by a setting, by name, by state, or, the largest first, by {', '.join(FIGURES)}"
     parser.add_argument("--sort", metavar="KEY", help=order)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_mixed(argv)
     places = arguments.places or [Path("runs")]
     found = _found(places)
     runs = [kept for kept in found if all(_matches(kept, key, form, found) for key, form in arguments.where)]
@@ -152,7 +152,7 @@ def _list(runs: Sequence[Kept]) -> None:
     if not runs:
         print("no run is like that")
     for sentence in (sentence for kept in runs if kept.state in (INCOMPLETE, BROKEN) for sentence in _damage(kept)):
-        print(f"damage: {sentence}")
+        print_sentence(wide_console(), f"damage: {sentence}")
 
 
 def _damage(kept: Kept) -> Sequence[str]:
@@ -184,7 +184,7 @@ def _prune(argv: Sequence[str]) -> None:
     parser.add_argument("places", nargs="*", type=Path, metavar="DIR", help="directories of runs, or runs")
     parser.add_argument("--checkpoints", action="store_true", help="checkpoints but the last, of runs that are over")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_mixed(argv)
     runs = _found(arguments.places or [Path("runs")])
     found, left = (old_checkpoints(runs), []) if arguments.checkpoints else wasted(runs)
     for sentence in left:

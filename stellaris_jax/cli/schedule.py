@@ -38,7 +38,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--episodes", type=some, default=100, metavar="N", help="jobs to learn from (default 100)")
     parser.add_argument("--compare", type=any_, default=16, metavar="N", help="jobs to compare on (default 16; 0: no)")
     parser.add_argument("--seed", type=program.seed, default=0, metavar="S", help="first seed (default 0)")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_mixed(argv)
     # Imported late, so that --help answers at once.
     from stellaris_jax.report.telemetry.format import significant
     from stellaris_jax.reproduce.minionsrl.scheduling import constant, random, run_jobs, scheduled, train_scheduler

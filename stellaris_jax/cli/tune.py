@@ -43,16 +43,21 @@ def _main(argv: Sequence[str] | None) -> None:
         "--reduction", type=program.at_least(0), default=3, metavar="R",
         help="one of R trials goes on after 1/R² and 1/R of the evaluations; 0: all do (3)",
     )  # fmt: skip
+    parser.add_argument(
+        "--parallel", type=program.at_least(1), metavar="N",
+        help="trials at a time, at most; by default one per core. With 1, the same command finds the same again",
+    )  # fmt: skip
     parser.add_argument("--seed", type=program.seed, default=0, metavar="N", help="of the search (0)")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="directory of a new search")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="directory of a search to go on with")
     parser.add_argument("--config-dir", metavar="DIR", help="as for train; its folder tune is looked into first")
     program.add_trust(parser)
-    given = parser.parse_args(argv)
+    given = parser.parse_mixed(argv)
     if given.reduction == 1:
         raise ConfigError("--reduction=1 lets all trials go on at every rung; 0 says so, 2 is the least that helps.")
     if given.resume is not None and (given.overrides or given.space or given.dir):
-        raise ConfigError("--resume goes on with what a search was begun with; only --trials can be given with it.")
+        allowed = "only --trials and --parallel can be given with it"
+        raise ConfigError(f"--resume goes on with what a search was begun with; {allowed}.")
     if given.resume is None and not given.space:
         raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
     program.require("optuna", of="tune", extra="tune")
@@ -64,7 +69,7 @@ def _main(argv: Sequence[str] | None) -> None:
     trust = program.trust_of(given)
     directory = _begun(given) if given.resume is None else given.resume
     with program.signalled():
-        study = tune.tune(directory, given.trials, trust)
+        study = tune.tune(directory, given.trials, trust, given.parallel)
     with working(f"writing the page and the tables of {directory}"):
         written = tune.report(directory, study)
     for path in written:

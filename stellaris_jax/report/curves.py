@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from stellaris_jax.config.outputs import replacing
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run, read_run, seed_curves
 from stellaris_jax.report.statistics import FEWEST, Curve, band, within_data
+from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.format import clock, compact, dollars
 
 AXES = {"env_steps": "env steps", "simulated_seconds": "simulated seconds", "cost_usd": "dollars"}
@@ -37,8 +37,6 @@ WIDTH, LINE = 10, 110
 MOST_POINTS = 250
 FEWEST_OF_A_LINE = 3
 FORMATS = (".png", ".pdf", ".svg")
-DRAWING = threading.Lock()
-"""Held while a run is drawn: several runs may end at once, and matplotlib is for one thread."""
 
 
 def plot_run(run_dir: Path, path: Path | None = None) -> Path:
@@ -47,10 +45,9 @@ def plot_run(run_dir: Path, path: Path | None = None) -> Path:
     Raises ConfigError where the directory holds no metrics.
     """
     run = _with_records(run_dir)
-    with DRAWING, readable(run_dir):
+    with readable(run_dir):
         figure = run_figure(run)
-    with DRAWING:
-        return save(figure, path or Path(run_dir) / "curve.png")
+    return save(figure, path or Path(run_dir) / "curve.png")
 
 
 def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Path:
@@ -76,6 +73,7 @@ def readable(place: str | Path) -> Iterator[None]:
         raise ConfigError(f"{place}: the records are damaged, so that nothing can be drawn of them.") from error
 
 
+@drawing()
 def run_figure(run: Run) -> Figure:
     """The figure of one run: return on three axes, the distribution of staleness, the gate over rounds."""
     figure = titled(_title(run), height=6.2)
@@ -96,6 +94,7 @@ def clock_name(axis: str, run: Run) -> str:
     return axis.replace("simulated", clock(run.config.get("executor")))
 
 
+@drawing()
 def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
     """The figure that compares labels on three axes."""
     figure = titled(title, height=3.5)
@@ -287,6 +286,7 @@ def _with_records(run_dir: Path) -> Run:
     return run
 
 
+@drawing()
 def titled(title: str, height: float) -> Figure:
     """An empty figure of `height` inches under a title."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
@@ -304,13 +304,14 @@ def about_spread(seeds: Iterable[int], many: str = "bands", few: str = "thin lin
     return "; ".join([*parts, f"{few}: the {too_few} seeds of a mean"] if too_few else parts)
 
 
+@drawing()
 def legend_below(figure: Figure, handles: Sequence[Artist], columns: int, note: str = "") -> None:
     """A legend below all panels, by which the figure grows; in fewer columns where it would be wider than the figure.
 
     `note` heads it.
     """
     renderer = FigureCanvasAgg(figure).get_renderer()
-    labels = [fill(str(handle.get_label()), LINE) for handle in handles]
+    labels = [in_legend(fill(str(handle.get_label()), LINE)) for handle in handles]
     for ncols in range(max(1, min(columns, len(handles))), 0, -1):
         legend = figure.legend(
             handles, labels, loc="outside lower center", ncols=ncols, frameon=False, fontsize=TEXT,
@@ -324,6 +325,11 @@ def legend_below(figure: Figure, handles: Sequence[Artist], columns: int, note: 
     figure.set_figheight(figure.get_figheight() + size.height / figure.dpi)
 
 
+def in_legend(name: str) -> str:
+    """A label that is shown: Matplotlib leaves out those that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
+
+
 def checked(path: Path) -> Path:
     """`path`, if a figure can be written there. Raises ConfigError for another ending than those of FORMATS."""
     if Path(path).suffix.lower() not in FORMATS:
@@ -331,6 +337,7 @@ def checked(path: Path) -> Path:
     return Path(path)
 
 
+@drawing()
 def save(figure: Figure, path: Path) -> Path:
     """Writes a figure in the format that the ending of `path` names, and returns `path`; folders are made.
 

@@ -19,6 +19,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
+from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Gradient, Round, Timeline
 from stellaris_jax.timeline.scaling.limits import is_constant, is_scaled, limits_of
 
@@ -42,6 +43,7 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
     return pictured({"simulated seconds": records}, config)
 
 
+@drawing()
 def pictured(timelines: dict[str, list[Round]], config: Config) -> Figure:
     """Timelines of one configuration below each other, by what their seconds are called."""
     rows, learners = len(timelines), config.system.learners

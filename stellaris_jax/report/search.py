@@ -9,6 +9,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, titled
+from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.format import percent
 
 
@@ -20,6 +21,7 @@ class Trial(NamedTuple):
     complete: bool
 
 
+@drawing()
 def history_figure(trials: Sequence[Trial]) -> Figure:
     """Left every trial's last return and the best so far, right all trials over their evaluations."""
     figure = titled("Search", height=3.4)
@@ -45,6 +47,7 @@ def history_figure(trials: Sequence[Trial]) -> Figure:
     return figure
 
 
+@drawing()
 def importance_figure(shares: Mapping[str, float], trials: int) -> Figure:
     """How much of what sets good trials apart comes from each setting; `shares` sum to 1."""
     title = f"What mattered, of {trials} trials that ran to their end (PED-ANOVA)"

@@ -23,7 +23,7 @@ from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, j
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.statistics import FEWEST, mean_ci95
-from stellaris_jax.report.table import print_table, wide_console
+from stellaris_jax.report.table import print_sentence, print_table, wide_console
 from stellaris_jax.report.telemetry.format import compact, dollars, number, over_seeds, significant
 from stellaris_jax.report.telemetry.format import count as counted
 
@@ -82,9 +82,9 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     console = wide_console()
     print_table(console, sweep_dir.name, cells, names=[name for group in groups for name in headings(group)])
     if any(row.mark for row in judgement):
-        console.print(Text(LEGEND[1]))
+        print_sentence(console, LEGEND[1])
     for sentence in sentences:
-        console.print(Text(sentence, style="red"))
+        print_sentence(console, sentence, style="red")
     if former:
         console.print(Text(f"The table that was there says more; it is kept: {former}"), soft_wrap=True)
     for path in written:

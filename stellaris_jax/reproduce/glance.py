@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from stellaris_jax.report.curves import BLACK, BLUE, TEXT, VERMILION, legend_below, save, tidy, titled
+from stellaris_jax.report.style import drawing
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, Claim
 
 WIDEST = 6.0
@@ -16,6 +17,7 @@ WIDEST = 6.0
 MARKS = {HOLDS: (BLUE, "o"), OPEN: (BLACK, "|"), REVERSED: (VERMILION, "X")}
 
 
+@drawing()
 def glance(claims: Mapping[str, Sequence[Claim]], path: Path, title: str) -> Path | None:
     """Draw the claims of each figure that have an interval; None where there are none.
 

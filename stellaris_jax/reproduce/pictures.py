@@ -28,6 +28,7 @@ from stellaris_jax.report.curves import (
     titled,
 )
 from stellaris_jax.report.statistics import FEWEST, mean_ci95
+from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.format import compact, dollars
 from stellaris_jax.reproduce.history import History
 
@@ -55,6 +56,7 @@ Panels = Mapping[str, Sequence[History]]
 Marks = Mapping[str, Sequence[Mark]]
 
 
+@drawing()
 def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
     """A row per panel: return against env steps, simulated seconds and dollars; the paper's points as open circles."""
     names = list(dict.fromkeys(_name(history) for history in chain(*panels.values())))
@@ -97,6 +99,7 @@ def _name(history: History) -> str:
     return history.series.removesuffix(TUNED).removesuffix(SLOW)
 
 
+@drawing()
 def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Path, title: str) -> None:
     """A panel each: actors of every round `[seeds][rounds]` by name, as means with intervals."""
     figure = titled(title, 3.0)
@@ -125,6 +128,7 @@ class Bar(NamedTuple):
     ours: Sequence[float]
 
 
+@drawing()
 def bars(panels: Mapping[str, Sequence[Bar]], path: Path, title: str, unit: str) -> None:
     """A panel of horizontal bars each: the paper's in grey, if it has any, ours in blue with its 95 % interval."""
     published = any(bar.paper is not None for panel in panels.values() for bar in panel)
@@ -160,6 +164,7 @@ class Point(NamedTuple):
     cost_usd: Sequence[float]
 
 
+@drawing()
 def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -> None:
     """Return above and dollars below over the values of a parameter, a column each; the paper's dotted."""
     figure = titled(title, 4.4)

@@ -25,6 +25,7 @@ import numpy as np
 from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import appending, rewriting
 from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.timeline.damage import Damaged, made
 from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
 
 FORMAT = 1
@@ -132,17 +133,31 @@ class RoundTrace:
 
     @classmethod
     def of(cls, line: str | bytes) -> RoundTrace:
-        """What `line` wrote."""
+        """What `line` wrote. Raises errors of DAMAGE for what it has not written."""
         data = json.loads(line)
-        step_scale, opened = data.pop("step_scale"), data.pop("opened", False)
-        rolls = [Roll(**roll) for roll in data.pop("rolls")]
-        failures = [Failure(**failure) for failure in data.pop("failures")]
-        versions = [Published(**version) for version in data.pop("versions")]
-        groups = [Group.of(group) for group in data.pop("groups")]
-        dropped = [Gradient(**gradient) for gradient in data.pop("dropped")]
-        usage = Usage(**data.pop("usage"))
-        record = Round(**data, groups=groups, dropped=dropped, usage=usage)
-        return cls(record, step_scale, rolls, failures, versions, opened)
+        scalars = {"step_scale": data.pop("step_scale"), "opened": data.pop("opened", False)}
+        rolls = [made(Roll, roll) for roll in data.pop("rolls")]
+        failures = [made(Failure, failure) for failure in data.pop("failures")]
+        versions = [made(Published, version) for version in data.pop("versions")]
+        groups = [_group(group) for group in data.pop("groups")]
+        dropped = [made(Gradient, gradient) for gradient in data.pop("dropped")]
+        usage = made(Usage, data.pop("usage"))
+        record = made(Round, data, groups=groups, dropped=dropped, usage=usage)
+        parts = {"record": record, "rolls": rolls, "failures": failures, "versions": versions}
+        if any(len(version.sketch) != PROJECTIONS for version in versions):
+            raise Damaged(f"a sketch has not {PROJECTIONS} numbers")
+        return made(cls, scalars, **parts)
+
+
+def _group(data: dict[str, Any]) -> Group:
+    """A group of a trace; raises as `RoundTrace.of` does."""
+    gradients = [made(Gradient, gradient) for gradient in data.pop("gradients")]
+    group = made(Group, data, gradients=gradients)
+    if not gradients or len(group.weights) != len(gradients):
+        raise Damaged("a group has no gradients, or not a weight for each")
+    if any(version > group.clock for one in gradients for version in (one.version, *one.peers)):
+        raise Damaged("a gradient is of a version that was not there yet")
+    return group
 
 
 class Rounds(Sequence[RoundTrace]):
@@ -220,7 +235,7 @@ def read(path: Path) -> Trace:
     """
     try:
         with closing(inputs.unpacked_lines(path)) as lines:
-            header = Header(**json.loads(next(lines, b"")))
+            header = made(Header, json.loads(next(lines, b"")))
     except (OSError, *DAMAGE) as error:
         raise ConfigError(f"{path} is no trace of a live run: {inputs.reason(error)}.") from None
     if header.format != FORMAT:
@@ -239,9 +254,14 @@ def _rounds(path: Path) -> Iterator[RoundTrace]:
 
 
 def _next_round(path: Path, lines: Iterator[bytes], index: int) -> RoundTrace | None:
-    """The round of the next line; None where there is none, or another one than that of an index."""
+    """The round of the next line; None where there is none, or another one than that of an index.
+
+    Raises ConfigError for values that no run writes: a line that is cut off has none.
+    """
     try:
         one = RoundTrace.of(next(lines))
+    except Damaged as error:
+        raise ConfigError(f"{path}: round {index + 1} is not as a run writes it: {error}; put the file back.") from None
     except (StopIteration, *DAMAGE):
         return None
     except OSError as error:

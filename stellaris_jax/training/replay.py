@@ -47,24 +47,27 @@ class Outline(NamedTuple):
     """Summary of a trace, of which no more than this is held.
 
     scales: every round's factor on the learning rate. actors: those of the first round. oldest: the largest number of
-    versions that a gradient reaches back, or that a round publishes.
+    versions that a gradient reaches back, or that a round publishes. penalised: every gradient has its weight of the KL
+    penalty.
     """
 
     scales: Sequence[float]
     actors: int
     oldest: int
+    penalised: bool = True
 
     @classmethod
     def of(cls, trace: Trace) -> Outline:
         """Read a trace from its beginning to its end."""
-        scales, actors, oldest = array("d"), 1, 0
+        scales, actors, oldest, penalised = array("d"), 1, 0, True
         for one in trace.rounds:
             groups = one.record.groups
             actors = actors if scales else one.record.actors
             scales.append(one.step_scale)
             ages = (group.clock - min([g.version, *g.peers]) for group in groups for g in group.gradients)
             oldest = max(oldest, len(groups), *ages)
-        return cls(scales, actors, oldest if scales else 1)
+            penalised &= all(g.kl_coefficient is not None for group in groups for g in group.gradients)
+        return cls(scales, actors, oldest if scales else 1, penalised)
 
 
 class ReplayPlanner(Planner):
@@ -111,6 +114,11 @@ class ReplayTrainer(Trainer):
             raise ConfigError(
                 f"total_steps={config.total_steps} is more than the {steps} that trace={config.trace} has; ask for "
                 "as many or fewer."
+            )
+        if config.algorithm.kl_coefficient > 0.0 and not outline.penalised:
+            raise ConfigError(
+                f"trace={config.trace} has gradients without kl_coefficient, which a replay with "
+                f"algorithm.kl_coefficient={config.algorithm.kl_coefficient} needs; put back the trace as it was."
             )
         config = settled(config, outline.actors)
         versions = max(outline.oldest + 2, config.system.versions)

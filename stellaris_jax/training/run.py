@@ -86,7 +86,7 @@ def train_within(
       signals: stop it.
       programs: those of other runs of this process.
       callbacks: those beside `config.run.callbacks`.
-      watch: called with every evaluation's record; true ends the run.
+      watch: called with every evaluation's record, those of a run that is resumed included; true ends the run.
     """
     if config.engine.compile_cache:
         enable_compile_cache()

@@ -22,8 +22,8 @@ from stellaris_jax.training.search_store import STORAGE, storing
 
 FREE = tuple(key for key in (*PLACES, *RESUMABLE) if key not in ("total_steps", "evaluation"))
 """Keys, and groups of keys, that a trial's run may have changed and still be compared with other trials."""
-RUNG = "completed_rung_"
-"""Beginning of the attributes in which Optuna's successive halving keeps what a trial had at each rung."""
+TO_THE_END = "to_the_end"
+"""Attribute of a trial that is not compared at rungs any more: it has been at its end before."""
 
 State = optuna.trial.TrialState
 FrozenTrial = optuna.trial.FrozenTrial
@@ -135,9 +135,9 @@ def _is_whole(run: Run, config: Config) -> bool:
 
 
 def _take_up_again(trial: FrozenTrial, run: Run) -> None:
-    """Make a finished trial a running one. A complete one keeps its rungs, so that it runs to its end once more."""
-    if trial.state == State.PRUNED:
-        trial.system_attrs = {key: value for key, value in trial.system_attrs.items() if not key.startswith(RUNG)}
+    """Make a finished trial a running one. A complete one runs to its end once more."""
+    if trial.state == State.COMPLETE:
+        trial.set_user_attr(TO_THE_END, True)
     if not (run.evaluations and run.curve):
         trial.intermediate_values = {}
     trial.state, trial.datetime_complete, trial.values = State.RUNNING, None, None

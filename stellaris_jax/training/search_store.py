@@ -23,6 +23,7 @@ from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.report.points import points
 from stellaris_jax.training.executors import check_installed
 from stellaris_jax.training.loading import checked
+from stellaris_jax.training.proposals import Sampler
 from stellaris_jax.training.rundir import store, writing
 from stellaris_jax.training.space import Space
 
@@ -127,17 +128,13 @@ def opened(
     search, _ = asked(directory, trials)
     path = directory / "config.yaml"
     config = checked(admit(from_yaml(path), path, trust, training=True))
-    return config, Space.read(directory / "space.yaml", config), search, study_of(directory, config, search)
+    return config, Space.read(directory / "space.yaml", config), search, study_of(directory, search)
 
 
-def study_of(directory: Path, config: Config, search: Search) -> optuna.Study:
+def study_of(directory: Path, search: Search) -> optuna.Study:
     """The study of a search; a new one before its first trial. Raises ConfigError and StoreError as `opened` does."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = directory / STORAGE
-    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-    if search.reduction:
-        first = max(1, config.evaluation.points // search.reduction**2)
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=search.reduction)
     runs = [int(place.name) for place in points(directory) if place.is_dir()]
     try:
         check_database(path)
@@ -148,14 +145,17 @@ def study_of(directory: Path, config: Config, search: Search) -> optuna.Study:
         raise ConfigError(_lost(path, runs[0]))
     with storing(directory, Exception):  # a damaged file makes Optuna raise all kinds of errors
         study = optuna.create_study(
-            storage=_storage(path), study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
+            storage=_storage(path),
+            sampler=Sampler(search.seed),
+            pruner=optuna.pruners.NopPruner(),  # trials are compared by `proposals.Halving`
+            study_name="tune",
+            direction="maximize",
+            load_if_exists=True,
         )
         numbers = [trial.number for trial in study.trials]
         known = len(numbers)
         if numbers != list(range(known)):
             raise ValueError("its trials are not numbered from 0 on")
-        # A search that goes on must not propose again what it began with.
-        study.sampler = optuna.samplers.TPESampler(seed=(search.seed + known) % (LAST_SEED + 1))
     if runs and runs[-1] >= known:
         raise ConfigError(_lost(path, next(number for number in runs if number >= known)))
     return study

@@ -118,6 +118,8 @@ class Session:
     def _train(self) -> Evaluation | None:
         trainer, stopping = self.trainer, self.signals.stopping
         evaluated = {record["round"] for record in self.telemetry.evaluations}
+        # A process may die between an evaluation and what follows from it. The run has gone on after all but the last.
+        self.ended |= any([self.watch(record) for record in self.telemetry.evaluations][-1:])
         evaluation = None
         if self._evaluation_is_due() and trainer.round not in evaluated:
             evaluation = self._evaluate()  # the run was stopped between the checkpoint and the evaluation

@@ -3,7 +3,8 @@
 The directory of a search holds one run per trial, named by its number, Optuna's storage (`study.db`), and `tune.yaml`,
 what was asked for. Trials are trained beside each other and share programs; all have the same seeds, so only their
 settings differ. Asynchronous successive halving (Li et al. 2020) compares trials after a ninth and a third of their
-evaluations, and ends those that are not among the best third there; their places are free for the next ones.
+evaluations, and ends those that are not among the best third there; their places are free for the next ones. With one
+trial at a time, a search that was killed anywhere and resumed proposes and finds the same as one that was not.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from stellaris_jax.training.footprint import beside
 from stellaris_jax.training.loading import checked
 from stellaris_jax.training.plans import SHARED, Plans
 from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.proposals import Halving
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.run import train_within
 from stellaris_jax.training.rundir import run_directory, store, writing
-from stellaris_jax.training.search_check import check_settings, corrected, rung_of
+from stellaris_jax.training.search_check import TO_THE_END, check_settings, corrected, rung_of
 from stellaris_jax.training.search_store import (
     Search,
     StoreError,
@@ -56,13 +58,14 @@ from stellaris_jax.training.space import Space
 from stellaris_jax.training.together import in_threads, stoppable
 
 
-def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> optuna.Study:
+def tune(directory: Path, trials: int | None = None, trust: Trust = False, parallel: int | None = None) -> optuna.Study:
     """Go on with a search until its trials are over; those under way when it was stopped go on where they were.
 
     Args:
       directory: of a search that has been laid out (`begin`).
       trials: another number of them than it was begun with.
       trust: what of the search may be imported and connected to (see `config.trust`).
+      parallel: largest number of trials at a time; by default as many as there are cores and memory for.
 
     Raises:
       Interrupted: after a signal, with everything saved; Abandoned after a second one.
@@ -72,7 +75,7 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> op
     corrections = corrected(directory, config, study)
     if corrections is not None:
         rebuild(directory, study, corrections)
-        study = study_of(directory, config, search)
+        study = study_of(directory, search)
     defaults = space.of(config)
     with storing(directory):
         if defaults is not None and not study.trials:
@@ -88,7 +91,8 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False) -> op
 
         with stoppable(display, directory, farewell) as signals:
             work = _Trials(directory, config, space, search, study, display, signals)
-            in_threads(beside([config]), "trials", work.worker)
+            workers = beside([config])
+            in_threads(workers if parallel is None else min(workers, parallel), "trials", work.worker)
     if work.error is not None:
         raise work.error
     with storing(directory):
@@ -189,7 +193,9 @@ class _Trials:
         config = checked(config)
         display = PointDisplay(self.display, trial.number, config.rounds, config.num_seeds)
         with storing(self.directory):
-            pruned = _Pruned(trial, planned_evaluations(config.rounds, config.evaluation.points), self.directory)
+            planned = planned_evaluations(config.rounds, config.evaluation.points)
+            halving = Halving(self.search.reduction, len(planned), config.evaluation.points)
+            pruned = _Pruned(trial, planned, halving, self.directory)
         with run_directory(config) as run_dir:
             summary = train_within(run_dir, config, display, self.signals, self._programs, watch=pruned)
         self._tell(trial, summary["eval_return_mean"], pruned.ended)
@@ -221,9 +227,10 @@ class _Pruned:
     of one that was not.
     """
 
-    def __init__(self, trial: optuna.Trial, planned: Sequence[int], directory: Path):
-        self.trial, self.planned, self.directory, self.ended = trial, planned, directory, False
-        self.told = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
+    def __init__(self, trial: optuna.Trial, planned: Sequence[int], halving: Halving, directory: Path):
+        self.trial, self.planned, self.halving, self.directory = trial, planned, halving, directory
+        self.ended = False
+        self.told = dict(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def __call__(self, record: Record) -> bool:
         rung = rung_of(record, self.planned)
@@ -234,8 +241,14 @@ class _Pruned:
             with storing(self.directory):
                 if rung not in self.told:  # as it is where the run was stopped right after
                     self.trial.report(value, rung)
-                self.ended = rung < len(self.planned) and self.trial.should_prune()
+                    self.told[rung] = value
+                self.ended = not (TO_THE_END in self.trial.user_attrs or self._goes_on(rung))
         return self.ended
+
+    def _goes_on(self, rung: int) -> bool:
+        own = {number: value for number, value in self.told.items() if number <= rung}
+        trials = self.trial.study.get_trials(deepcopy=False)
+        return self.halving.goes_on(own, [t.intermediate_values for t in trials if t.number != self.trial.number])
 
 
 def report(directory: Path, study: optuna.Study) -> list[Path]:

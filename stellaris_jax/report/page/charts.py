@@ -29,6 +29,7 @@ from stellaris_jax.report.curves import (
 )  # fmt: skip
 from stellaris_jax.report.page.panels import AXES, LOOK, panel, return_axes, svg
 from stellaris_jax.report.runs import Run
+from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.names import METRICS
 
 SMALL = (3.3, 1.9)
@@ -37,6 +38,7 @@ COLUMNS, MOST_ROWS, SHADES = 120, 40, 8
 """Of the picture of staleness over rounds: columns, of some rounds each; rows, the last with all above it; shades."""
 
 
+@drawing()
 def return_panel(run: Run, clock: str) -> str:
     """Return over a clock; nothing of a run without."""
     figure, axes = panel()
@@ -61,6 +63,7 @@ def return_legend(run: Run) -> dict[str, dict[str, Any]]:
     return key
 
 
+@drawing()
 def staleness_over_rounds(run: Run) -> str:
     """How the staleness of gradients is distributed in every round: the stronger the colour, the larger a share."""
     counts = [_counts(record.get("staleness_counts")) for record in run.rounds]
@@ -104,6 +107,7 @@ def _counts(row: Any) -> list[int]:
     return row if numbers else []
 
 
+@drawing()
 def gate_panel(run: Run) -> str:
     """Staleness and the gate over rounds, and the share of groups that escaped it."""
     with matplotlib.rc_context(LOOK):
@@ -112,6 +116,7 @@ def gate_panel(run: Run) -> str:
         return svg(figure, "staleness and the gate over rounds")
 
 
+@drawing()
 def distribution_panel(run: Run) -> str:
     """How stale the gradients of all rounds were."""
     if any(record.get("staleness_counts") != _counts(record.get("staleness_counts")) for record in run.rounds):
@@ -122,6 +127,7 @@ def distribution_panel(run: Run) -> str:
         return svg(figure, "distribution of staleness over all rounds")
 
 
+@drawing()
 def groups_panel(run: Run) -> str:
     """How many gradients were aggregated together."""
     figure, axes = panel()
@@ -129,6 +135,7 @@ def groups_panel(run: Run) -> str:
     return _over_rounds(figure, axes, run, "group_size", GREEN)
 
 
+@drawing()
 def metric_panel(run: Run, key: str) -> str:
     """A value of the records over rounds, in a small picture; nothing where there is none."""
     return _over_rounds(*panel(*SMALL), run, key, BLUE)

@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from stellaris_jax.report.curves import (
     BLACK,
@@ -26,6 +26,7 @@ from stellaris_jax.report.curves import (
     VERMILION,
     begin_at_zero,
     draw_band,
+    in_legend,
     tidy,
 )  # fmt: skip
 from stellaris_jax.report.page.markup import text
@@ -33,6 +34,7 @@ from stellaris_jax.report.results import ENV, Row
 from stellaris_jax.report.robust import Scores, performance_profile
 from stellaris_jax.report.runs import seed_curves, short
 from stellaris_jax.report.statistics import Curve, mean_ci95, on_common_grid
+from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.format import compact, dollars
 
 AXES = {
@@ -81,6 +83,7 @@ def curves_of(row: Row, clock: str) -> list[Curve]:
     return [curve for run in row.drawn for curve in seed_curves(run, clock)]
 
 
+@drawing()
 def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clock: str) -> str:
     """Return over a clock: means with intervals, or with each of the seeds where they are fewer than five."""
     figure, axes = panel()
@@ -105,6 +108,7 @@ def return_axes(axes: Axes, clock: str, name: str = "") -> None:
     tidy(axes)
 
 
+@drawing()
 def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel: str) -> str:
     """Performance profiles: the share of runs above each return, with intervals, of the settings that have a look.
 
@@ -141,6 +145,7 @@ def numeric_keys(rows: Sequence[Row]) -> list[str]:
     return [key for key in keys if len({v for row in rows if (v := _number(row, key)) is not None}) > 1]
 
 
+@drawing()
 def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
     """Final return against one setting: every seed, and the means, joined where nothing else that has a name differs.
 
@@ -160,10 +165,12 @@ def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
             axes.plot([value] * len(returns), returns, ".", color=style["color"], alpha=0.45, markersize=4)
         values = sorted(by_value)
         means = [mean_ci95(by_value[value])[0] for value in values]
-        axes.plot(values, means, **style, marker="o", markersize=4, label=label)
+        axes.plot(values, means, **style, marker="o", markersize=4, label=in_legend(label))
     values = sorted({value for by_value in series.values() for value in by_value})
     if values and values[0] > 0 and values[-1] / values[0] >= LOGARITHMIC:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # its own is a formula
+        axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         ticks(axes, compact)
     if 1 < len(series) <= MOST:
@@ -179,6 +186,7 @@ def _number(row: Row, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+@drawing()
 def panel(width: float = WIDTH, height: float = HEIGHT) -> tuple[Figure, Axes]:
     """An empty figure with one pair of axes, so many inches wide and high."""
     with matplotlib.rc_context(LOOK):
@@ -197,6 +205,7 @@ def _shortened(attribute: re.Match[str]) -> str:
     return re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), attribute[0])
 
 
+@drawing()
 def svg(figure: Figure, name: str) -> str:
     """A figure as an element of the page, as wide as there is room; `name` is what it shows, in words."""
     file = io.StringIO()

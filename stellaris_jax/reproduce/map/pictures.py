@@ -10,12 +10,14 @@ from matplotlib.lines import Line2D
 
 from stellaris_jax.report.curves import BLACK, BLUE, TEXT, VERMILION, legend_below, save, tidy, titled
 from stellaris_jax.report.statistics import mean_ci95, welch
+from stellaris_jax.report.style import drawing
 from stellaris_jax.reproduce.map.warnings import Alarm
 
 Field = tuple[str, Sequence[float]]
 """A note, such as a learning rate, and the values of all seeds."""
 
 
+@drawing()
 def heat(
     rows: Mapping[str, Sequence[Field]],
     columns: Sequence[str],
@@ -51,6 +53,7 @@ def heat(
     return save(figure, path)
 
 
+@drawing()
 def forest(rows: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path, title: str) -> Path:
     """Differences of means of two sides with Welch's 95 % intervals, a row each, the largest first."""
     found = {name: welch(*sides) for name, sides in rows.items()}
@@ -71,6 +74,7 @@ def forest(rows: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Pa
     return save(figure, path)
 
 
+@drawing()
 def alarms(found: Sequence[Alarm], path: Path, title: str) -> Path:
     """How well each diagnostic tells what collapses from what does not, and what its threshold announces."""
     figure = titled(title, 1.6 + 0.34 * len(found))

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from stellaris_jax.report.curves import BLUE, COLOURS, DPI, TEXT, VERMILION, save, tidy
 from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.report.style import drawing
 from stellaris_jax.reproduce import published
 from stellaris_jax.reproduce.claims import Claim, fact, less, more
 from stellaris_jax.reproduce.making import under_way
@@ -102,6 +103,7 @@ def _divergence(found: Sequence[Learned]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(found[0].rounds), np.mean([one.kl for one in found], axis=0)
 
 
+@drawing()
 def _staleness_figure(cells: dict[tuple[int, int], list[Cell]], divergence: dict[str, list[Learned]]) -> Figure:
     figure = Figure(figsize=(10, 3.4), dpi=DPI, layout="constrained")
     figure.suptitle("Figure 3: what more learners do (paper: dotted)", fontsize=TEXT + 2, fontweight="bold")
