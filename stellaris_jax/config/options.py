@@ -203,7 +203,7 @@ class Place:
     def told(self, config: Config) -> str:
         """The key and what it names, for a sentence."""
         named = attrgetter(self.key)(config)
-        return f"{self.key}={named}" if isinstance(named, str) else f"{self.key}=[{','.join(named)}]"
+        return f"{self.key}={named}" if isinstance(named, str) else f"{self.key}=[{','.join(map(str, named))}]"
 
     def options(self, config: Config) -> dict[str, Any]:
         """What it sets; nothing where that is no mapping, of which its own check speaks."""
