@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("gymnasium")
 
+from commands import said
 from wide_env import Wide
 
 from stellaris_jax import ConfigError, load_config, load_policy, train
@@ -107,7 +108,7 @@ def test_check_env_measures_and_says_what_to_set(capsys: pytest.CaptureFixture[s
     register("test/wide", Wide)
     cli.main(["test/wide"])
     out, err = capsys.readouterr()
-    assert not err
+    assert not said(err)
     assert re.search(r"^observations from -9\d\d.* to 9\d\d.*: normalised .env.normalize_observation=true.$", out, re.M)
     assert re.search(r"^rewards from -1\d.* to -\d.*; set env.normalize_reward=true$", out, re.M)
     assert "actions from -1000 to 1000, reached by a policy's -1 to 1 (env.rescale_action=true)" in out

@@ -459,7 +459,7 @@ def test_hydras_store_may_be_put_back_by_others() -> None:
 
 
 def test_unknown_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that there are follow, the most similar one first."""
+    """Those that there are follow."""
     monkeypatch.setattr(register, "callback", Kind("callback"))
     assert complaint("run.callbacks=[nope]") == (
         "run.callbacks must be empty, not 'nope': no callback is registered; "
@@ -468,6 +468,6 @@ def test_unknown_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("alarm", "stop-early", "nap"):
         register.callback(name)(print)
     assert complaint("run.callbacks=[stop-erly]") == (
-        "run.callbacks must be some of stop-early, alarm, nap, not 'stop-erly'; did you mean stop-early?"
+        "run.callbacks must be some of alarm, stop-early, nap, not 'stop-erly'; did you mean stop-early?"
     )
     assert complaint("run.callbacks=[x]") == "run.callbacks must be some of alarm, stop-early, nap, not 'x'."

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from commands import said
 from rich.console import Console
 
 from benchmarks.process import figures
@@ -226,7 +227,7 @@ def test_platforms_that_are_not_there(platform: str, told: str, tmp_path: Path) 
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config()))
     done = process("$python $scripts/evaluate.py run", tmp_path, JAX_PLATFORMS=platform)
-    assert done.returncode == 2 and done.stderr.startswith(f"error: {told}")
+    assert done.returncode == 2 and said(done.stderr)[0].startswith(f"error: {told}")
 
 
 def test_what_a_measurement_in_another_process_refuses() -> None:

@@ -125,6 +125,11 @@ def test_a_lost_study_is_refused(kind: str, trained: list[str]) -> None:
     assert {path: path.read_bytes() for path in Path("s").rglob("*") if path.is_file()} == before
 
 
+def results(stdout: str) -> str:
+    """What is printed after the training."""
+    return "".join(line for line in stdout.splitlines(keepends=True) if " trials  " not in line)
+
+
 @pytest.mark.parametrize("lost", ["directory", "summary.json", "damaged"])
 def test_a_lost_run_is_made_again(lost: str, trained: list[str]) -> None:
     out = search(trials=4)
@@ -140,8 +145,9 @@ def test_a_lost_run_is_made_again(lost: str, trained: list[str]) -> None:
     trained.clear()
     ended = call("tune.py", "--resume", "s")
     assert ended.returncode == 0 and trained == [best], ended.stderr
-    assert f"trial {best} has no result any more (s/{best}" in ended.stderr and ended.stderr.count("\n") == 1
-    assert rows("s") == table and ended.stdout == out
+    (told,) = said(ended.stderr)
+    assert f"trial {best} has no result any more (s/{best}" in told
+    assert rows("s") == table and results(ended.stdout) == results(out)
 
 
 def test_a_run_that_cannot_be_made_again_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +200,7 @@ def test_a_result_is_not_lost_by_its_state(state: str) -> None:
     best = best_number(rows("s"))
     sql(f"update trials set state = '{state}' where number = {best}")
     ended = call("tune.py", "--resume", "s")
-    assert ended.returncode == 0 and ended.stdout == out
+    assert ended.returncode == 0 and results(ended.stdout) == results(out)
     assert f"trial {best}: s/study.db calls it {state.lower()}, and its run has a result" in ended.stderr
 
 
@@ -311,7 +317,7 @@ def test_the_same_again_is_told_whole() -> None:
     assert all(f"'{word}'" in line or f" {word} " in line for word in [*SMALL, "seed=7"]) and RATE in line
     assert "(gymnax/CartPole-v1, 192 env steps, " in out
     ended = call("tune.py", "--resume", "s")
-    assert ended.stdout == out
+    assert ended.stdout == results(out), "nothing was left to train"
     best = out.partition("trial ")[2].partition(":")[0]
     from shlex import split
 

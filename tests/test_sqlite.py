@@ -85,15 +85,14 @@ def test_what_sqlite_opens_is_a_regular_file(ending: str, tmp_path: Path) -> Non
 def test_a_search_of_somebody_else_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     from stellaris_jax.config.schema import ConfigError
-    from stellaris_jax.config.tree import Config
     from stellaris_jax.training.search_store import Search, study_of
 
-    study_of(tmp_path, Config(), Search(trials=1))
+    study_of(tmp_path, Search(trials=1))
     victim = tmp_path / "victim"
     victim.write_text("precious")
     names_a_file(tmp_path / "study.db", victim)
     with pytest.raises(ConfigError, match=r"study\.db cannot be used: its study\.db-journal names another file"):
-        study_of(tmp_path, Config(), Search(trials=1))
+        study_of(tmp_path, Search(trials=1))
     assert victim.read_text() == "precious"
 
 

@@ -12,13 +12,6 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {name}?" if score >= 0.6 else "."
 
 
-def nearest_first(word: str, names: Iterable[str]) -> list[str]:
-    """The names in their order, behind the one that `did_you_mean` would name."""
-    names = list(names)
-    near = [name for name in names if did_you_mean(word, names) == f"; did you mean {name}?"]
-    return near + [name for name in names if name not in near]
-
-
 def _resemblance(word: str, name: str) -> float:
     """Likeness in [0, 1] of two dotted names: mostly that of their last parts, which may be abbreviated."""
     group, _, leaf = word.rpartition(".")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from stellaris_jax.config.near_miss import did_you_mean, nearest_first
+from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.registry import register
 
 
@@ -150,8 +150,8 @@ class Knob:
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}: {rounded}.")
 
     def _told(self, word: Any) -> str:
-        """The end of a sentence: the names accepted, that which resembles `word` first."""
-        names = nearest_first(str(word), self.names)
+        """End of a sentence: the names that are accepted, and the one that `word` resembles."""
+        names = list(self.names)
         if not names:
             key = f"plugins=[FILE] imports what registers a {self.registered}"
             return f"empty, not {shown(word)}: no {self.registered} is registered; {key}."

@@ -52,7 +52,7 @@ class Together:
         self.unit = unit
         self.reached = {point: steps[point] for point in done}
         self.best: tuple[float, int] | None = None
-        self.work = "starting"
+        self.work = "starting" if len(self.done) < len(steps) else ""
         self._started, self._before = time.monotonic(), sum(self.reached.values())
         self._told: set[str] = set()
         self._lock = threading.Lock()
@@ -60,9 +60,9 @@ class Together:
         live = progress and console.is_terminal and not console.is_dumb_terminal
         self._drawn = live
         self._live: Live | None = None
-        if not live:
+        if not live and self.work:
             self._print(self.line())
-        else:
+        elif live:
             # No lock is taken where it is drawn: whoever prints a note holds both.
             self._live = Live(get_renderable=self.line, console=console, refresh_per_second=REFRESH_PER_SECOND)
             self._live.start()
