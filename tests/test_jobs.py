@@ -18,7 +18,7 @@ from stellaris_jax import ConfigError, load_config
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.engine.static import Static
 from stellaris_jax.report.joblog import export
-from stellaris_jax.timeline import Gradient, Group, Round, Timeline, trace
+from stellaris_jax.timeline import Gradient, Group, Round, Timeline, foretold, trace
 from stellaris_jax.timeline.foretold import comparison
 from stellaris_jax.timeline.joblog import durations, jobs_of, read_log
 from stellaris_jax.timeline.jobs import COLUMNS, KINDS, Job, read, write
@@ -135,6 +135,7 @@ MISTAKES = {
     "batch": (json.dumps(actor(batch=[1])), r"column batch: \[1\] must be a whole number or a text"),
     "schema": (json.dumps(actor(schema=3)), "column schema: 3 is unknown; 2 is read, or no schema at all"),
     "deep": ("[" * 100_000, "line 2: .* is no job with kind, start and end"),
+    "twice": ('{"kind": "actor", "start": 0, "start": 1, "end": 2}', "column start: the line names it twice; once is"),
     "without": ('{"kind": "actor", "start": 0, "end": null}', "line 2: .* is no job with kind, start and end"),
 }  # fmt: skip
 
@@ -154,6 +155,7 @@ def test_mistakes_are_told_with_their_place(mistake: str, tmp_path: Path) -> Non
     [
         (b"kind,start\nactor,1\n", r"line 1: the header \['kind', 'start'\] lacks end"),
         (b"kind,start,end,start\n", "line 1, column start: the header names it twice"),
+        (b"kind,start,end,version,version\n", "line 1, column version: the header names it twice"),
         (b"kind,start,end\n\nactor,1\n", "line 3: a row has 3 cells as the header, not 2"),
         (b"kind,start,end\nactor,1,soon\n", "line 2, column end: 'soon' is no time"),
         (b"kind,start,end\nactor,,1\n", "line 2, column start: '' is no time"),
@@ -162,7 +164,7 @@ def test_mistakes_are_told_with_their_place(mistake: str, tmp_path: Path) -> Non
         (b"kind,start,end\nactor,1,\xff\n", "line 2, byte 9: a log must be text in UTF-8"),
         (b"x" * (2 * MIB), "a line of it holds more than 1 MiB"),
     ],
-    ids=["lacks", "twice", "short", "time", "empty", "quote", "cell", "bytes", "line"],
+    ids=["lacks", "twice", "former", "short", "time", "empty", "quote", "cell", "bytes", "line"],
 )
 def test_mistakes_of_csv(text: bytes, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
@@ -226,6 +228,26 @@ def test_what_is_simulated_is_foretold(tmp_path: Path) -> None:
     assert "its learners computed" in utilisation
 
 
+def test_the_same_gradients_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate of Stellaris closes as it goes: the mean of many gradients is not that of the first ones."""
+    monkeypatch.setattr(foretold, "MOST", 400)
+    system = ["system=stellaris", "system.learners=4", "platform.actors=2", "delays.actor.kind=constant"]
+    config = load_config([*SMALL, *system, "delays.learner.kind=exponential", "total_steps=64000"])
+    timeline = Timeline.of(config, 0)
+    rounds = [timeline.next_round() for _ in range(300)]
+    for count in (10, 300):
+        with (tmp_path / f"{count}.csv").open("w") as file:
+            write(file, jobs_of((one, []) for one in rounds[:count]), "csv")
+    early, late = (read_log(tmp_path / f"{count}.csv").staleness() for count in (10, 300))
+    assert early and late and early.mean > 1.3 * late.mean
+    for count, most in ((10, early.gradients), (300, 400)):
+        traced = ["delays.learner.kind=trace", f"delays.learner.options.log={tmp_path}/{count}.csv"]
+        staleness, _ = comparison(load_config([*SMALL, *system, *traced, "total_steps=64000"]))
+        found = re.search(r"was (\S+) \((\d+) gradients\); .* foretells (\S+) \((\d+) ", staleness)
+        assert found and float(found[1]) == pytest.approx(float(found[3]), rel=0.15)
+        assert int(found[2]) == most and most <= int(found[4]) < most + 64
+
+
 def test_jobs_of_rounds() -> None:
     """Versions that are published while actors roll are known at the end of those that end later."""
     group = Group([Gradient(0, 1, 2, 4, 1.0, 2.0, staleness=1, in_flight=1)], [1.0], 5, 2.0, False, None, 2.5)
@@ -259,6 +281,35 @@ def test_workers_are_counted() -> None:
     assert given.system.learners == 3
     differing = [sentence for sentence in comparison(given) if "is simulated" in sentence]
     assert differing == [f"{EXAMPLES['csv']} has 2 learners, while system.learners=3 is simulated."]
+
+
+def test_ids_that_count_no_learners_are_told_of(tmp_path: Path) -> None:
+    """Some jobs have none, or one is that of several: learners would compute for more than all of the time."""
+    others = [actor(id=0), aggregate(9, 10)]
+    some = [learner(0, 10, id="a", version_start=0), learner(0, 10, version_start=0), *others]
+    shared = [learner(0, 10, id="a", version_start=0), learner(0, 10, id="a", version_start=0), *others]
+    rounded = [learner(0, 10, id="a", version_start=0), learner(9.95, 20, id="a", version_start=0), *others]
+    told = []
+    for name, rows in (("some", some), ("shared", shared), ("rounded", rounded)):
+        log = log_of(tmp_path / f"{name}.jsonl", *rows)
+        config = load_config(["delays=trace", f"delays.log={log}"])
+        assert (config.system.learners, config.platform.actors) == (1, 1)
+        told.append([sentence.removeprefix(f"{log}: ") for sentence in comparison(config)])
+    assert [len(sentences) for sentences in told] == [2, 2, 2]
+    assert (
+        told[0][0]
+        == "1 jobs of learners have no id, so system.learners may be too small; system.learners=1 is simulated."
+    )
+    assert (
+        told[1][0] == "jobs of the learner 'a' overlap, so its id is that of several; system.learners=1 is simulated."
+    )
+    assert "its learners computed" not in " ".join(told[0] + told[1]) and told[2][1].startswith("its learners computed")
+
+
+def test_jobs_that_take_no_time_are_no_durations(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "jobs.jsonl", learner(1, 1), actor(), aggregate(1, 2))
+    with pytest.raises(ConfigError, match="has no job of kind learner that takes time; one is needed at least"):
+        load_config(["delays=trace", f"delays.log={log}"])
 
 
 def test_without_ids_the_configuration_counts(tmp_path: Path) -> None:

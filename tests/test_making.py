@@ -14,8 +14,8 @@ from studies import TASK
 
 from stellaris_jax.cli import reproduce as command
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.reproduce import making, store
-from stellaris_jax.reproduce.claims import Claim, fact
+from stellaris_jax.reproduce import gate, making, store
+from stellaris_jax.reproduce.claims import Claim, fact, read_claims
 from stellaris_jax.reproduce.history import Series, read_csv
 from stellaris_jax.reproduce.map import cells, choices
 from stellaris_jax.reproduce.map import store as map_store
@@ -169,9 +169,44 @@ def test_a_table_is_not_replaced_with_less(study: Study, monkeypatch: pytest.Mon
 
 def test_a_record_that_is_none_is_refused(study: Study, trained: list[Any]) -> None:
     reproduce(study, figure("a"), ["1"])
-    (study.results / making.ORIGINS).write_text('{"1": 3}')
-    with pytest.raises(ConfigError, match=r"made\.json cannot be read"):
-        reproduce(study, figure("a", "b"), ["1"])
+    for text in ('{"1": 3}', "[" * 100_000):
+        (study.results / making.ORIGINS).write_text(text)
+        with pytest.raises(ConfigError, match=r"made\.json cannot be read"):
+            reproduce(study, figure("a", "b"), ["1"])
+
+
+READERS = {
+    "learned.csv": store._read, "figure_1.csv": read_csv, "claims_1.csv": read_claims, "gate_1.csv": gate.read,
+    "map.csv": map_store.read,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(READERS))
+def test_tables_that_are_damaged_are_told_of(name: str, study: Study, trained: list[Any]) -> None:
+    """Tables of another kind, and every published one with each of its cells replaced or its line cut off."""
+    path = study.results / name
+    path.write_text("one,two\n1,2\n")
+    with pytest.raises(ConfigError, match=f"{re.escape(name)} cannot be read: it has no column [a-z]+"):
+        READERS[name](path)
+    if name not in ("learned.csv", "figure_1.csv"):
+        return
+    source = {"learned.csv": "learned.csv", "figure_1.csv": "figure_2.csv"}[name]
+    header, line, *_ = (REPOSITORY / "results" / "stellaris" / source).read_text().splitlines()
+    path.write_text(f"{header}\n{line}\n")
+    READERS[name](path)
+    seed = header.split(",").index("seed")
+    cells = line.split(",")
+    for damaged in (",".join([*cells[:seed], "soon", *cells[seed + 1 :]]), ",".join(cells[: seed + 1])):
+        path.write_text(f"{header}\n{line}\n{damaged}\n")
+        with pytest.raises(ConfigError, match=f"{re.escape(name)} cannot be read: row 2 is damaged"):
+            READERS[name](path)
+
+
+def test_curves_of_a_run_have_one_length(study: Study) -> None:
+    path = study.results / "learned.csv"
+    path.write_text("variant,seed,config,rounds,returns,kl,actors\na,0,x,1 2,0.5,1 1,\n")
+    with pytest.raises(ConfigError, match=r"row 1 is damaged \(it has 2 rounds, 1 returns and 2 divergences\)"):
+        store._read(path)
 
 
 def test_a_figure_of_the_map_keeps_its_tasks(study: Study) -> None:

@@ -157,6 +157,42 @@ def test_output_that_cannot_be_written(command: str, buffered: str, tmp_path: Pa
     assert full.stderr == "error: the output cannot be written (No space left on device).\n"
 
 
+@pytest.mark.parametrize(
+    ("streams", "code", "end"),
+    [
+        (">out 2>&-", 0, ""),
+        (">out 2>/dev/full", 0, ""),
+        ("<&- >out 2>&-", 0, ""),
+        ("2>err >&-", 1, "error: the output cannot be written (Bad file descriptor).\n"),
+        ("2>err >/dev/full", 1, "error: the output cannot be written (No space left on device).\n"),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full(streams: str, code: int, end: str, tmp_path: Path) -> None:
+    """Results and errors are never mixed, and files never get the number of a stream."""
+    for name in ("err", "out"):
+        (tmp_path / name).write_text("")
+    begin = "import os, sys; from stellaris_jax.cli import program; from stellaris_jax.cli.working import working"
+    main = (
+        "def main():\n    with working('working'):\n        assert os.open('file', os.O_CREAT) > 2\n        "
+        "print('a warning', file=sys.stderr)\n        print('a result')"
+    )
+    (tmp_path / "command.py").write_text(f"{begin}\n{main}\nprogram.run(lambda: program.run(main))\n")
+    done = process(f"$python command.py {streams}", tmp_path)
+    assert done.returncode == code
+    assert (tmp_path / "out").read_text() == ("" if code else "a result\n")
+    assert (tmp_path / "err").read_text() == ("" if not end else f"working\na warning\n{end}")
+
+
+def test_a_mistake_has_its_exit_code_without_a_standard_error(tmp_path: Path) -> None:
+    (tmp_path / "command.py").write_text(
+        "from stellaris_jax import ConfigError\nfrom stellaris_jax.cli import program\n"
+        "def main():\n    raise ConfigError('wrong')\nprogram.run(main)\n"
+    )
+    for stream in ("2>&-", "2>/dev/full"):
+        done = process(f"$python command.py {stream}", tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_training_whose_reader_goes_away(tmp_path: Path) -> None:
     settings = " ".join([*SMALL, "total_steps=20000", "evaluation.points=200", "evaluation.episodes=1"])
     done = process(f"$python $scripts/train.py '{settings}' run.dir=run | head -1".replace("'", ""), tmp_path)
@@ -227,7 +263,8 @@ def test_platforms_that_are_not_there(platform: str, told: str, tmp_path: Path) 
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config()))
     done = process("$python $scripts/evaluate.py run", tmp_path, JAX_PLATFORMS=platform)
-    assert done.returncode == 2 and said(done.stderr)[0].startswith(f"error: {told}")
+    (sentence,) = said(done.stderr)
+    assert done.returncode == 2 and sentence.startswith(f"error: {told}")
 
 
 def test_what_a_measurement_in_another_process_refuses() -> None:

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from benchmarks import beside
 from benchmarks import main as benchmark
 from benchmarks.own import THROUGHPUT
 from stellaris_jax.cli import runs
+from stellaris_jax.cli.working import working
+from stellaris_jax.config.schema import RunError, printable
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.table import print_sentence, print_table, wrapped
+from stellaris_jax.report.telemetry.jsonl import complain
 from stellaris_jax.training.shelf import INCOMPLETE, Kept
 
 
@@ -116,6 +120,40 @@ def test_words_are_kept_together() -> None:
     assert wrapped("runs/2026-a/sweep=1,2 is", 11) == ["runs/2026-", "a/sweep=1,2", "is"]
     assert wrapped("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
     assert wrapped("漢字漢字 漢字", 8) == ["漢字漢字", "漢字"]
+    assert wrapped("漢字漢字漢字", 8) == ["漢字漢字", "漢字"] and wrapped("漢字", 1) == ["漢", "字"]
+
+
+NAMES = {
+    "long": "x" * 100, "wide": "漢字" * 50, "emoji": "🚀🏽" * 40, "TeX": r"$\frac{a}_b%", "markup": "[red]mark[/red]",
+    "escape": "\x1b[31mred\x1b]0;title\x07", "line": "a\nb\tc", "blank": "   ", "empty": "", "zero": "\x00\x9b2J",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(NAMES))
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_any_name_fits_and_commands_no_terminal(name: str, width: int) -> None:
+    """A name from somebody else's run is shown whole, in as many columns as there are, without escape sequences."""
+    figures = {f"column {number}": "1.25" for number in range(6)}
+    heading = NAMES[name] or "none"
+    rows = [{"setting": setting, heading: "1", **figures} for setting in (NAMES[name], "other")]
+    lines = shown(print_table, NAMES[name], rows, ("setting",), width=width)
+    assert max(map(cell_len, lines)) <= width
+    text = "".join(lines)
+    assert text.isprintable()
+    whole = printable(NAMES[name]).replace(" ", "")
+    assert whole in text.replace(" ", "")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_sentences_command_no_terminal(terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
+    print_sentence(console, "run \x1b[2J is damaged")
+    complain("run \x1b[2J is damaged")
+    with working("reading \x1b[2J"):
+        pass
+    said = console.file.getvalue() + capsys.readouterr().err
+    assert said == "run \\x1b[2J is damaged\n" * 2 + "reading \\x1b[2J\n"
+    assert str(RunError("run \x1b[2J\nis damaged")) == "run \\x1b[2J is damaged"
 
 
 def test_sentences_break_on_terminals_alone() -> None:

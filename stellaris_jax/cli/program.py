@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from typing import Any, NoReturn, TextIO, TypeGuard
 
 from stellaris_jax.config.commands import command, localised
@@ -22,6 +22,8 @@ from stellaris_jax.training.sources.watch import at_work
 
 SIGINT, SIGPIPE = 128 + 2, 128 + 13
 """Exit codes of a program that a signal has ended, as shells have them."""
+STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
+"""Standard streams by their numbers, and how the null device takes their places where they are closed."""
 COLLECT_AFTER = (50_000, 20, 100)
 """Objects, and younger collections, after which Python looks for cycles in each of its generations."""
 
@@ -108,9 +110,11 @@ def run(main: Callable[[], None]) -> None:
     # Imports and JAX's tracing make objects by the million that stay: looking through them as often as Python does by
     # default takes 5 to 10 % of the time to the first training step.
     gc.set_threshold(*COLLECT_AFTER)
+    reopen_streams()
     before = at_work()
     try:
-        ended(main)
+        with redirect_stderr(_Errors(sys.stderr)):  # type: ignore[type-var]
+            ended(main)
     except SystemExit as stop:
         if at_work() <= before:
             raise
@@ -121,9 +125,27 @@ def run(main: Callable[[], None]) -> None:
         os._exit(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
 
 
+def reopen_streams() -> None:
+    """Open the standard streams that the shell has closed (`2>&-`), and set those of `sys` to them.
+
+    Otherwise the next file to be opened gets the number of the stream, and warnings of C++ code are written into it.
+    Errors are written to the null device. Results cannot be written, which ends a command with a sentence.
+    """
+    for number, (name, flags) in enumerate(STREAMS.items()):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(opened := os.open(os.devnull, flags), number)
+            if opened != number:
+                os.close(opened)
+        if getattr(sys, name) is None:
+            text = os.fdopen(number, "w" if number else "r", encoding="utf-8", buffering=1, closefd=False)
+            setattr(sys, name, text)
+
+
 def ended(main: Callable[[], None]) -> None:
     """What `run` does, inside of a program: every end it knows is a SystemExit."""
-    output = _Output(sys.stdout)
+    output = sys.stdout if isinstance(sys.stdout, _Output) else _Output(sys.stdout)
     try:
         with redirect_stdout(output):  # type: ignore[type-var]
             try:
@@ -147,11 +169,12 @@ def ended(main: Callable[[], None]) -> None:
             raise
         # What is still to be written is forgotten, lest Python complains that it cannot be.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(output.error, BrokenPipeError):
+        broken, output.error = output.error, None  # lest a command around this one tells it again
+        if isinstance(broken, BrokenPipeError):
             sys.exit(SIGPIPE)
         if _of_a_signal(error):  # such as SIGHUP, with which a terminal goes
             sys.exit(error.code)
-        print(f"error: the output cannot be written ({output.error.strerror}).", file=sys.stderr)
+        print(f"error: the output cannot be written ({broken.strerror}).", file=sys.stderr)
         sys.exit(1)
 
 
@@ -210,6 +233,25 @@ def signalled() -> Iterator[None]:
     except Abandoned as stop:
         sys.stdout.flush()
         os._exit(128 + stop.signum)  # an orderly end would wait for what is still being computed
+
+
+class _Errors:
+    """The standard error, whose own errors end nothing: a disk that is full, or a reader that has gone."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 class _Output:

@@ -17,7 +17,7 @@ from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 from stellaris_jax.config.inputs import reason
 from stellaris_jax.config.outputs import check_output
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.schema import ConfigError, RunError, printable
 
 NAME = "report.html"
 
@@ -55,7 +55,7 @@ def _main(argv: Sequence[str] | None) -> None:
     except OSError as error:
         raise RunError(f"{error.filename or out}: {reason(error)}.") from error
     for note in notes:
-        print(note, file=sys.stderr)
+        print(printable(note), file=sys.stderr)
     print(out)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from stellaris_jax.cli import program
 from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.config.schema import ConfigError, RunError, printable
 from stellaris_jax.report.runs import differing_keys, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
 from stellaris_jax.report.telemetry.format import MISSING, compact, dollars, duration, over_seeds
@@ -188,13 +188,13 @@ def _prune(argv: Sequence[str]) -> None:
     runs = _found(arguments.places or [Path("runs")])
     found, left = (old_checkpoints(runs), []) if arguments.checkpoints else wasted(runs)
     for sentence in left:
-        print(sentence)
+        print(printable(sentence))
     if not found:
         print("there is nothing to delete")
         return
     for waste in found:
         what = f"{len(waste.paths)} checkpoints" if arguments.checkpoints else waste.kept.state
-        print(f"{waste.kept.path}  {what}  {_bytes(waste.size)}")
+        print(printable(f"{waste.kept.path}  {what}  {_bytes(waste.size)}"))
     whole = _bytes(sum(waste.size for waste in found))
     noun = "checkpoints of " if arguments.checkpoints else ""
     if not arguments.yes and not _agreed(f"delete {noun}{len(found)} run{'s' * (len(found) != 1)} ({whole})? [y/N] "):
@@ -202,7 +202,7 @@ def _prune(argv: Sequence[str]) -> None:
         return
     troubles = [trouble for waste in found if (trouble := delete(waste)) is not None]
     for trouble in troubles:
-        print(trouble, file=sys.stderr)
+        print(printable(trouble), file=sys.stderr)
     print(f"deleted {len(found) - len(troubles)} of {len(found)}")
     if troubles:
         raise RunError(f"{len(troubles)} of {len(found)} could not be deleted.")

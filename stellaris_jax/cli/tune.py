@@ -27,6 +27,8 @@ from stellaris_jax.config.sources import shipped_configs
 from stellaris_jax.registry import search_folder
 
 SEEDS = 3
+SETTLED = ("space", "reduction", "seed", "dir", "config-dir")
+"""Options of a new search, which a search that is resumed keeps."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -40,14 +42,14 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--space", metavar="SPACE", help="what is varied: a name, or a .yaml file")
     parser.add_argument("--trials", type=program.at_least(1), metavar="N", help="settings to try (32)")
     parser.add_argument(
-        "--reduction", type=program.at_least(0), default=3, metavar="R",
+        "--reduction", type=program.at_least(0), metavar="R",
         help="one of R trials goes on after 1/R² and 1/R of the evaluations; 0: all do (3)",
     )  # fmt: skip
     parser.add_argument(
         "--parallel", type=program.at_least(1), metavar="N",
         help="trials at a time, at most; by default one per core. With 1, the same command finds the same again",
     )  # fmt: skip
-    parser.add_argument("--seed", type=program.seed, default=0, metavar="N", help="of the search (0)")
+    parser.add_argument("--seed", type=program.seed, metavar="N", help="of the search (0)")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="directory of a new search")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="directory of a search to go on with")
     parser.add_argument("--config-dir", metavar="DIR", help="as for train; its folder tune is looked into first")
@@ -55,9 +57,9 @@ def _main(argv: Sequence[str] | None) -> None:
     given = parser.parse_mixed(argv)
     if given.reduction == 1:
         raise ConfigError("--reduction=1 lets all trials go on at every rung; 0 says so, 2 is the least that helps.")
-    if given.resume is not None and (given.overrides or given.space or given.dir):
-        allowed = "only --trials and --parallel can be given with it"
-        raise ConfigError(f"--resume goes on with what a search was begun with; {allowed}.")
+    if given.resume is not None and (settled := _settled(given)):
+        allowed = "--trials, --parallel, --plugin and --trust can be given with it"
+        raise ConfigError(f"--resume goes on with what a search was begun with, not with {settled}; {allowed}.")
     if given.resume is None and not given.space:
         raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
     program.require("optuna", of="tune", extra="tune")
@@ -94,6 +96,12 @@ def _main(argv: Sequence[str] | None) -> None:
         )
 
 
+def _settled(given: Namespace) -> str:
+    """The first thing on a command line that a search has settled when it was begun; "" where there is none."""
+    options = {f"--{name}": getattr(given, name.replace("-", "_")) for name in SETTLED}
+    return next((name for name, value in options.items() if value is not None), "") or " ".join(given.overrides[:1])
+
+
 def _override(key: str, value: Any) -> str:
     return as_override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
 
@@ -113,7 +121,8 @@ def _begun(given: Namespace) -> Path:
     if not config.evaluation.points or not config.evaluation.episodes:
         raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a search needs returns to compare.")
     space = _space(given.space, given.config_dir)
-    search = search_store.Search(given.trials or search_store.Search.trials, given.reduction, given.seed)
+    asked = {name: getattr(given, name) for name in ("trials", "reduction", "seed")}
+    search = search_store.Search(**{name: value for name, value in asked.items() if value is not None})
     if given.dir is not None:
         directory: Path = given.dir
     else:

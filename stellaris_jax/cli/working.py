@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO
 
+from stellaris_jax.config.schema import printable
+
 REFRESH_PER_SECOND = 8
 
 
@@ -22,6 +24,7 @@ def working(text: str, when: bool = True) -> Iterator[None]:
       text: names the work, such as `playing 128 episodes of gymnax/CartPole-v1`.
       when: false shows nothing, for work that will be refused at once.
     """
+    text = printable(text)
     if not when:
         yield
     elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):

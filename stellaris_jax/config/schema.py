@@ -12,6 +12,17 @@ from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.registry import register
 
 
+def printable(text: str) -> str:
+    """Text for a terminal, on one line: its escape sequences are spelled out, for names are those that others gave.
+
+    >>> printable("run\\x1b[2J of\\nmine")
+    'run\\\\x1b[2J of mine'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text)
+
+
 class ConfigError(ValueError):
     """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted.
 
@@ -19,13 +30,15 @@ class ConfigError(ValueError):
     """
 
     def __init__(self, sentence: str):
-        characters = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in str(sentence))
-        line = "".join(characters)
+        line = printable(str(sentence))
         super().__init__(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}...")
 
 
 class RunError(RuntimeError):
     """A run that could not go on, or ended without a result; the message is one sentence."""
+
+    def __init__(self, sentence: str):
+        super().__init__(printable(str(sentence)))
 
 
 def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "", kind: str = "") -> Any:

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Literal
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from stellaris_jax.config.schema import printable
 
 PIPE_WIDTH = 160
 GAP = 2
@@ -45,7 +47,8 @@ def print_table(console: Console, title: str, rows: Sequence[Row], names: Collec
     """
     if not rows:
         return
-    for line in wrapped(title, console.width):
+    rows = [{printable(heading): printable(cell) for heading, cell in row.items()} for row in rows]
+    for line in wrapped(printable(title), console.width):
         _print_line(console, Text(line, style="italic"))
     parts = _parts_of(rows, names, console.width)
     for index, part in enumerate(parts):
@@ -70,6 +73,7 @@ def _print_line(console: Console, line: Text) -> None:
 
 def print_sentence(console: Console, text: str, style: str = "") -> None:
     """Print a sentence, broken between words on a terminal, and one line in a pipe or a file."""
+    text = printable(text)
     for line in wrapped(text, console.width) if console.is_terminal else [text]:
         console.print(Text(line, style=style), soft_wrap=True)
 
@@ -99,7 +103,7 @@ def _parts(word: str, width: int) -> Iterable[str]:
     if cell_len(word) <= width:
         return [word]
     parts = re.findall(r"[^/=,;:._-]*[/=,;:._-]|[^/=,;:._-]+", word)
-    return [part[start : start + width] for part in parts for start in range(0, len(part), max(1, width))]
+    return [line for part in parts for line in chop_cells(part, max(2, width))]
 
 
 def _stacked(row: Row, width: int) -> Iterable[Text]:
@@ -110,7 +114,7 @@ def _stacked(row: Row, width: int) -> Iterable[Text]:
     for heading, value in row.items():
         first, *further = wrapped(value, width - left if beside else width - INDENT)
         if beside:
-            yield Text.assemble((heading.ljust(left), "bold"), first)
+            yield Text.assemble((heading + " " * (left - cell_len(heading)), "bold"), first)
             yield from (Text(" " * left + line) for line in further)
         else:
             yield from (Text(line, style="bold") for line in wrapped(heading, width))

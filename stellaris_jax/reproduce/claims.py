@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from stellaris_jax.report.statistics import holm, mean_ci95, welch
 from stellaris_jax.report.telemetry.format import significant
-from stellaris_jax.reproduce.files import read_table, write_table
+from stellaris_jax.reproduce.files import read_rows, write_table
 
 HOLDS, OPEN, REVERSED = "holds", "not shown", "reversed"
 """Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other."""
@@ -118,20 +118,21 @@ def write_claims(claims: Iterable[Claim], path: Path) -> None:
 
 def read_claims(path: Path) -> list[Claim]:
     """What `write_claims` wrote; by files of earlier versions, which were not corrected, no verdict survives."""
-    return [
-        Claim(
-            row["claim"],
-            row["paper"],
-            row["ours"],
-            row.get("n") or "",
-            float(row["p"]) if row.get("p") else None,
-            float(row["p_holm"]) if row.get("p_holm") else None,
-            row["verdict"],
-            {"yes": True, "no": False}.get(row.get("survives", "")),
-            float(row["toward"]) if row.get("toward") else None,
-        )
-        for row in read_table(path)
-    ]
+    return read_rows(path, _claim)
+
+
+def _claim(row: dict[str, str]) -> Claim:
+    return Claim(
+        row["claim"],
+        row["paper"],
+        row["ours"],
+        row.get("n") or "",
+        float(row["p"]) if row.get("p") else None,
+        float(row["p_holm"]) if row.get("p_holm") else None,
+        row["verdict"],
+        {"yes": True, "no": False}.get(row.get("survives", "")),
+        float(row["toward"]) if row.get("toward") else None,
+    )
 
 
 def _interval(values: np.ndarray, unit: str) -> str:

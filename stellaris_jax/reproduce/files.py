@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import fcntl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import appending, rewriting_text
 from stellaris_jax.config.schema import ConfigError
+
+Row = TypeVar("Row")
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -27,6 +29,30 @@ def read_table(path: Path) -> list[dict[str, str]]:
             return list(csv.DictReader(file))
     except (OSError, EOFError, ValueError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
+
+
+def read_rows(path: Path, made: Callable[[dict[str, str]], Row]) -> list[Row]:
+    """What is made of each line of a CSV file that `read_table` reads.
+
+    Args:
+      path: the file.
+      made: raises KeyError where there is no column of a name, and ValueError for a line that is damaged.
+
+    Raises:
+      ConfigError: the file cannot be read, or a line is damaged.
+    """
+    rows = []
+    for number, cells in enumerate(read_table(path), 1):
+        try:
+            if None in cells or None in cells.values():
+                raise ValueError("it has more or fewer cells than the header")
+            rows.append(made(cells))
+        except KeyError as error:
+            raise ConfigError(f"{path} cannot be read: it has no column {error.args[0]}.") from None
+        except ValueError as error:
+            told = f"row {number} is damaged ({inputs.reason(error)}); remove it, or put the file back"
+            raise ConfigError(f"{path} cannot be read: {told}.") from None
+    return rows
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -15,7 +15,7 @@ from textwrap import fill
 
 from stellaris_jax.registry import register
 from stellaris_jax.report.telemetry.format import count, percent
-from stellaris_jax.reproduce.files import read_table, write_table
+from stellaris_jax.reproduce.files import read_rows, write_table
 from stellaris_jax.reproduce.history import Series, rounds_of
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.timeline import Group
@@ -101,10 +101,9 @@ def read(path: Path) -> list[Escapes]:
     """What `write` wrote; nothing where there is no file."""
     if not path.is_file():
         return []
-    return [
-        Escapes(row["figure"], row["env"], row["series"], *(int(row[name]) for name in NAMES[3:]))
-        for row in read_table(path)
-    ]
+    return read_rows(
+        path, lambda row: Escapes(row["figure"], row["env"], row["series"], *(int(row[name]) for name in NAMES[3:]))
+    )
 
 
 def table(path: Path, figures: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.static import Static
 from stellaris_jax.report.statistics import ROUNDING
 from stellaris_jax.reproduce import store
-from stellaris_jax.reproduce.files import read_table, write_table
+from stellaris_jax.reproduce.files import read_rows, write_table
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.training import Variant
 from stellaris_jax.timeline import Round, Timeline, Usage
@@ -158,9 +159,12 @@ def read_csv(path: Path) -> list[History]:
     if not path.is_file():
         return []
     result = []
-    for key, group in groupby(read_table(path), key=lambda row: tuple(row[name] for name in KEYS)):
-        members = list(group)
-        env, series, variant, seed = key
-        curves = (np.array([float(row[name]) for row in members]) for name in CURVES)
-        result.append(History(env, series, variant, int(seed), *curves))
+    for key, group in groupby(read_rows(path, _point), key=itemgetter(0)):
+        result.append(History(*key, *map(np.array, zip(*(point for _, point in group), strict=True))))
     return result
+
+
+def _point(row: dict[str, str]) -> tuple[tuple[str, str, str, int], list[float]]:
+    """What a line belongs to, and its point on each curve."""
+    key = (row["env"], row["series"], row["variant"], int(row["seed"]))
+    return key, [float(row[name]) for name in CURVES]

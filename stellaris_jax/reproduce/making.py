@@ -146,7 +146,7 @@ def _origins(results: Path) -> dict[str, list[dict[str, Any]]]:
     try:
         found = json.loads(inputs.read_text(path))
         return {str(figure): [dict(one) for one in origins] for figure, origins in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
 
 

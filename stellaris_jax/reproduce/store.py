@@ -12,7 +12,7 @@ import numpy as np
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.runs import Run
-from stellaris_jax.reproduce.files import locked, read_table
+from stellaris_jax.reproduce.files import locked, read_rows
 from stellaris_jax.reproduce.making import under_way
 from stellaris_jax.reproduce.training import Variant, jobs, runs
 from stellaris_jax.timeline.scaling import is_scaled
@@ -88,19 +88,23 @@ def _of_run(variant: Variant, run: Run) -> list[Learned]:
 def _read(store: Path) -> dict[tuple[str, int], Learned]:
     if not store.is_file():
         return {}
-    rows = [
-        Learned(
-            row["variant"],
-            int(row["seed"]),
-            _numbers(int, row["rounds"]),
-            _numbers(float, row["returns"]),
-            _numbers(float, row["kl"]),
-            _numbers(int, row.get("actors") or ""),
-            row.get("config") or "",  # files of earlier versions have none
-        )
-        for row in read_table(store)
-    ]
-    return {(row.variant, row.seed): row for row in rows}
+    return {(row.variant, row.seed): row for row in read_rows(store, _learned)}
+
+
+def _learned(row: dict[str, str]) -> Learned:
+    rounds, returns, kl = (_numbers(float, row[name]) for name in ("rounds", "returns", "kl"))
+    if not len(rounds) == len(returns) == len(kl):
+        raise ValueError(f"it has {len(rounds)} rounds, {len(returns)} returns and {len(kl)} divergences")
+    config = row.get("config") or ""  # files of earlier versions have none
+    return Learned(
+        row["variant"],
+        int(row["seed"]),
+        tuple(map(int, rounds)),
+        returns,
+        kl,
+        _numbers(int, row.get("actors") or ""),
+        config,
+    )
 
 
 def _numbers(kind: Callable[[str], Any], text: str) -> tuple[Any, ...]:

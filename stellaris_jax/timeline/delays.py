@@ -201,7 +201,9 @@ class Traced(Measured):
         delay: DelayConfig = attrgetter(section)(config)
         log = delay.options.get("log", "")
         yield bool(log), f"{section}.kind=trace needs {section}.options.log, a log of jobs."
-        yield len(delay_of(delay).table) > 0, f"{section}.options.log={log} has no job of this kind."
+        model = delay_of(delay)
+        told = f"{section}.options.log={log} has no job of kind {model.job} that takes time; one is needed at least."
+        yield len(model.table) > 0, told
 
 
 def _most(config: Config, key: str) -> tuple[int, str]:

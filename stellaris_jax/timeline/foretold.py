@@ -7,13 +7,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.delays import WORKERS
 from stellaris_jax.timeline.joblog import Log, Staleness, read_log
 from stellaris_jax.timeline.simulate import Timeline
 
-GRADIENTS = 2000
-"""Gradients after which a simulation that is compared with a log ends."""
+MOST = 2000
+"""Gradients of a log that are compared, the first ones: a rule such as `stellaris` lets staleness fall as it goes."""
+FEWEST = 100
+"""Gradients that are simulated at least, where a log has fewer."""
 
 
 class Foretold(NamedTuple):
@@ -32,14 +35,14 @@ class Foretold(NamedTuple):
     utilisation: float
 
     @classmethod
-    def of(cls, config: Config) -> Foretold:
+    def of(cls, config: Config, enough: int = MOST) -> Foretold:
         """Simulate the first rounds of a configuration, until there are enough gradients."""
         timeline, aggregated, delivered = Timeline.of(config, config.seed), [], []
         for _ in range(config.rounds):
             for group in timeline.next_round().groups:
                 aggregated += [gradient.staleness for gradient in group.gradients]
                 delivered += [gradient.in_flight for gradient in group.gradients]
-            if len(aggregated) >= GRADIENTS:
+            if len(aggregated) >= enough:
                 break
         usage, number = timeline.usage, max(1, len(aggregated))
         time = usage.seconds * config.system.learners
@@ -50,12 +53,27 @@ class Foretold(NamedTuple):
 def comparison(config: Config) -> Iterator[str]:
     """Sentences that compare a log of jobs with the simulation that takes its durations, if there is one."""
     for section, key in WORKERS.items():
-        log = _log_of(config, section)
-        number = read_log(log).workers(section.removeprefix("delays.")) if log else 0
-        if number and number != (given := attrgetter(key)(config)):
-            yield f"{log} has {number} {section.removeprefix('delays.')}s, while {key}={given} is simulated."
+        if log := _log_of(config, section):
+            yield from _counted(log, read_log(log), section.removeprefix("delays."), key, attrgetter(key)(config))
     if log := _log_of(config, "delays.learner"):
-        yield from _compared(log, read_log(log), Foretold.of(config))
+        logged = read_log(log)
+        staleness = logged.staleness(MOST)
+        enough = MOST if staleness is None else max(FEWEST, staleness.gradients)
+        yield from _compared(log, staleness, logged.utilisation(), Foretold.of(config, enough))
+
+
+def _counted(log: Path, logged: Log, kind: str, key: str, simulated: int) -> Iterator[str]:
+    """A sentence about `id`s that do not count the workers of a kind, or count others than are simulated."""
+    number, unnamed, double = logged.workers(kind), logged.unnamed(kind), logged.overlapping(kind)
+    if unnamed:
+        yield f"{log}: {unnamed} jobs of {kind}s have no id, so {key} may be too small; {key}={simulated} is simulated."
+    elif double is not None:
+        yield (
+            f"{log}: jobs of the {kind} {shown(double)} overlap, so its id is that of several; "
+            f"{key}={simulated} is simulated."
+        )
+    elif number and number != simulated:
+        yield f"{log} has {number} {kind}s, while {key}={simulated} is simulated."
 
 
 def _log_of(config: Config, section: str) -> Path | None:
@@ -65,8 +83,7 @@ def _log_of(config: Config, section: str) -> Path | None:
     return Path(delay.options["log"]) if known else None
 
 
-def _compared(log: Path, logged: Log, foretold: Foretold) -> Iterator[str]:
-    staleness = logged.staleness()
+def _compared(log: Path, staleness: Staleness | None, utilisation: float | None, foretold: Foretold) -> Iterator[str]:
     if staleness is None:
         yield (
             f"{log} has no versions (version_start of its learners' jobs), so its staleness is unknown; the simulation "
@@ -78,7 +95,6 @@ def _compared(log: Path, logged: Log, foretold: Foretold) -> Iterator[str]:
             f"{log}: the mean staleness when {when} was {staleness.mean:.2g} ({staleness.gradients} gradients); the "
             f"simulation foretells {mean:.2g} ({foretold.gradients} gradients)."
         )
-    utilisation = logged.utilisation()
     if utilisation is not None:
         yield (
             f"{log}: its learners computed {utilisation:.0%} of the time; the simulation foretells "

@@ -21,16 +21,19 @@ from stellaris_jax.timeline.trace import NAME, Roll
 from stellaris_jax.timeline.trace import read as read_trace
 
 UNKNOWN = -1
-"""Version or batch of a job that has none in its log."""
+"""Version, batch or worker of a job that has none in its log."""
+OVERLAP = 0.01
+"""Share of the shorter of two jobs for which they may overlap, by rounded times, and be of one worker."""
 
 
 class Columns:
-    """Columns of the jobs of one kind: seconds, versions, batches as numbers, and the distinct `id`s."""
+    """Columns of the jobs of one kind: seconds, versions, batches and workers as numbers, and the numbers of `id`s."""
 
     def __init__(self) -> None:
         self.starts, self.ends = array("d"), array("d")
         self.begun, self.ended, self.batches = array("q"), array("q"), array("q")
-        self.names: set[str] = set()
+        self.workers = array("q")
+        self.names: dict[str, int] = {}
 
     def add(self, job: Job, batch: int) -> None:
         """Add a job of a batch."""
@@ -39,8 +42,7 @@ class Columns:
         self.begun.append(UNKNOWN if job.version_start is None else job.version_start)
         self.ended.append(UNKNOWN if job.version_end is None else job.version_end)
         self.batches.append(batch)
-        if job.id is not None:
-            self.names.add(job.id)
+        self.workers.append(UNKNOWN if job.id is None else self.names.setdefault(job.id, len(self.names)))
 
 
 class Staleness(NamedTuple):
@@ -78,18 +80,38 @@ class Log:
         """Number of distinct `id`s of a kind; 0 where its jobs have none."""
         return len(self.kinds[kind].names)
 
+    def unnamed(self, kind: str) -> int:
+        """Number of jobs without `id`, of a kind whose other jobs have one."""
+        return list(self.kinds[kind].workers).count(UNKNOWN) if self.workers(kind) else 0
+
+    def overlapping(self, kind: str) -> str | None:
+        """The first `id` of a kind that has two jobs at a time, which no learner and no actor has."""
+        one = self.kinds[kind]
+        workers, starts, ends = np.array(one.workers, int), np.array(one.starts), np.array(one.ends)
+        order = np.lexsort((ends, starts, workers))
+        workers, starts, ends = workers[order], starts[order], ends[order]
+        common = np.minimum(ends[:-1], ends[1:]) - starts[1:]
+        shorter = np.minimum((ends - starts)[:-1], (ends - starts)[1:])
+        found = (workers[1:] == workers[:-1]) & (workers[1:] != UNKNOWN) & (common > OVERLAP * shorter)
+        return list(one.names)[workers[1:][found][0]] if found.any() else None
+
     def utilisation(self) -> float | None:
         """Share of the time that learners compute; None where their number or the time is unknown."""
+        if self.unnamed("learner") or self.overlapping("learner"):
+            return None
         seconds = [(min(one.starts), max(one.ends)) for one in self.kinds.values() if one.starts]
         span = max(end for _, end in seconds) - min(start for start, _ in seconds) if seconds else 0.0
         learners = self.workers("learner")
         return sum(self.durations("learner")) / (span * learners) if learners and span > 0 else None
 
-    def staleness(self) -> Staleness | None:
+    def staleness(self, most: int | None = None) -> Staleness | None:
         """Staleness of the learners' gradients; None where no job of a learner has a version.
 
         It is counted up to the aggregation where learners and aggregations share batches, for half of the gradients at
         least. Otherwise it is counted up to the end of the learner's job.
+
+        Args:
+          most: number of gradients, the first ones by the ends of their jobs; all by default.
         """
         learner = self.kinds["learner"]
         begun, batches = np.array(learner.begun), np.array(learner.batches)
@@ -99,11 +121,10 @@ class Log:
         clocks = self._clocks()[batches]
         aggregated = known & (batches != UNKNOWN) & (clocks >= begun)
         if 2 * aggregated.sum() >= known.sum():
-            return Staleness(float((clocks - begun)[aggregated].mean()), int(aggregated.sum()), True)
+            return _mean_of((clocks - begun)[aggregated], np.array(learner.ends)[aggregated], most, True)
         ended = np.array(learner.ended)
         newest = np.where(ended == UNKNOWN, self._newest(np.array(learner.ends)), ended)
-        passed = np.maximum(newest - begun, 0)[known]
-        return Staleness(float(passed.mean()), len(passed), False)
+        return _mean_of(np.maximum(newest - begun, 0)[known], np.array(learner.ends)[known], most, False)
 
     def _clocks(self) -> np.ndarray:
         """Version that each batch's aggregation starts from, and `UNKNOWN` for what has no batch."""
@@ -123,6 +144,12 @@ class Log:
             newest = np.concatenate([[UNKNOWN], np.maximum.accumulate(version[order])])
             found = np.maximum(found, newest[np.searchsorted(at[order], seconds, side)])  # type: ignore[call-overload]
         return found
+
+
+def _mean_of(staleness: np.ndarray, ends: np.ndarray, most: int | None, aggregated: bool) -> Staleness:
+    """Mean over the first gradients by the ends of their jobs."""
+    first = staleness[np.argsort(ends, kind="stable")[:most]]
+    return Staleness(float(first.mean()), len(first), aggregated)
 
 
 def read_log(log: Path) -> Log:

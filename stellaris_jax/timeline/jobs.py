@@ -60,6 +60,8 @@ class Job(NamedTuple):
 
 
 COLUMNS = ("schema", *Job._fields)
+FORMER = "version"
+"""Name of `version_start` in the first schema."""
 
 
 def read(path: Path) -> Iterator[Job]:
@@ -109,13 +111,36 @@ def _chained(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterato
 def _jsonl(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
     for number, text in lines:
         try:
-            cells = json.loads(text)
+            cells = json.loads(text, object_pairs_hook=_once)
+        except _Twice as error:
+            raise ConfigError(
+                f"{reader.path}, line {number}, column {error}: the line names it twice; once is possible."
+            ) from None
         except (ValueError, RecursionError):
             cells = None
         if not isinstance(cells, dict) or any(cells.get(name) is None for name in NEEDED):
             told = shown(text.strip())
             raise ConfigError(f"{reader.path}, line {number}: {told} is no job with kind, start and end.")
         yield reader.job(cells, number)
+
+
+class _Twice(Exception):
+    """Name of a column that a line gives two values."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, of which Python would keep the last of two values. Raises _Twice."""
+    cells = dict(pairs)
+    if len(cells) < len(pairs):
+        names = [name for name, _ in pairs]
+        if double := _double(names):
+            raise _Twice(double)
+    return cells
+
+
+def _double(names: list[str]) -> str | None:
+    """The first column that is named twice. Columns that are ignored may be."""
+    return next((name for name in (*COLUMNS, FORMER) if names.count(name) > 1), None)
 
 
 def _csv(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
@@ -146,8 +171,7 @@ def _check_header(path: Path, header: list[str], line: int) -> None:
     missing = [name for name in NEEDED if name not in header]
     if missing:
         raise ConfigError(f"{path}, line {line}: the header {shown(header)} lacks {' and '.join(missing)}.")
-    double = next((name for name in COLUMNS if header.count(name) > 1), None)
-    if double:
+    if double := _double(header):
         raise ConfigError(f"{path}, line {line}, column {double}: the header names it twice; once is possible.")
 
 
@@ -173,7 +197,7 @@ class _Reader:
             raise ConfigError(f"{place}: a job ends after it starts, unlike {cells['start']} to {cells['end']}.")
         begun, ended = _whole(cells, "version_start", place), _whole(cells, "version_end", place)
         if begun is None and schema is None:
-            begun = _integer(cells.get("version"))  # the first schema left open what it has to be
+            begun = _integer(cells.get(FORMER))  # the first schema left open what it has to be
         if begun is not None and ended is not None and ended < begun:
             raise ConfigError(f"{place}, column version_end: {ended} must be at least version_start, which is {begun}.")
         length, batch = _whole(cells, "length", place), _label(cells, "batch", place)

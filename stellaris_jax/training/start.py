@@ -88,14 +88,17 @@ def _check_spaces(place: str, told: Any, network: ActorCritic) -> None:
     if not isinstance(told, dict):
         return
     for name in SPACES:
-        theirs, ours = told.get(name), described(getattr(network, name))
-        if not isinstance(theirs, dict) or _unbounded(theirs) != _unbounded(ours):
+        theirs, ours = map(_unbounded, (told.get(name), described(getattr(network, name))))
+        if theirs != ours:
             raise ConfigError(
                 f"{place} has {name}={shown(theirs)}, and this run {shown(ours)}: only bounds may differ."
             )
 
 
-def _unbounded(space: dict[str, Any]) -> dict[str, Any]:
+def _unbounded(space: Any) -> Any:
+    """The description of a space without its bounds, which may be thousands of numbers."""
+    if not isinstance(space, dict):
+        return space
     return {key: value for key, value in space.items() if key not in ("low", "high")}
 
 

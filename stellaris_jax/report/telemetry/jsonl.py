@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stellaris_jax.config import inputs, outputs
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.config.schema import ConfigError, printable
 from stellaris_jax.report.integrity import checked_line, unchecked
 
 Record = dict[str, Any]
@@ -40,7 +40,7 @@ def plain(value: Any) -> Any:
 
 def complain(message: str) -> None:
     """Tell whoever looks at the terminal, without a word in what a program prints."""
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
 
 
 class Log(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 
 from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.reproduce.files import locked, read_table
+from stellaris_jax.reproduce.files import locked, read_rows
 from stellaris_jax.reproduce.making import under_way
 from stellaris_jax.reproduce.map.cells import Cell
 from stellaris_jax.training.loading import load_config
@@ -192,7 +192,7 @@ def read(path: Path) -> Mapping[Key, Outcome]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, *_version: int) -> Mapping[Key, Outcome]:
-    rows = [_outcome(row) for row in read_table(path)]
+    rows = read_rows(path, _outcome)
     return MappingProxyType({(one.cell, one.seed): one for one in rows})
 
 
