@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no number": (
         {"first": (ZEROS, {}), "space": NUMBER},
-        r"the observation shape .* from reset, not an integer from 1",
+        r"the observation of shape .* from reset, not an integer from 1",
     ),
     "four values": ({"then": (ZEROS, 1.0, False, {})}, f"returns 4 values from step, not {STEP}"),
     "nothing": ({"then": None}, f"returns from step a value of None, not {STEP}"),

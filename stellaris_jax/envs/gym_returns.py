@@ -57,7 +57,7 @@ class Returns:
             last = first + int(space.n) - 1
             if np.shape(obs) != () or not _is_numeric(obs) or not first <= obs <= last:
                 what = repr(obs) if isinstance(obs, int | np.integer) else f"of {_kind(obs)}"
-                wanted = f"an integer from {first} to {last}, the numbers of {space}"
+                wanted = f"an integer from {first} to {last}"
                 self._fault(method, f"returns the observation {what} from {method}, not {wanted}")
         elif isinstance(space, spaces.Box) and not (_shape(obs) == space.shape and _is_numeric(obs)):
             wanted = f"numbers of shape {space.shape}, the shape of observation_space"
