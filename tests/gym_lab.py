@@ -137,7 +137,8 @@ class Faulty(gymnasium.Env):
             raise OSError("the cable is out")
         obs = np.nan if bad and self.fault == "observation" else float(self.steps)
         reward = np.inf if bad and self.fault == "reward" else 1.0
-        return np.array([obs], np.float32), reward, self.steps == 5, False, {}
+        info: Any = None if bad and self.fault == "info" else {}
+        return np.array([obs], np.float32), reward, self.steps == 5, False, info
 
 
 gymnasium.register("Drift-v0", entry_point="gym_lab:Drift", max_episode_steps=7)

@@ -80,6 +80,15 @@ def test_nothing_is_said_of_what_is_right(env: Any) -> None:
         check_env(env)
 
 
+def test_bounds_are_one_number_or_one_for_each_element() -> None:
+    flat = Box((2, 3), (0.0,) * 6, (1.0,) * 6)
+    given: list[Any] = [0, 0.0, np.zeros((2, 3)), jnp.zeros((2, 3)), [[0.0] * 3] * 2]
+    for low in given:
+        assert Box((2, 3), low, np.float32(1.0)) == flat and hash(Box([2, 3], low, 1.0)) == hash(flat)
+    assert MultiDiscrete([3, 2]) == MultiDiscrete(np.array([3, 2])) == MultiDiscrete((3, 2))
+    check_env(line(observation_space=Box((2,), -9, [9.0, 9.0]), action_space=MultiDiscrete([3])))
+
+
 UNBOUNDED = float("inf")
 DECLARED: list[tuple[dict[str, Any], str]] = [
     ({"step": None, "starts": None}, "has no method starts or step of a VecEnv, and no open of a HostEnv"),
@@ -89,7 +98,7 @@ DECLARED: list[tuple[dict[str, Any], str]] = [
     ({"observation_space": Discrete(3)}, "as observation_space a stellaris_jax.envs.Discrete, not a .*envs.Box"),
     ({"observation_space": Box((), (), ())}, r"has in observation_space the shape \(\), not a tuple of integers"),
     ({"observation_space": Box((2,), (0.0,), (1.0,) * 2)}, "in observation_space as low 1, not a tuple of 2 numbers"),
-    ({"observation_space": Box((2,), (0.0,) * 2, np.ones(2))}, "as high a ndarray, not a tuple of 2 numbers"),
+    ({"observation_space": Box((2,), (0.0,) * 2, "11")}, "as high a str, not a tuple of 2 numbers"),
     ({"observation_space": Box((1,), (1.0,), (0.0,))}, "in observation_space a lower bound above the upper one"),
     ({"observation_space": Box((1,), (0.0,), (1.0,), "int8")}, "the dtype 'int8', not float32 or uint8"),
     ({"action_space": range(3)}, "as action_space a builtins.range, not a Discrete, MultiDis"),
@@ -288,6 +297,21 @@ POOLS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"max_episode_steps": 5}, "goes on for more steps than max_episode_steps=5"),
 ]
+
+
+def test_wrong_returns_of_a_jax_environment_come_with_file_and_line() -> None:
+    class Wide(Line):
+        def reset_one(self, key: Any) -> Any:
+            return (jnp.float32(0), jnp.int32(0)), jnp.zeros(3)
+
+    class Short(Line):
+        def step_one(self, *given: Any) -> Any:
+            return super().step_one(*given)[:4]
+
+    place = r"; /.*/test_check_env\.py, line "
+    for env in (Wide(), Short()):
+        method = "reset_one" if isinstance(env, Wide) else "step_one"
+        says(env, rf"from {method}.*{place}{getattr(type(env), method).__code__.co_firstlineno}\.")
 
 
 @pytest.mark.parametrize(("changes", "sentence"), POOLS, ids=[sentence for _, sentence in POOLS])

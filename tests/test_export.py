@@ -120,6 +120,7 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     carried = load_policy(written(random_policy(REAL, Discrete(3)), "onnx", tmp_path))
     with pytest.raises(ValueError, match=r"accepted: \(4,\) or \(B, 4\)"):
         carried(np.zeros(3))
+    assert repr(carried).endswith(", float32 observations of shape (4,), actions of Discrete)")
 
 
 @pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete((2, 3)), MultiBinary(2), JOINTS], ids=str)

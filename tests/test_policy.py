@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,15 @@ def test_is_carried_to_another_process(tmp_path: Path) -> None:
 def test_other_shapes_are_refused_in_a_sentence(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"accepted: \(4,\) or \(B, 4\)"):
         random_policy(REAL, Discrete(3))(np.zeros(shape))
+
+
+def test_is_shown_in_one_line() -> None:
+    """Never with all of its parameters and statistics."""
+    shown = repr(random_policy(REAL, Discrete(3)))
+    assert re.fullmatch(r"Policy\(\S+, float32 observations of shape \(4,\), actions of Discrete\(n=3\)\)", shown)
+
+
+def test_a_number_for_a_vector_is_told_of_one_hot_vectors() -> None:
+    policy = random_policy(REAL, Discrete(3))
+    with pytest.raises(ValueError, match=r"shape \(\) do not fit; .* is one-hot: numpy\.eye\(4\)\[observation\]\."):
+        policy(2)

@@ -8,6 +8,7 @@ and `final_obs` (the observation before any reset, from which a truncated episod
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -16,6 +17,8 @@ import numpy as np
 
 Array = jax.Array
 EnvState = Any
+Bound = float | Sequence[float] | np.ndarray | jax.Array
+"""A bound of a `Box`: of all its elements, or of each."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class MultiDiscrete:
     nvec: tuple[int, ...]
 
     dtype = "int32"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nvec, list | np.ndarray):
+            object.__setattr__(self, "nvec", tuple(np.ravel(self.nvec).tolist()))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,18 +91,28 @@ class MultiBinary:
         return generator.integers(0, 2, (num, *self.shape)).astype(self.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Box:
     """Real vectors of a fixed shape with one lower and one upper bound per element.
 
-    `low` and `high` are flat tuples in row-major order (so that spaces compare and hash). `dtype` is float32, or
-    uint8, which networks read as fractions of `unit`. Actions are vectors of one axis.
+    `low` and `high` are given as one number for all elements, or as a number for each. They are kept as flat tuples in
+    row-major order (so that spaces compare and hash). `dtype` is float32, or uint8, which networks read as fractions
+    of `unit`. Actions are vectors of one axis.
+
+    >>> Box((2, 2), 0.0, 1.0) == Box((2, 2), (0.0,) * 4, np.ones((2, 2)))
+    True
     """
 
     shape: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    dtype: str = "float32"
+    dtype: str
+
+    def __init__(self, shape: Sequence[int], low: Bound, high: Bound, dtype: str = "float32"):
+        shape = tuple(shape) if isinstance(shape, list) else shape
+        values = {"shape": shape, "low": _flat(low, shape), "high": _flat(high, shape), "dtype": dtype}
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
 
     @property
     def size(self) -> int:
@@ -127,6 +144,14 @@ class Box:
         low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2.0, -1.0))
         high = np.where(np.isfinite(high), high, low + 2.0)
         return generator.uniform(low, high, (num, *self.shape)).astype(self.dtype)
+
+
+def _flat(bound: Any, shape: Any) -> Any:
+    """A bound as a flat tuple. `check_env` has a sentence for whatever is no number, list or array."""
+    sized = isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)
+    if sized and isinstance(bound, float | int | np.number):
+        return (float(bound),) * math.prod(shape)
+    return tuple(np.ravel(bound).tolist()) if isinstance(bound, list | np.ndarray | jax.Array) else bound
 
 
 Space = Discrete | MultiDiscrete | MultiBinary | Box

@@ -207,7 +207,7 @@ def _check_pools(env: HostEnv) -> Ranges:
     # Without the last step, for what comes after it has not been seen.
     obs, terminated, truncated = steps.obs, steps.terminated[1:-1], steps.truncated[1:-1]
     _check_episodes(env, _Played(obs[:-2], obs[1:-1], obs[2:], terminated, truncated, dead[:-1]))
-    return ranges_of(obs, steps.reward)
+    return ranges_of(obs, steps.reward[1:][~dead])
 
 
 def _play(env: HostEnv, actions: np.ndarray) -> HostStep:
@@ -226,6 +226,8 @@ def _play(env: HostEnv, actions: np.ndarray) -> HostStep:
 def _open(env: HostEnv) -> HostPool:
     try:
         pool = env.open(NUM, SEED)
+    except ConfigError:
+        raise
     except Exception as error:  # whatever somebody else's environment does
         raise fault(env, f"cannot be opened ({raised(error)})") from error
     missing = [name for name in ("send", "recv", "close") if not callable(getattr(pool, name, None))]

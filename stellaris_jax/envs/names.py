@@ -14,6 +14,8 @@ from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.schema import ConfigError, shown
 
 LISTED = 100
+LONGEST_ERROR = 200
+"""Characters that are shown of what an error says."""
 INTEGERS = 2**31
 """Integers that JAX holds are below this."""
 _OTHERS = tuple(f"{path}{os.sep}" for path in (PACKAGE, sysconfig.get_path("stdlib")))
@@ -54,7 +56,8 @@ def suggest(name: str, options: Collection[str]) -> str:
 
 def retold(error: BaseException) -> str:
     """What an error of somebody else's code says, on one line, and not too long a one."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")[:200]
+    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
+    return text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}..."
 
 
 def raised(error: BaseException) -> str:
@@ -64,10 +67,17 @@ def raised(error: BaseException) -> str:
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     own = [(path, line) for path, line in frames if _is_users(path)]
-    if not own:
-        return retold(error)
-    path, line = own[-1]
-    return f"{retold(error)}; {' '.join(path.split())}, line {line}"
+    return retold(error) + (_place(*own[-1]) if own else "")
+
+
+def users_place(function: Any) -> str:
+    """File and line of a function of the user's own code, as the end of a sentence; empty for any other code."""
+    code = getattr(function, "__code__", None)
+    return _place(code.co_filename, code.co_firstlineno) if code is not None and _is_users(code.co_filename) else ""
+
+
+def _place(path: str, line: int) -> str:
+    return f"; {' '.join(path.split())}, line {line}"
 
 
 def _is_users(path: str) -> bool:

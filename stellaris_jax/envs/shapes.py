@@ -16,7 +16,7 @@ import numpy as np
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, TimeStep, VecEnv
-from stellaris_jax.envs.names import raised
+from stellaris_jax.envs.names import raised, users_place
 
 NUM = 4
 """Environments that are looked at together."""
@@ -132,7 +132,8 @@ def _check_one(env: AutoResetEnv) -> None:
     action = jax.ShapeDtypeStruct(env.action_space.shape, env.action_space.dtype)
     result = _traced(env, "step_one", env.step_one, key, state, action)
     if not isinstance(result, tuple) or len(result) != 5:
-        raise fault(env, "does not return (state, observation, reward, terminated, truncated) from step_one")
+        wanted = "(state, observation, reward, terminated, truncated)"
+        raise fault(env, f"does not return {wanted} from step_one{_place(env, 'step_one')}")
     after, obs, *rest = result
     check_leaf(env, "step_one", "an observation", obs, shape)
     for name, leaf in zip(("reward", "terminated", "truncated"), rest, strict=True):
@@ -148,9 +149,13 @@ def _traced(env: Any, method: str, function: Callable[..., Any], *arguments: Any
         raise fault(env, f"cannot be traced by JAX: its {method} fails ({raised(error)})") from error
 
 
+def _place(env: Any, method: str) -> str:
+    return users_place(getattr(type(env), method, None))
+
+
 def _pair(env: Any, method: str, result: Any, what: str) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2:
-        raise fault(env, f"does not return {what} from {method}")
+        raise fault(env, f"does not return {what} from {method}{_place(env, method)}")
     return result
 
 
@@ -163,18 +168,22 @@ def check_leaf(
         of = f" for {lead[0]} environments" if lead else ""
         what = f"a {type(leaf).__name__}" if found is None else f"shape {found}"
         space = ", the shape of observation_space" if shape else ""
-        raise fault(env, f"returns {name} of {what} from {method}{of}, not of {(*lead, *shape)}{space}")
+        raise fault(
+            env, f"returns {name} of {what} from {method}{of}, not of {(*lead, *shape)}{space}{_place(env, method)}"
+        )
     if dtype and leaf.dtype != dtype:
-        raise fault(env, f"returns {name} of dtype {leaf.dtype} from {method}, not {dtype}")
+        raise fault(env, f"returns {name} of dtype {leaf.dtype} from {method}, not {dtype}{_place(env, method)}")
 
 
 def _check_state(env: Any, method: str, before: Any, after: Any, dtypes: bool = True) -> None:
     """A step leaves the state's structure, shapes and dtypes as they were."""
     structure: Any = jax.tree.structure(before)
     if structure != jax.tree.structure(after):
-        raise fault(env, f"returns from {method} a state of another structure than from its reset")
+        raise fault(env, f"returns from {method} a state of another structure than from its reset{_place(env, method)}")
     for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
         if one.shape != other.shape or (dtypes and one.dtype != other.dtype):
             was, is_ = (f"{leaf.dtype}{list(leaf.shape)}" for leaf in (one, other))
             where = jax.tree_util.keystr(path)
-            raise fault(env, f"returns from {method} a state{where} of {is_}, which was {was} at its reset")
+            raise fault(
+                env, f"returns from {method} a state{where} of {is_}, which was {was} at its reset{_place(env, method)}"
+            )

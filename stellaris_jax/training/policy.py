@@ -47,6 +47,12 @@ class Policy:
     config: Config
     own: Box | None = None
 
+    def __repr__(self) -> str:
+        observed, acted = self.network.observation_space, self.own or self.network.action_space
+        spaces = f"{observed.dtype} observations of shape {observed.shape}, actions of {acted}"
+        memory = f", network.memory={self.config.network.memory}" if self.network.recurrent else ""
+        return f"Policy({self.config.env.name}, {spaces}{memory})"
+
     def __call__(self, obs: Any, key: jax.Array | None = None) -> jax.Array:
         """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes.
 

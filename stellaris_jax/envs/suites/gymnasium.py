@@ -27,8 +27,9 @@ from stellaris_jax.config.env_texts import check_files
 from stellaris_jax.config.gym_wrappers import ARGUMENT, KEY, GymWrapper, wrappers_of
 from stellaris_jax.config.memory import BOUND, Part, check_fits
 from stellaris_jax.config.schema import ConfigError, RunError, shown
-from stellaris_jax.envs import mujoco_warnings
+from stellaris_jax.envs import gym_returns, mujoco_warnings
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space
+from stellaris_jax.envs.gym_returns import Returns, check_inside
 from stellaris_jax.envs.mujoco_warnings import warn_once
 from stellaris_jax.envs.names import positive_int, raised, retold
 from stellaris_jax.registry import searched
@@ -187,7 +188,7 @@ class GymnasiumEnv:
     def _open(self, num_envs: int, seed: int, mode: str, **extra: Any) -> GymnasiumPool:
         # What gymnasium has to say of the environment it has said of the one that was made first.
         make = partial(self._make, disable_env_checker=True, **extra)
-        makers = [partial(_make_pausable, make, os.getpid())] * num_envs
+        makers = [partial(_make_pausable, make, os.getpid(), self.name)] * num_envs
         vector: VectorEnv
         if mode == "async":
             # A fork would take the locks of JAX's threads with it.
@@ -246,35 +247,43 @@ def _made(spec: Any, wrappers: list[tuple[type[gymnasium.Wrapper], dict[str, Any
 class Pausable(gymnasium.Wrapper):
     """Takes actions `(go, action)`; without `go` nothing happens, and the last observation is returned again."""
 
-    def __init__(self, env: gymnasium.Env):
-        super().__init__(env)
+    def __init__(self, env: gymnasium.Env, name: str):
+        super().__init__(check_inside(env, name))
+        self._returns = Returns(name, env)
         self.action_space = spaces.Tuple((spaces.Discrete(2), env.action_space))
         self._obs: Any = None
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        self._obs, info = self.env.reset(**options)
+        result = self.env.reset(**options)
+        self._returns.reset(result)
+        self._obs, info = result
+        self._returns.observation("reset", self._obs)
         return self._obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         go, action = action
         if not go:
             return self._obs, 0.0, False, False, {}
-        self._obs, *rest = self.env.step(action)
+        result = self.env.step(action)
+        self._returns.step(result)
+        self._obs, *rest = result
+        self._returns.observation("step", self._obs)
         return self._obs, *rest  # type: ignore[return-value]
 
 
-# The processes of `async` get this class and function by their code: they would import all of this package for it.
+# The processes of `async` get these classes and functions by their code: they would import all of this package for it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(gym_returns)
 cloudpickle.register_pickle_by_value(mujoco_warnings)
 
 
-def _make_pausable(make: Any, run: int) -> Pausable:
+def _make_pausable(make: Any, run: int, name: str) -> Pausable:
     if os.getpid() != run:
         # Ctrl-C and the end of a terminal reach all of its processes, scancel all of a job's; the round under way is to
         # be finished.
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-    return Pausable(make())
+    return Pausable(make(), name)
 
 
 class GymnasiumPool:

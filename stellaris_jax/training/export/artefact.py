@@ -107,6 +107,12 @@ class ExportedPolicy:
     metadata: Metadata
     forward: Callable[[np.ndarray], Outputs]
 
+    def __repr__(self) -> str:
+        about = self.metadata
+        observed, acted = about.observation_space, about.action_space
+        seen = f"{observed['dtype']} observations of shape {tuple(observed['shape'])}"
+        return f"ExportedPolicy({about.env}, {seen}, actions of {acted['kind']})"
+
     def __call__(self, obs: Any, generator: np.random.Generator | None = None) -> np.ndarray:
         """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes, within their bounds.
 
@@ -148,7 +154,10 @@ def is_single(shape: tuple[int, ...], space: tuple[int, ...]) -> bool:
     single = len(shape) == len(space)
     if shape[0 if single else 1 :] != space:
         batch = ", ".join(["(B", *map(str, space)]) + ")"
-        raise ValueError(f"Observations of shape {shape} do not fit; accepted: {space} or {batch}.")
+        # One number, where the policy has learned from a vector, is most often an observation of a Discrete space.
+        number = not shape and len(space) == 1
+        hint = f" A Discrete observation is one-hot: numpy.eye({space[0]})[observation]." if number else ""
+        raise ValueError(f"Observations of shape {shape} do not fit; accepted: {space} or {batch}.{hint}")
     return single
 
 
