@@ -97,7 +97,7 @@ BUFFERS = {"training/sources/actionlog.py": "save", "timeline/scaling/scheduler.
 OPENERS = {
     "config/inputs.py": "reads",
     "config/outputs.py": "writes",
-    "config/memory.py": "the kernel's own files",
+    "config/machine.py": "the kernel's own files",
     "live/broker.py": "a log in the folder of Ray's session",
     "live/keeper.py": "the kernel's own files",
     "live/sessions.py": "the kernel's own files",
@@ -105,7 +105,7 @@ OPENERS = {
     "training/provenance.py": "the kernel's own files",
     "registry.py": "plug-ins that the user named or allowed",
     "training/anchor.py": "directories, by which a move is told from a removal",
-    "training/shelf.py": "a lock that is not made",
+    "training/run_store.py": "a lock that is not made",
     "cli/program.py": "/dev/null",
 }
 """Modules that open files themselves, and which."""
