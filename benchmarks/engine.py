@@ -46,7 +46,7 @@ def policy_passes(trainer: Trainer) -> dict[str, float]:
     direct: as they are taken, each version once per gradient that asks for it. table: if log-probabilities were kept,
     and every version evaluated once on the whole fragment wherever that is cheaper, as the plan can tell.
     """
-    chunk, whole = trainer.planner.next, trainer.static.minibatches
+    chunk, whole = trainer.planner.next, trainer.spec.minibatches
     asked: Counter[tuple[int, int, int, int]] = Counter()
     gradients = 0
     for r, row in enumerate(chunk.rounds):
@@ -62,7 +62,7 @@ def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], N
     """Time per gradient of each job against the first, chunks of all in turn within one process.
 
     All compute the same number of gradients from the same amount of data; time includes collecting it and planning.
-    Programs compiled after the first chunk are counted.
+    ProgramCache compiled after the first chunk are counted.
     """
     common = ["total_steps=1e12", "evaluation.points=0", f"engine.chunk_rounds={rounds}"]
     trainers: dict[str, Trainer] = {}
@@ -97,6 +97,6 @@ def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], N
         "occupancy": {n: t.summary(None)["occupancy"] for n, t in trainers.items()},
         "staleness_mean": {n: t.summary(None)["staleness_mean"] for n, t in trainers.items()},
         "planning_share": {n: waiting(t.summary(None))["planning_share"] for n, t in trainers.items()},
-        "policy_passes": {n: policy_passes(t) for n, t in trainers.items() if t.static.peers},
+        "policy_passes": {n: policy_passes(t) for n, t in trainers.items() if t.spec.peers},
         "compiled_after_first_chunk": len(compiled),
     }

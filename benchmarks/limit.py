@@ -71,7 +71,7 @@ def measure(job: str, overrides: list[str], repeats: int, machine: Figures) -> F
     steps = len(trainer.planner.next.rounds) * trainer.steps_per_round
     works, held = works_of(trainer), size(trainer.state)
     seconds = profile(trainer, repeats)
-    spent = spent_of(seconds, trainer.static.hosted)
+    spent = spent_of(seconds, trainer.spec.hosted)
     whole = sum(works.values(), Work())
     alone = products_alone(whole)
     limits = {
@@ -94,7 +94,7 @@ def measure(job: str, overrides: list[str], repeats: int, machine: Figures) -> F
             name: {
                 "seconds": taken,
                 "share_of_time": taken / seconds["step"],
-                "beside": name == "planning" or (trainer.static.hosted and name in BESIDE),
+                "beside": name == "planning" or (trainer.spec.hosted and name in BESIDE),
                 "flops_per_step": works.get(name, Work()).flops / steps,
                 "limit_seconds": rates.limit_seconds(machine, works.get(name, Work()), held),
             }
@@ -145,7 +145,7 @@ def works_of(trainer: Trainer) -> dict[str, Work]:
 
     Final observations of truncated episodes, which the critic sees where there are any, are left out.
     """
-    chunk, static, network, options = trainer.planner.next, trainer.static, trainer.network, trainer.config.env
+    chunk, spec, network, options = trainer.planner.next, trainer.spec, trainer.network, trainer.config.env
     plan, rounds = chunk.plans[0], len(chunk.rounds)
     hyper, state = single(trainer)
     key, space = jax.random.key(0), network.observation_space
@@ -153,32 +153,32 @@ def works_of(trainer: Trainer) -> dict[str, Work]:
     if isinstance(trainer.env, HostEnv):
         environment = Work()
         example = jax.tree.map(lambda x: x[0], trainer.source.example(1))
-        totals = jnp.zeros((static.steps, static.envs, 3))
+        totals = jnp.zeros((spec.steps, spec.envs, 3))
         fragment = example._replace(trajectory=example.trajectory._replace(totals=totals))
     else:
         env = trainer.env
-        actor = init_actor(env, network, jax.random.split(key, static.envs))
+        actor = init_actor(env, network, jax.random.split(key, spec.envs))
         environment = work_of(partial(given_actions, trainer, env), actor.env, key, random_actions(trainer, env))
-        roll = partial(rollout, env, network, length=static.steps, gamma=hyper.gamma, config=options)
-        keys = jax.random.split(key, static.envs)
+        roll = partial(rollout, env, network, length=spec.steps, gamma=hyper.gamma, config=options)
+        keys = jax.random.split(key, spec.envs)
         trajectory = jax.eval_shape(roll, state.params, state.normalizers, actor, keys, key)[1]
         fragment = Fragment(trajectory, state.params, state.normalizers, 0, actor.carry)
     policy = work_of(
         lambda params, obs, carry: network.act(network.unravel(params), obs, carry),
         state.params,
-        jax.ShapeDtypeStruct((static.envs, *space.shape), space.dtype),
-        network.blank(static.envs),
+        jax.ShapeDtypeStruct((spec.envs, *space.shape), space.dtype),
+        network.initial_carry(spec.envs),
     )
 
     def prepared(fragment: Fragment) -> Any:
-        return prepare(network, hyper, options, fragment, state.normalizers, static.algorithm.sequences)
+        return prepare(network, hyper, options, fragment, state.normalizers, spec.algorithm.sequences)
 
     samples = jax.eval_shape(prepared, fragment)[0]
     # Nothing of it is a product or indexed, so it counts as fused; but it is all written and read once.
     data = Work(moved=2 * size(fragment.trajectory) + size(samples))
     return {
         "environment": environment * rounds,
-        "policy": policy * (rounds * static.steps),
+        "policy": policy * (rounds * spec.steps),
         "preparing": (work_of(prepared, fragment) + data) * rounds,
         "gradients": gradient_work(trainer) * int(np.count_nonzero(plan.weights)),
         "aggregation": aggregation_work(trainer),
@@ -192,7 +192,7 @@ def gradient_work(trainer: Trainer) -> Work:
     peers = plan.invocations.peers
     trips = 0.0 if peers is None else float(peers.number[plan.weights > 0].mean())
     cache = learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient)
-    gradient = partial(learner.gradient, trainer.network, trainer.static, hyper, cache)
+    gradient = partial(learner.gradient, trainer.network, trainer.spec, hyper, cache)
     return work_of(gradient, jax.tree.map(lambda x: x[0, 0, 0], plan.invocations), trips=trips)
 
 

@@ -80,7 +80,7 @@ def trace(overrides: list[str]) -> Figures:
     plain = _ready([*overrides, *endless])
     with _options(TRACED):
         traced = _ready([*overrides, *endless])
-    (program,) = traced.engine.widths.values()
+    (program,) = traced.engine.compiled_by_width.values()
     names = set(re.findall(r"^\s*(?:ROOT )?%?([\w.\-]+) = ", program.as_text(), re.MULTILINE))
     seconds = min(_seconds(plain) for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:

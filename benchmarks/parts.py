@@ -40,7 +40,7 @@ def profile(trainer: Trainer, repeats: int) -> Seconds:
     first.
     """
     step = partial(_timed, "step", trainer.step)
-    if not trainer.static.hosted:
+    if not trainer.spec.hosted:
         seconds = medians([step, *parts(trainer)], repeats)
         trainer.close()
         return seconds
@@ -117,7 +117,7 @@ def single(trainer: Trainer) -> tuple[Hyper, EngineState]:
 
 def given_actions(trainer: Trainer, env: VecEnv, state: Any, key: jax.Array, actions: jax.Array) -> tuple[Any, Any]:
     """The environments' states, and all they said, after a fragment of actions `[T, N, ...]`."""
-    starts, keys = env.starts(key), jax.random.split(key, (trainer.static.steps, trainer.static.envs))
+    starts, keys = env.starts(key), jax.random.split(key, (trainer.spec.steps, trainer.spec.envs))
 
     def step(state: Any, x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
         return env.step(x[0], state, x[1], starts)
@@ -127,19 +127,19 @@ def given_actions(trainer: Trainer, env: VecEnv, state: Any, key: jax.Array, act
 
 def random_actions(trainer: Trainer, env: VecEnv) -> jax.Array:
     """Of a fragment, `[T, N, ...]`."""
-    keys = jax.random.split(jax.random.key(2), trainer.static.steps)
-    return jax.vmap(lambda key: random_action(env, key, trainer.static.envs))(keys)
+    keys = jax.random.split(jax.random.key(2), trainer.spec.steps)
+    return jax.vmap(lambda key: random_action(env, key, trainer.spec.envs))(keys)
 
 
 def environment(trainer: Trainer, env: VecEnv) -> Run:
     """The fragments of a chunk, of random actions, which are drawn beforehand."""
-    state = env.reset(jax.random.split(jax.random.key(0), trainer.static.envs))[0]
+    state = env.reset(jax.random.split(jax.random.key(0), trainer.spec.envs))[0]
     return _fragments(trainer, partial(given_actions, trainer, env), state, random_actions(trainer, env))
 
 
 def acting(trainer: Trainer, env: VecEnv) -> Run:
     """The fragments of a chunk, all of the newest policy."""
-    envs, steps, options = trainer.static.envs, trainer.static.steps, trainer.config.env
+    envs, steps, options = trainer.spec.envs, trainer.spec.steps, trainer.config.env
     hyper, state = single(trainer)
 
     def fragment(
@@ -173,7 +173,7 @@ def collecting(trainer: Trainer) -> Run:
     def one(r: jax.Array, carry: Any, data: tuple[Hyper, Plan, Fragment | None]) -> Any:
         hyper, plan, fragment = data
         chosen = (plan.behaviour[r, 0], plan.envs[r, 0], plan.order[r, 0])
-        state, episodes = trainer.engine.collect(trainer.static.envs, hyper, carry[0], *chosen, fragment)
+        state, episodes = trainer.engine.collect(trainer.spec.envs, hyper, carry[0], *chosen, fragment)
         return state._replace(round=state.round + 1), episodes
 
     data = (hyper, chunk.plans[0], jax.tree.map(lambda x: x[0], example))
@@ -192,12 +192,12 @@ def gradients(trainer: Trainer) -> Run:
     def one(w: jax.Array, sums: Any, data: Any) -> Any:
         hyper, cache, invocations = data
         given = (hyper, cache, jax.tree.map(lambda x: x[w, 0, 0], invocations))
-        return jax.tree.map(jnp.add, sums, learner.gradient(trainer.network, trainer.static, *given))
+        return jax.tree.map(jnp.add, sums, learner.gradient(trainer.network, trainer.spec, *given))
 
     invocations = jax.tree.map(jnp.asarray, trainer.planner.next.plans[0].invocations)
     first = jax.tree.map(lambda x: x[0, 0, 0], invocations)
     learned = (hyper, learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient))
-    sums = zeros(jax.eval_shape(partial(learner.gradient, trainer.network, trainer.static), *learned, first))
+    sums = zeros(jax.eval_shape(partial(learner.gradient, trainer.network, trainer.spec), *learned, first))
     return looped(one, sums, waves(trainer), (*learned, invocations))
 
 

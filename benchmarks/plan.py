@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.training import planner as planning
 from stellaris_jax.training.loading import load_config
@@ -69,10 +69,10 @@ def measure(job: str, seconds: float) -> Figures:
     Time is that of the thread, so that it counts little what else this machine does.
     """
     config = load_config([*JOBS[job], "total_steps=1e12", "evaluation.points=0", "checkpoint.interval=1_000_000"])
-    static = Static.of(config)
+    spec = ProgramSpec.of(config)
     seeds = list(range(config.num_seeds))
     source: Any = SimpleNamespace(asked=None)
-    planner = planning.Planner(config, static, seeds, source, Accounts(config))
+    planner = planning.Planner(config, spec, seeds, source, Accounts(config))
     watch = Stopwatch()
     chunks: list[dict[str, float]] = []
     with ExitStack() as patches:
@@ -82,9 +82,9 @@ def measure(job: str, seconds: float) -> Figures:
         while len(chunks) < 4 or time.perf_counter() - begun < seconds:
             watch.seconds = dict.fromkeys(PARTS, 0.0)
             begin = time.thread_time()
-            planner.plan(len(chunks) * static.rounds, static.rounds)
+            planner.plan(len(chunks) * spec.chunk_rounds, spec.chunk_rounds)
             chunks.append({"whole": time.thread_time() - begin, **watch.seconds})
-    gradients = static.rounds * static.shape.gradients * len(seeds)
+    gradients = spec.chunk_rounds * spec.shape.gradients * len(seeds)
     whole, *parts = (statistics.median(chunk[part] for chunk in chunks[1:]) / gradients for part in chunks[0])
     named = {part: 1e6 * spent for part, spent in zip(PARTS, parts, strict=True)}
     named["plan"] = 1e6 * whole - sum(named.values())

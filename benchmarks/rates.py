@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.arithmetic import Product, Work, work_of
-from stellaris_jax.config.memory import cores
+from stellaris_jax.config.machine import cores
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.engine.mesh import compile_for_backend
 

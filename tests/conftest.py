@@ -13,7 +13,7 @@ import thorough
 
 if TYPE_CHECKING:
     from stellaris_jax.config.tree import Config
-    from stellaris_jax.training.programs import Programs
+    from stellaris_jax.training.program_cache import ProgramCache
 
 
 def pytest_configure() -> None:
@@ -49,7 +49,7 @@ and XLA crashes where it gets no more."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_mappings(programs: Programs) -> Iterator[None]:
+def few_mappings(programs: ProgramCache) -> Iterator[None]:
     """Programs that no later module may need are dropped before there are too many."""
     yield
     maps = Path("/proc/self/maps")
@@ -69,15 +69,15 @@ EVALUATORS: dict[Any, Any] = {}
 
 
 @pytest.fixture(scope="session")
-def programs() -> Programs:
+def programs() -> ProgramCache:
     """Those of this process."""
-    from stellaris_jax.training.programs import Programs
+    from stellaris_jax.training.program_cache import ProgramCache
 
-    return Programs()
+    return ProgramCache()
 
 
 @pytest.fixture(scope="module")
-def shared_programs(programs: Programs) -> Iterator[None]:
+def shared_programs(programs: ProgramCache) -> Iterator[None]:
     """Trainers share what they compile with those before."""
     from stellaris_jax.training import trainer
     from stellaris_jax.training.sources import host
@@ -91,6 +91,6 @@ def shared_programs(programs: Programs) -> Iterator[None]:
         return EVALUATORS[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "Programs", lambda: programs)
+        patch.setattr(trainer, "ProgramCache", lambda: programs)
         patch.setattr(host, "HostEvaluator", remembered)
         yield

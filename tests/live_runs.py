@@ -15,9 +15,9 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.program import Engine
+from stellaris_jax.live.driver_steps import DriverSteps
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import ACTOR, Call, Done
-from stellaris_jax.live.programs import Programs as Parts
 from stellaris_jax.training import live as training_live
 from stellaris_jax.training.live import LiveTrainer
 from stellaris_jax.training.replay import ReplayTrainer
@@ -86,22 +86,22 @@ def functions_of(config: Config) -> Functions:
     return _functions_of(config.replace(same))
 
 
-class SharedParts(Parts):
+class SharedParts(DriverSteps):
     """What drivers compute, compiled once for runs of one engine and the same numbers."""
 
-    known: ClassVar[dict[Any, Parts]] = {}
+    known: ClassVar[dict[Any, DriverSteps]] = {}
 
     def __init__(self, engine: Engine, hyper: Hyper):
         key = (id(engine), *(np.asarray(x).tobytes() for x in jax.tree.leaves(hyper)))
         if key not in self.known:
-            self.known[key] = Parts(engine, hyper)
+            self.known[key] = DriverSteps(engine, hyper)
         vars(self).update(vars(self.known[key]))
 
 
 @pytest.fixture
 def shared_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Live runs share what their drivers compile, beside the engine (`shared_programs`)."""
-    monkeypatch.setattr(training_live, "Parts", SharedParts)
+    monkeypatch.setattr(training_live, "DriverSteps", SharedParts)
 
 
 def live(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:

@@ -75,7 +75,7 @@ def walk(network: Network, carry: Any, obs: np.ndarray, first: np.ndarray) -> tu
     """Logits `[T, D]`, values `[T]` of one environment's observations `[T, ...]`, and what is carried on from each."""
     logits, values, carries = [], [], []
     for t in range(len(obs)):
-        own, value, carry = network.step(obs[t], network.blank() if first[t] else carry)
+        own, value, carry = network.step(obs[t], network.initial_carry() if first[t] else carry)
         logits.append(own)
         values.append(value)
         carries.append(carry)

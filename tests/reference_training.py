@@ -69,7 +69,7 @@ class Functions:
         carry, steps, found = batch.carry, self.config.algorithm.rollout_length, []
         for obs, first in zip(*(x.reshape(steps, -1, *x.shape[1:]) for x in (batch.obs, batch.first)), strict=True):
             carry = jax.tree.map(lambda x, first=first: jnp.where(first[:, None], 0.0, x), carry)
-            value, _ = self.network.judge(params, obs, carry)
+            value, _ = self.network.value_step(params, obs, carry)
             policy, carry = self.network.act(params, obs, carry)
             found.append((policy, value))
         policies, values = zip(*found, strict=True)

@@ -47,7 +47,7 @@ def test_bytes_are_learned_from(env: str, normalize: str) -> None:
         obs = trainer.state.loader.fragments.obs
         assert obs.dtype == (np.float32 if normalize == "true" else np.uint8)
         sizes = _sizes(trainer.config, trainer.env, trainer.network)
-        assert sizes.viewed * 8 * 16 * trainer.static.buffers == obs.nbytes
+        assert sizes.viewed * 8 * 16 * trainer.spec.buffers == obs.nbytes
         assert sizes.observation == trainer.env.observation_space.size
         (samples,) = (part for part in parts(trainer.config, sizes) if part.what == "training samples")
         assert samples.device > obs.nbytes

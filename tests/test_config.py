@@ -21,7 +21,7 @@ from stellaris_jax.config.sources import shipped_configs
 from stellaris_jax.config.stored import from_yaml, to_yaml, typed
 from stellaris_jax.config.tree import Config, EnvConfig, knobs
 from stellaris_jax.registry import Kind, register
-from stellaris_jax.training.loading import load_config, validate
+from stellaris_jax.training.loading import check_and_start_jax, load_config
 
 # Precedence
 
@@ -243,7 +243,7 @@ def test_ranges(key: str, accepted: list[object], refused: list[object]) -> None
         knobs()[key].check(attrgetter(key)(with_value(key, value)))
     for value in refused:
         with pytest.raises(ConfigError, match=key):
-            validate(with_value(key, value))
+            check_and_start_jax(with_value(key, value))
 
 
 @pytest.mark.parametrize(
@@ -263,10 +263,10 @@ def test_options_are_checked(section: str, name: str, option: str, accepted: lis
     for value in (*accepted, *refused):
         config = with_value(key, name).replace({f"{section}.options": {option: value}})
         if value in accepted:
-            validate(config)
+            check_and_start_jax(config)
         else:
             with pytest.raises(ConfigError, match=rf"{section}\.options\.{option}"):
-                validate(config)
+                check_and_start_jax(config)
 
 
 @pytest.mark.parametrize(
@@ -287,10 +287,10 @@ def test_where_an_option_is_now(override: str, meant: str) -> None:
 
 @pytest.mark.parametrize("key", list(knobs()))
 def test_every_key_refuses_another_type(key: str) -> None:
-    """From Python, where nothing but `validate` stands between a wrong type and the engine."""
+    """From Python, where nothing but `check_and_start_jax` stands between a wrong type and the engine."""
     for value in (object(), ("a", 1)) if type(None) in get_args(knobs()[key].kind) else (None, object(), ("a", 1)):
         with pytest.raises(ConfigError, match=f"^{key} must be "):
-            validate(with_value(key, value))
+            check_and_start_jax(with_value(key, value))
 
 
 @pytest.mark.parametrize(

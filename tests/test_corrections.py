@@ -22,7 +22,7 @@ from stellaris_jax.config.options import options_of
 from stellaris_jax.engine.aggregator import staleness_weighted
 from stellaris_jax.engine.corrections import Context, Correction, Stack
 from stellaris_jax.engine.program import aggregator as engine_aggregator
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.registry import register
 
 L, P = 3, 5
@@ -96,7 +96,7 @@ def test_fresh_gradients_are_left_as_they_are(name: str, options: dict[str, floa
 def test_delay_compensation() -> None:
     """DC-ASGD: with gradients of size one, the gradient of a loss of unit curvature where the policy is now."""
     stack, context = drawn(0, staleness=[0, 1, 4])
-    g, moved = np.asarray(stack.gradients), np.asarray(context.newest - context.fetched)
+    g, moved = np.asarray(stack.gradients), np.asarray(context.newest_params - context.fetched)
     start = correction("delay_compensation").init(jnp.zeros(P))
     corrected, _ = correction("delay_compensation", compensation=0.5).update(stack, start, context)
     np.testing.assert_allclose(corrected.gradients, g + 0.5 * g**2 * moved, rtol=1e-5)
@@ -117,7 +117,7 @@ def test_adaptive_delay_compensation() -> None:
     for seed in range(4):
         stack, context = drawn(seed, staleness=[1, 2, 3])
         stack = stack._replace(weights=jnp.array([1.0, 0.0, 0.5]))
-        g, moved = np.asarray(stack.gradients, float), np.asarray(context.newest - context.fetched, float)
+        g, moved = np.asarray(stack.gradients, float), np.asarray(context.newest_params - context.fetched, float)
         scale = 2.0 / np.sqrt(0.95 * mean_square + 0.05 * g**2 + 1e-7)
         corrected, state = chosen.update(stack, state, context)
         np.testing.assert_allclose(corrected.gradients, g + scale * g**2 * moved, rtol=1e-4)
@@ -157,7 +157,7 @@ def test_gap_aware() -> None:
     state = chosen.published(state, jnp.full(P, 7.0), jnp.bool_(False))  # nothing was published
     state = chosen.published(state, jnp.full(P, 0.3), jnp.bool_(True))
     typical = (0.25 * 0.1 + 0.5 * 0.3) / 0.75
-    gap = np.abs(np.asarray(context.newest - context.fetched))
+    gap = np.abs(np.asarray(context.newest_params - context.fetched))
     corrected, _ = chosen.update(stack, state, context)
     np.testing.assert_allclose(corrected.gradients, np.asarray(stack.gradients) / (1.0 + gap / typical), rtol=1e-5)
 
@@ -203,16 +203,16 @@ def test_bias_correction_goes_by_the_momentum_of_every_step(mode: str) -> None:
     """In the engine's aggregator, while staleness comes and goes: Adam in float64, with 1 - prod_k beta_1(k)."""
     config = tiny("system.corrections=[less_momentum]", "system.options.momentum_memory=0.5")
     config = config.replace({"system.aggregation": mode})
-    static, hyper = Static.of(config), Hyper.of(config)
-    (chosen,) = (one.bound(hyper.corrections) for one in static.corrections)
+    spec, hyper = ProgramSpec.of(config), Hyper.of(config)
+    (chosen,) = (one.bound(hyper.corrections) for one in spec.corrections)
     params = jnp.zeros(P)
-    state = engine_aggregator(static, None, hyper).init(params)
+    state = engine_aggregator(spec, None, hyper).init(params)
     mu, nu, product, count, momenta = np.zeros(P), np.zeros(P), 1.0, 0, []
     for seed, stale in enumerate([0, 0, 3, 8, 20, 30, 1, 0, 0, 2]):
         stack, context = drawn(seed, staleness=stale)
         numbers = chosen.numbers(hyper, state.corrections[0])
         b1, b2, eps = (float(x) for x in (numbers.adam_b1, numbers.adam_b2, numbers.adam_eps))
-        updates, state = engine_aggregator(static, None, numbers).update(
+        updates, state = engine_aggregator(spec, None, numbers).update(
             1e-3 * stack.gradients[:1], state, params, weights=jnp.ones(1), size=jnp.int32(1),
             context=context._replace(staleness=context.staleness[:1]),
         )  # fmt: skip
@@ -304,7 +304,7 @@ def test_a_number_of_a_correction_compiles_nothing(programs: Any) -> None:
     one, other = (
         Trainer(tiny("system.corrections=[kl_gate]", f"system.options.trust_kl={kappa}")) for kappa in (0.1, 0.2)
     )
-    assert one.static == other.static
+    assert one.spec == other.spec
     one.run(2)
     other.run(2)
     assert not np.array_equal(one.state.params, other.state.params)

@@ -12,7 +12,7 @@ import pytest
 from stellaris_jax import ConfigError, Trainer, load_config, load_policy, train
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.envs import Discrete, make, register
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.run import open_run
 
 SMALL = ["env=gymnax/cartpole", "env.normalize_observation=true", "env.num_envs=4", "algorithm.rollout_length=8",
@@ -35,11 +35,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def started(source: Path, programs: Programs, *others: str) -> Trainer:
+def started(source: Path, programs: ProgramCache, *others: str) -> Trainer:
     return Trainer(load_config([*SMALL, f"init_from={source}", *others]), programs=programs)
 
 
-def test_policy_and_normaliser_are_those_of_the_run(source: Path, programs: Programs) -> None:
+def test_policy_and_normaliser_are_those_of_the_run(source: Path, programs: ProgramCache) -> None:
     """With another learning rate, another task of the same spaces, and for as many seeds as one likes."""
     policy = load_policy(source)
     trainer = started(source, programs, "algorithm.learning_rate=1e-4", "seed=5", "num_seeds=2")
@@ -54,7 +54,7 @@ def test_policy_and_normaliser_are_those_of_the_run(source: Path, programs: Prog
     np.testing.assert_array_equal(fresh.state.actor.obs, trainer.state.actor.obs)
 
 
-def test_nothing_of_the_run_is_imported(source: Path, tmp_path: Path, programs: Programs) -> None:
+def test_nothing_of_the_run_is_imported(source: Path, tmp_path: Path, programs: ProgramCache) -> None:
     sent = tmp_path / "sent"
     shutil.copytree(source, sent)
     config = from_yaml(sent / "config.yaml")
@@ -75,7 +75,7 @@ def test_nothing_of_the_run_is_imported(source: Path, tmp_path: Path, programs: 
     ],
 )
 def test_what_does_not_fit_is_one_sentence(
-    overrides: list[str], sentence: str, source: Path, programs: Programs
+    overrides: list[str], sentence: str, source: Path, programs: ProgramCache
 ) -> None:
     from stellaris_jax.envs import Discrete, make
 
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_one_sentence(
         started(source, programs, *overrides)
 
 
-def test_damaged_checkpoints_are_no_start(source: Path, tmp_path: Path, programs: Programs) -> None:
+def test_damaged_checkpoints_are_no_start(source: Path, tmp_path: Path, programs: ProgramCache) -> None:
     sent = tmp_path / "sent"
     shutil.copytree(source, sent)
     for file in (sent / "checkpoints").rglob("*"):
@@ -113,9 +113,9 @@ def test_a_resumed_run_does_not_read_it_again(source: Path, tmp_path: Path) -> N
         load_config([f"resume={run}", f"init_from={source}"])
 
 
-def test_settings_of_a_trainer_are_fixed(programs: Programs) -> None:
+def test_settings_of_a_trainer_are_fixed(programs: ProgramCache) -> None:
     trainer = Trainer(load_config(SMALL), programs=programs)
-    for name in ("config", "env", "network", "seeds", "static"):
+    for name in ("config", "env", "network", "seeds", "spec"):
         with pytest.raises(
             AttributeError, match=f"Trainer.{name} cannot change: make another Trainer, whose init_from"
         ):

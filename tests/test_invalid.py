@@ -14,7 +14,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps, Versions
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.engine.learner import Fetched, gradient_of
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import Box, Discrete
 from stellaris_jax.timeline.plan import Peers
 
@@ -45,7 +45,7 @@ def gradient(name: str, bad: float) -> np.ndarray:
              "system.truncation=weight", "algorithm.masks=[icepop]"]  # fmt: skip
     config = load_config([f"algorithm.name={name}", *small])
     network = ActorCritic(Box((SIZE,), (-1.0,) * SIZE, (1.0,) * SIZE), Discrete(2), config.network)
-    static = Static.of(config, hosted=True)
+    spec = ProgramSpec.of(config, hosted=True)
     params = network.ravel(network.unravel(network.init(jax.random.key(0))))
     batch = jax.tree.map(jnp.asarray, minibatch(bad))
     if name in ("impact", "decoupled"):
@@ -53,7 +53,7 @@ def gradient(name: str, bad: float) -> np.ndarray:
     peers = Peers(jnp.int32(1), jnp.zeros(1, jnp.int32))
     known = Versions(jnp.int32(7), jnp.int32(3))
     fetched = Fetched(params, batch, params[None], peers, known, jnp.float32(0.1))
-    found: Any = gradient_of(network, static, jax.tree.map(jnp.asarray, Hyper.of(config)), fetched)
+    found: Any = gradient_of(network, spec, jax.tree.map(jnp.asarray, Hyper.of(config)), fetched)
     return np.asarray(found[0])
 
 

@@ -21,7 +21,7 @@ from stellaris_jax.config.tree import (
     PlatformConfig,
 )
 from stellaris_jax.engine.program import Engine
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make
 from stellaris_jax.timeline import Timeline, build_plan, minibatch_order
 
@@ -67,16 +67,16 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
     env = make(config.env.name, {})
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     # One plan for all algorithms, as if each had a target network.
-    static = replace(Static.of(config), rounds=CHUNK, target_interval=16)
-    engine = Engine(config.env, env, network, static)
+    spec = replace(ProgramSpec.of(config), chunk_rounds=CHUNK, target_interval=16)
+    engine = Engine(config.env, env, network, spec)
     timeline = Timeline.of(config, seed=0)
     state, staleness = engine.init([0], Hyper.of(config).rows(1)), []
     for first in range(0, ROUNDS, CHUNK):
         rounds = range(first, first + CHUNK)
         records = [[timeline.next_round()] for _ in rounds]
         staleness += [g.staleness for row in records for group in row[0].groups for g in group.gradients]
-        orders = [[minibatch_order(0, r, static.cut)] for r in rounds]
-        plan = build_plan(static.shape, records, orders, [1.0 - r / ROUNDS for r in rounds])
+        orders = [[minibatch_order(0, r, spec.minibatch_layout)] for r in rounds]
+        plan = build_plan(spec.shape, records, orders, [1.0 - r / ROUNDS for r in rounds])
         state, metrics = engine.run(state, Hyper.of(config).rows(1), plan, CHUNK)
     tree = network.unravel(state.params[0])
     obs = np.float32(observations)[:, None]

@@ -22,7 +22,7 @@ from stellaris_jax.reproduce.map import store as map_store
 from stellaris_jax.reproduce.store import Learned
 from stellaris_jax.reproduce.study import Figure, Study, reproduce
 from stellaris_jax.reproduce.training import Job, Variant
-from stellaris_jax.training.loading import validate
+from stellaris_jax.training.loading import check_and_start_jax
 
 HERE = {"machine": "an abacus", "jax": "1.0"}
 ELSEWHERE = {"machine": "an abacus", "jax": "2.0"}
@@ -257,7 +257,7 @@ def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monk
     from stellaris_jax.training.loading import load_config
 
     def train(variants: Iterable[Variant], *_: object) -> None:
-        validate(load_config([*next(iter(variants)).overrides]))
+        check_and_start_jax(load_config([*next(iter(variants)).overrides]))
         raise Trained
 
     def stop(*_: object) -> None:

@@ -34,7 +34,7 @@ from stellaris_jax.reproduce.map.cells import (
 from stellaris_jax.reproduce.map.store import POINTS, Outcome
 from stellaris_jax.reproduce.study import Study, reproduce
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.training.loading import validate
+from stellaris_jax.training.loading import check_and_start_jax
 from stellaris_jax.training.records import WARNINGS
 
 NEARBY = LADDER[2:-1]
@@ -54,7 +54,7 @@ def test_every_cell_is_a_run() -> None:
     at_8 += grid(["cartpole"], [*COMBINED, *FRACTIONAL], learners=[8], rates=["1e-3"])
     at_8 += [cell for cell in lags("cartpole") if cell.rate == "1e-3" and cell.variation == "lag 256"]
     for cell in at_8:
-        validate(load_config(cell.variant.overrides))
+        check_and_start_jax(load_config(cell.variant.overrides))
     assert len({store.digest(cell) for cell in at_8}) == len(at_8), "no two of them are the same"
 
 
@@ -232,7 +232,7 @@ def test_rates_are_followed_beyond_the_grid(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(store, "digest", lambda cell: "digest")
     monkeypatch.setattr(store, "trained", trained)
-    ground = choices.Ground(tmp_path, "cartpole", tuple(grid(["cartpole"], ["async"], [8])))
+    ground = choices.TaskResults(tmp_path, "cartpole", tuple(grid(["cartpole"], ["async"], [8])))
     assert ground.best("async", 8).rate == "1e-4"
     assert asked == [*RATES, "1e-4", "3e-5"]
     assert ground.best("async", 8).rate == "1e-4" and len(asked) == len(RATES) + 2, "nothing is trained twice"
@@ -323,7 +323,7 @@ def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, mo
     rivals = {cell._replace(rate=rate) for cell in held_out("pendulum", (*beyond.RIVALS, "w")) for rate in LADDER}
     store.write([earned(cell, seed) for cell in rivals for seed in range(16)], tmp_path / "pendulum.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["pendulum"])
-    assert beyond.chosen([choices.Ground(tmp_path, task) for task in choices.MAPPED]) == "w"
+    assert beyond.chosen([choices.TaskResults(tmp_path, task) for task in choices.MAPPED]) == "w"
     verdicts = {claim.claim: claim.verdict for claim in beyond.held(study)}
     place = "pendulum, 16 learners: w learns"
     assert verdicts == {

@@ -1,4 +1,4 @@
-"""Members: every seed of a run is what it is alone, to the bit where it is executed by itself."""
+"""SeedStates: every seed of a run is what it is alone, to the bit where it is executed by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training import clockwork, leaves, scalable
 
 from stellaris_jax import Config, ConfigError, Population, Trainer, load_config
 from stellaris_jax.engine import program
-from stellaris_jax.training import members
+from stellaris_jax.training import seed_states
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2",
          "algorithm.minibatches=4", "network.hidden=[8]", "system.learners=4", "total_steps=384",
@@ -99,7 +99,7 @@ def test_all_trainers_share_as_many_threads_as_there_are_cores() -> None:
         trainer.close()
     assert trainers[0].members._threads is trainers[1].members._threads
     mine = [thread for thread in threading.enumerate() if thread.name.startswith("members")]
-    assert 1 <= len(mine) <= members.cores()
+    assert 1 <= len(mine) <= seed_states.cores()
     assert Trainer(small()).members._threads is None
     assert Trainer(small("num_seeds=2", "engine.devices=2")).members._threads is None  # they would wait for each other
 
@@ -191,10 +191,10 @@ def test_a_grid_of_rates_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not been asked for longest goes first; who has it keeps it."""
-    from stellaris_jax.training import programs as module
+    from stellaris_jax.training import program_cache as module
 
     monkeypatch.setattr(module, "MOST", 2)
-    programs = module.Programs()
+    programs = module.ProgramCache()
     first, second = (programs._once(key, object) for key in "ab")
     assert programs._once("a", object) is first
     programs._once("c", object)

@@ -13,8 +13,8 @@ import pytest
 from training import tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
-from stellaris_jax.config import memory
-from stellaris_jax.config.memory import Part, check_fits
+from stellaris_jax.config import machine
+from stellaris_jax.config.machine import Part, check_fits
 from stellaris_jax.engine.state import StateLayout
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
@@ -25,7 +25,7 @@ GIB = 2**30
 
 @pytest.fixture
 def ten_gib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "of_host", lambda: 10 * GIB)
+    monkeypatch.setattr(machine, "of_host", lambda: 10 * GIB)
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +79,18 @@ def test_the_sum_is_in_the_sentence(
 def test_many_seeds_are_refused_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch, nothing_made: None) -> None:
     """A run of 1,000 seeds reached 6.6 GB, of which 0.7 GB come with one seed (docs/limits.md)."""
     seeds = ["env=gymnax/cartpole", "num_seeds=1000"]
-    monkeypatch.setattr(memory, "of_host", lambda: 5 * GIB)
+    monkeypatch.setattr(machine, "of_host", lambda: 5 * GIB)
     with pytest.raises(ConfigError, match=r"This takes 6\.\d+ GiB .* there are 5 GiB: .* num_seeds=1000\)"):
         Trainer(load_config(seeds))
-    monkeypatch.setattr(memory, "of_host", lambda: 7 * GIB)
+    monkeypatch.setattr(machine, "of_host", lambda: 7 * GIB)
     load_config(seeds)
-    monkeypatch.setattr(memory, "of_host", lambda: GIB // 2)
+    monkeypatch.setattr(machine, "of_host", lambda: GIB // 2)
     load_config([*seeds, "num_seeds=50"])
 
 
 def test_processes_of_live_runs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    monkeypatch.setattr(memory, "of_host", lambda: 2 * GIB)
+    monkeypatch.setattr(machine, "of_host", lambda: 2 * GIB)
     live = ["env=gymnax/cartpole", "executor=live", "system.learners=8", "live.actors=2"]
     with pytest.raises(ConfigError, match=r"for processes of learners and actors \(system.learners=8, live.actors=2\)"):
         load_config(live)
@@ -149,20 +149,20 @@ def test_longer_chunks_than_the_run_are_the_run() -> None:
 
 
 def test_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LIMITS", ())
-    free = memory.of_host()
+    monkeypatch.setattr(machine, "LIMITS", ())
+    free = machine.of_host()
     assert free > 0
     for name, text in (("max", "max\n"), ("limit", "123456789\n")):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "max"), str(tmp_path / "limit"), str(tmp_path / "none")))
-    assert memory.of_host() == 123456789 < free
+    monkeypatch.setattr(machine, "LIMITS", (str(tmp_path / "max"), str(tmp_path / "limit"), str(tmp_path / "none")))
+    assert machine.of_host() == 123456789 < free
 
 
 def test_accelerators_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     stats = {"bytes_limit": 5 * GIB, "bytes_in_use": GIB}
     device = SimpleNamespace(platform="gpu", memory_stats=lambda: stats)
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    monkeypatch.setattr(memory, "of_host", lambda: 2 * GIB)
+    monkeypatch.setattr(machine, "of_host", lambda: 2 * GIB)
     check_fits([Part("a", 4 * GIB, 2 * GIB)])
     with pytest.raises(ConfigError, match=r"5 GiB of memory on the gpu at least, and there are 4 GiB: .* \(x=1\)"):
         check_fits([Part("a", 5 * GIB, 0, ("x=1",))])

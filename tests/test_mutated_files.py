@@ -24,7 +24,7 @@ from stellaris_jax.cli import runs
 from stellaris_jax.config.schema import ConfigError, RunError, flatten
 from stellaris_jax.config.stored import from_yaml, read_yaml, to_yaml
 from stellaris_jax.config.trust import admit
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.report import curves, perfetto
 from stellaris_jax.report.integrity import KEY, checked_line, digest_of, owner_of, sealed, unchecked
 from stellaris_jax.report.page import charts, panels
@@ -34,7 +34,7 @@ from stellaris_jax.timeline.trace import Failure, Header, Published, Roll, Round
 from stellaris_jax.training.loading import checked
 from stellaris_jax.training.replay import Outline, ReplayTrainer
 from stellaris_jax.training.run import train
-from stellaris_jax.training.shelf import find, wasted
+from stellaris_jax.training.run_store import find, removable_runs
 
 
 def complaint(label: str, read: Callable[[], Any]) -> list[str]:
@@ -134,7 +134,7 @@ def complaints(run: Path, label: str) -> list[str]:
     """What the readers of a run raise that they must not."""
     readers: dict[str, Callable[[], Any]] = {
         "runs": lambda: runs._main([str(run.parent), "--sort", "return"]),
-        "prune": lambda: wasted(find([run.parent])),
+        "prune": lambda: removable_runs(find([run.parent])),
         "plot": lambda: curves.plot_run(run, run.parent / "plot.png"),
         "report": lambda: write_page([run], run.parent / "page.html"),
     }
@@ -199,5 +199,5 @@ def test_changed_configurations_are_read_or_refused(tmp_path: Path) -> None:
     document = yaml.safe_load(to_yaml(load_config([*SMALL, f"run.dir={tmp_path}"])))
     for label, changed in every(13, mutations(document)):
         path.write_text(yaml.safe_dump(changed))
-        found += complaint(label, lambda: Static.of(checked(admit(from_yaml(path), path, trust=False))))
+        found += complaint(label, lambda: ProgramSpec.of(checked(admit(from_yaml(path), path, trust=False))))
     assert found == []

@@ -20,7 +20,7 @@ from training import leaves, steps, tiny
 from stellaris_jax import Trainer
 from stellaris_jax.agent.losses.algorithm import Algorithm
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Versions
-from stellaris_jax.agent.losses.masks import Mask, Seen
+from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.losses.truncation import MODES
 from stellaris_jax.agent.networks.distributions import Categorical, DiagonalGaussian
 from stellaris_jax.config.options import completed
@@ -414,7 +414,7 @@ def test_masks_multiply_any_objective(name: str) -> None:
 def weights(name: str, log_ratio: list[float], **options: float) -> np.ndarray:
     """A mask's weights of samples at these log-ratios, all valid and of negative advantage."""
     zeros = jnp.zeros(len(log_ratio))
-    seen = Seen(jnp.float32(log_ratio), zeros, zeros - 1, zeros == 0, discrete=False)
+    seen = MaskInputs(jnp.float32(log_ratio), zeros, zeros - 1, zeros == 0, discrete=False)
     return np.asarray(register.mask[name](options).weight(seen))
 
 
@@ -516,7 +516,7 @@ def test_masks_are_finite_beyond_float32(name: str) -> None:
     for discrete in (False, True):
         for advantage in (1.0, -1.0, 0.0):
             log_pi, log_mu = jnp.float32([200.0, -200.0, 0.0]), jnp.zeros(3)
-            seen = Seen(log_pi, log_mu, jnp.full(3, advantage), jnp.ones(3, bool), discrete)
+            seen = MaskInputs(log_pi, log_mu, jnp.full(3, advantage), jnp.ones(3, bool), discrete)
             weight = np.asarray(register.mask[name]().weight(seen))
             assert set(weight) <= {0.0, 1.0} and weight[2] == 1.0
 

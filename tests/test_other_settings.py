@@ -14,7 +14,7 @@ from stellaris_jax import ConfigError, load_config, load_policy, train
 from stellaris_jax.cli import sweep as of_sweeps
 from stellaris_jax.config.schema import RunError
 from stellaris_jax.report.sweep import report
-from stellaris_jax.training import executors, shelf
+from stellaris_jax.training import executors, run_store
 from stellaris_jax.training.rundir import LOCK
 
 SMALL = ["env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
@@ -114,4 +114,4 @@ def test_a_lock_that_can_only_be_read_is_not_held(tmp_path: Path, monkeypatch: p
         return opened(path, flags, *mode, **more)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(os, "open", read_only)
-    assert not shelf.is_held(tmp_path)
+    assert not run_store.is_held(tmp_path)

@@ -31,8 +31,8 @@ from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.trace import Header
 from stellaris_jax.training import calibrate
 from stellaris_jax.training.checkpoint import Checkpoints
+from stellaris_jax.training.run_store import TRAINING, find
 from stellaris_jax.training.rundir import LOCK, run_directory
-from stellaris_jax.training.shelf import TRAINING, find
 from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.sweep import laid_out
 

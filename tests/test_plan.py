@@ -14,7 +14,7 @@ from scenarios import (
     scenarios,
 )
 
-from stellaris_jax.timeline import Cut, PlanShape, build_plan, minibatch_order
+from stellaris_jax.timeline import MinibatchLayout, PlanShape, build_plan, minibatch_order
 
 
 @examples
@@ -39,7 +39,10 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
     for timeline in timelines:
         timeline.next_round()  # chunks start anywhere
     records = [[timeline.next_round() for timeline in timelines] for _ in range(executed)]
-    orders = [[minibatch_order(s, r, Cut(1, gradients, 2, gradients)) for s in range(seeds)] for r in range(executed)]
+    orders = [
+        [minibatch_order(s, r, MinibatchLayout(1, gradients, 2, gradients)) for s in range(seeds)]
+        for r in range(executed)
+    ]
     plan = build_plan(shape, records, orders, [1.0, 0.5, 0.25][:executed])
 
     assert plan.weights.shape == (shape.capacity, seeds, width)
@@ -78,7 +81,7 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
 
 
 def test_the_data_loader_cuts_a_fresh_permutation_per_epoch() -> None:
-    cut = Cut(epochs=4, minibatches=8, steps=16, envs=4)
+    cut = MinibatchLayout(epochs=4, minibatches=8, steps=16, envs=4)
     order = minibatch_order(seed=3, fragment=5, cut=cut)
     assert order.shape == (32, 8) and order.dtype == np.int32
     epochs = order.reshape(4, 64)

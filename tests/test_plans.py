@@ -15,7 +15,7 @@ from stellaris_jax import ConfigError, Population, Trainer, load_config
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.training.plans import Plans, shared_by, size_of
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 
 JOB = (
     "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2",
@@ -59,7 +59,7 @@ def test_runs_that_plan_alike_plan_once(simulated: list[int]) -> None:
 def test_a_run_goes_on_by_itself_where_the_others_had_ended(simulated: list[int]) -> None:
     """Its timelines stand at the beginning then: all that it executed so far had been planned by another run."""
     plans = Plans(2**20)
-    first, second = (Trainer(job(f"algorithm.gamma={gamma}"), programs=Programs(plans)) for gamma in (0.9, 0.99))
+    first, second = (Trainer(job(f"algorithm.gamma={gamma}"), programs=ProgramCache(plans)) for gamma in (0.9, 0.99))
     first.run(4)
     second.run()
     assert sorted(simulated) == list(range(2 * CHUNKS))
@@ -70,7 +70,7 @@ def test_a_run_goes_on_by_itself_where_the_others_had_ended(simulated: list[int]
 
 def test_a_resumed_run_takes_what_the_others_planned() -> None:
     plans = Plans(2**20)
-    begun, other, again = (Trainer(job(), programs=Programs(plans)) for _ in range(3))
+    begun, other, again = (Trainer(job(), programs=ProgramCache(plans)) for _ in range(3))
     other.run()
     begun.run(4)
     again.planner.restore(json.loads(json.dumps(begun.host_state())))
@@ -84,17 +84,17 @@ def test_a_resumed_run_takes_what_the_others_planned() -> None:
 )
 def test_what_is_planned_otherwise_is_not_shared(differs: str) -> None:
     one, other = Trainer(job()), Trainer(job(differs))
-    assert shared_by(one.config, one.static) != shared_by(other.config, other.static)
+    assert shared_by(one.config, one.spec) != shared_by(other.config, other.spec)
 
 
 def test_what_is_learned_may_differ() -> None:
     one, other = Trainer(job()), Trainer(job("algorithm.learning_rate=1e-2", "algorithm.gamma=0.9"))
-    assert shared_by(one.config, one.static) == shared_by(other.config, other.static)
+    assert shared_by(one.config, one.spec) == shared_by(other.config, other.spec)
 
 
 def test_plans_that_hang_on_what_is_learned_are_not_shared() -> None:
     one = Trainer(job("scaling.rule=adapt", "scaling.target=100", "scaling.maximum=4"))
-    assert shared_by(one.config, one.static) is None
+    assert shared_by(one.config, one.spec) is None
     assert len(one.run()) == one.round
 
 

@@ -24,9 +24,9 @@ from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.config.tree import AlgorithmConfig, Config, EngineConfig, EnvConfig, NetworkConfig, SystemConfig
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
 from stellaris_jax.engine.rollout import Trajectory, rollout
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make
-from stellaris_jax.timeline import Cut, Timeline, build_plan, minibatch_order
+from stellaris_jax.timeline import MinibatchLayout, Timeline, build_plan, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
@@ -252,14 +252,16 @@ CONFIG = Config(
 )
 GRADIENTS = CONFIG.algorithm.epochs * CONFIG.algorithm.minibatches
 SAMPLES = CONFIG.env.num_envs * CONFIG.algorithm.rollout_length
-CUT = Cut(CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, CONFIG.algorithm.rollout_length, CONFIG.env.num_envs)
+LAYOUT = MinibatchLayout(
+    CONFIG.algorithm.epochs, CONFIG.algorithm.minibatches, CONFIG.algorithm.rollout_length, CONFIG.env.num_envs
+)
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     env = make(CONFIG.env.name, CONFIG.env.kwargs)
     network = ActorCritic(env.observation_space, env.action_space, CONFIG.network)
-    return Engine(CONFIG.env, env, network, replace(Static.of(CONFIG), rounds=ROUNDS))
+    return Engine(CONFIG.env, env, network, replace(ProgramSpec.of(CONFIG), rounds=ROUNDS))
 
 
 def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, EngineState, RoundMetrics]:
@@ -279,7 +281,7 @@ def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, Engine
 
 
 def loader_order(fragment: int) -> np.ndarray:
-    return minibatch_order(0, fragment, CUT)
+    return minibatch_order(0, fragment, LAYOUT)
 
 
 class PlainPPO:

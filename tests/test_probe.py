@@ -28,8 +28,8 @@ def extremes(trainer: Trainer, mode: str, batches: list[Any]) -> np.ndarray:
         hyper, coefficient = hyper._replace(value_coefficient=0.0, entropy_coefficient=0.0), 0.0
 
     def objective(params: jax.Array) -> jax.Array:
-        network, kind, tree = trainer.network, trainer.static.algorithm, trainer.network.unravel(params)
-        rest = (network.distribution, hyper, coefficient, trainer.static.steps)
+        network, kind, tree = trainer.network, trainer.spec.algorithm, trainer.network.unravel(params)
+        rest = (network.distribution, hyper, coefficient, trainer.spec.steps)
         inputs = [LossInputs(batch, *rest) for batch in batches]
         losses = [learner.loss(network, kind, each, tree)[0] for each in inputs]
         return (-1.0 if mode == "paper" else 1.0) * sum(losses) / len(losses)
@@ -78,8 +78,8 @@ def test_noise_is_that_of_halves_and_of_the_whole() -> None:
     @jax.jit
     def gradient_of(batch: Any) -> jax.Array:
         def objective(params: jax.Array) -> jax.Array:
-            network, kind = trainer.network, trainer.static.algorithm
-            steps, hyper = trainer.static.steps, Hyper.of(trainer.config)
+            network, kind = trainer.network, trainer.spec.algorithm
+            steps, hyper = trainer.spec.steps, Hyper.of(trainer.config)
             inputs = LossInputs(batch, network.distribution, hyper, coefficient, steps)
             return learner.loss(network, kind, inputs, network.unravel(params))[0]
 

@@ -19,7 +19,7 @@ from training import steps, tiny
 
 from stellaris_jax import Config
 from stellaris_jax.report.telemetry.progress import make_display
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.run import train_within
 from stellaris_jax.training.rundir import run_directory
 from stellaris_jax.training.signals import Signals
@@ -115,7 +115,7 @@ class Killed(BaseException):
     """The end of a process, after which nothing is tidied up."""
 
 
-def trained(config: Config, programs: Programs, watch: Any) -> dict[str, Any]:
+def trained(config: Config, programs: ProgramCache, watch: Any) -> dict[str, Any]:
     """Summary of a run that is watched."""
     with ExitStack() as stack:
         run_dir = stack.enter_context(run_directory(config))
@@ -125,7 +125,7 @@ def trained(config: Config, programs: Programs, watch: Any) -> dict[str, Any]:
 
 
 def test_evaluations_of_a_killed_process_are_watched_again(
-    tmp_path: Path, programs: Programs, shared_programs: None
+    tmp_path: Path, programs: ProgramCache, shared_programs: None
 ) -> None:
     """The process dies between an evaluation and the decision that it leads to."""
     config = tiny(steps(3), "evaluation.points=3", f"run.dir={tmp_path / 'run'}")

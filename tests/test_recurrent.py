@@ -22,7 +22,7 @@ from stellaris_jax.config.tree import Config, EnvConfig, NetworkConfig
 from stellaris_jax.engine.learner import Fetched, gradient_of
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, Trajectory, init_actor, init_normalizers, rollout
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
 from stellaris_jax.registry import register
@@ -121,9 +121,9 @@ def test_equals_numpy(memory: str, shared: bool, distance: float) -> None:
     batch = jax.tree.map(lambda x: x[rows], samples._replace(carry=None))
     batch = batch._replace(carry=jax.tree.map(lambda x: x[envs], before))
     fetched = Fetched(other, batch, params[None], None, Versions(np.int32(3), np.int32(1)), np.float32(KL))
-    static = Static.of(config.replace({"system.truncation": "none"}))
-    assert static.cut.length == T and static.cut.batch == 2 * T
-    found, metrics = jax.jit(lambda fetched: gradient_of(network, static, hyper_of(ALGORITHM), fetched))(fetched)
+    spec = ProgramSpec.of(config.replace({"system.truncation": "none"}))
+    assert spec.minibatch_layout.length == T and spec.minibatch_layout.batch == 2 * T
+    found, metrics = jax.jit(lambda fetched: gradient_of(network, spec, hyper_of(ALGORITHM), fetched))(fetched)
     chosen = {name: x[:, envs] for name, x in in_time.items()}
     used = np.flatnonzero(np.arange(len(params)) < network.size)
 
@@ -159,7 +159,7 @@ def test_sequences_are_steps_after_one_another() -> None:
     for t in range(T):
         reset = trajectory.first[t][:, None]
         carry = jax.tree.map(lambda x, reset=reset: np.where(reset, 0.0, x), carry)
-        value, _ = network.judge(tree, trajectory.obs[t], carry)
+        value, _ = network.value_step(tree, trajectory.obs[t], carry)
         parameters, carry = network.act(tree, trajectory.obs[t], carry)
         np.testing.assert_allclose(parameters, trajectory.distribution[t], atol=1e-5)
         np.testing.assert_allclose(value, samples.value[t * N : (t + 1) * N], atol=1e-5)
@@ -294,7 +294,7 @@ def test_a_policy_is_handed_what_it_carries() -> None:
     policy = Policy(network, params, init_normalizers(env.observation_space), config)
     obs = np.random.default_rng(0).normal(size=(6, 3, 1)).astype(np.float32)
     carry, one, tree = None, None, network.unravel(params)
-    expected = network.blank(3)
+    expected = network.initial_carry(3)
     for step in obs:
         parameters, expected = network.act(tree, step, expected)
         action, carry = policy.step(step, carry)

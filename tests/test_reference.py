@@ -31,7 +31,7 @@ from stellaris_jax.config.tree import (
     SystemConfig,
 )
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make
 from stellaris_jax.registry import register
 from stellaris_jax.timeline import Timeline, build_plan
@@ -261,20 +261,20 @@ class Bench:
             system=system_of(aggregation=aggregation, truncation=truncation, versions=versions, rho=1.02),
             engine=EngineConfig(lanes, devices),
         )  # fmt: skip
-        self.orders = sequence_orders if Static.of(self.config).sequences else minibatch_orders
+        self.orders = sequence_orders if ProgramSpec.of(self.config).sequences else minibatch_orders
         # One program for all systems of a bench: they have 8 learners at most, and some are pipelined.
-        static = replace(
-            Static.of(self.config),
+        spec = replace(
+            ProgramSpec.of(self.config),
             rounds=2,
             seeds=seeds,
             peers=0 if truncation == "none" else min(7, versions - 1),
             buffers=2,
             target_interval=3,
         )
-        self.shape = static.shape
+        self.shape = spec.shape
         vec_env = make(self.config.env.name, {})
         network = ActorCritic(vec_env.observation_space, vec_env.action_space, self.config.network)
-        self.engine = Engine(self.config.env, vec_env, network, static)
+        self.engine = Engine(self.config.env, vec_env, network, spec)
         self.functions = Functions(self.config, vec_env, network)
         self.start = cache(lambda *seeds: self.engine.init(list(seeds), Hyper.of(self.config).rows(len(seeds))))
 

@@ -14,7 +14,7 @@ from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import knobs
 from stellaris_jax.envs.registry import make
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.training.loading import validate
+from stellaris_jax.training.loading import check_and_start_jax
 
 NUMBERS = [key for key, entry in knobs().items() if entry.kind in (float, list[float])]
 
@@ -23,14 +23,14 @@ NUMBERS = [key for key, entry in knobs().items() if entry.kind in (float, list[f
 def test_numbers_are_finite(key: str) -> None:
     for value in (math.nan, math.inf, -math.inf, 1e39, 10**400):
         with pytest.raises(ConfigError, match=f"^{key} must "):
-            validate(with_value(key, [value] if isinstance(attrgetter(key)(Config()), tuple) else value))
+            check_and_start_jax(with_value(key, [value] if isinstance(attrgetter(key)(Config()), tuple) else value))
 
 
 @pytest.mark.parametrize("key", [key for key, entry in knobs().items() if entry.kind is int])
 def test_integers_have_64_bits(key: str) -> None:
     for value in (2**63, 10**5000):
         with pytest.raises(ConfigError, match=f"^{key} must fit into 64 bits"):
-            validate(with_value(key, value))
+            check_and_start_jax(with_value(key, value))
 
 
 @pytest.mark.parametrize("text", ["a\nb", "\0", "\udcff", "${oc.env:HOME}", "${", "???"])
@@ -38,7 +38,7 @@ def test_integers_have_64_bits(key: str) -> None:
 def test_texts_are_plain(key: str, text: str) -> None:
     """What could not be written to config.yaml, or would come back from it as something else."""
     with pytest.raises(ConfigError, match=f"^{key} must be ") as caught:
-        validate(with_value(key, text))
+        check_and_start_jax(with_value(key, text))
     assert str(caught.value).isprintable()
 
 
@@ -51,8 +51,8 @@ def test_mappings_are_data(kwargs: dict) -> None:
     nested.append(nested)
     for value in (kwargs, {"a": nested}):
         with pytest.raises(ConfigError, match=r"^env\.kwargs"):
-            validate(with_value("env.kwargs", value))
-    validate(with_value("env.kwargs", {"a": [1, 2.5, None, True, "x", {"b": (0, 1)}]}))
+            check_and_start_jax(with_value("env.kwargs", value))
+    check_and_start_jax(with_value("env.kwargs", {"a": [1, 2.5, None, True, "x", {"b": (0, 1)}]}))
 
 
 def test_long_values_are_shown_in_part() -> None:
@@ -105,7 +105,7 @@ def test_time_that_never_ends(override: str) -> None:
 )
 def test_the_worst_delays_accepted_end(changes: dict) -> None:
     config = Config().replace(changes)
-    validate(config)
+    check_and_start_jax(config)
     usage = [Timeline.of(config, seed).next_round().usage for seed in range(20)]
     assert all(math.isfinite(seen.seconds) and seen.gradients == 16 for seen in usage)
 

@@ -15,8 +15,8 @@ from run_dirs import make_run
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
 from stellaris_jax.config.stored import to_yaml
+from stellaris_jax.training.run_store import BROKEN, DONE, EMPTY, FAILED, INCOMPLETE, STOPPED, TRAINING, find
 from stellaris_jax.training.rundir import LOCK
-from stellaris_jax.training.shelf import BROKEN, DONE, EMPTY, FAILED, INCOMPLETE, STOPPED, TRAINING, find
 
 
 def made(path: Path, *overrides: str, mean: float | None = 400.0, failure: str | None = None, rounds: int = 8) -> Path:
@@ -37,7 +37,7 @@ def made(path: Path, *overrides: str, mean: float | None = 400.0, failure: str |
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs of every state below runs/, and other things beside them."""
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"
@@ -60,9 +60,9 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def training(shelf: Path) -> Iterator[Path]:
+def training(run_store: Path) -> Iterator[Path]:
     """An empty run whose lock is held, as by a process that has just begun."""
-    path = shelf / "training"
+    path = run_store / "training"
     path.mkdir()
     (path / "config.yaml").write_text(to_yaml(complete(compose_config([]))))
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT)
@@ -85,15 +85,15 @@ def named(shown: list[str]) -> list[str]:
     return [line.split()[0] for line in shown if line.startswith("runs/")]
 
 
-def test_states(shelf: Path, training: Path) -> None:
-    assert {kept.path.name: kept.state for kept in find([shelf])} == {
+def test_states(run_store: Path, training: Path) -> None:
+    assert {kept.path.name: kept.state for kept in find([run_store])} == {
         "good": DONE, "better": DONE, "failed": FAILED, "stopped": STOPPED, "empty": EMPTY, "training": TRAINING,
         "0": FAILED,
     }  # fmt: skip
 
 
-def test_list(shelf: Path) -> None:
-    before = files(shelf)
+def test_list(run_store: Path) -> None:
+    before = files(run_store)
     shown = lines()
     assert set(named(shown)) == {
         f"runs/{name}" for name in ("good", "better", "failed", "stopped", "empty", "sweeps/one/0")
@@ -102,7 +102,7 @@ def test_list(shelf: Path) -> None:
     assert "done" in good and "400 ± 12" in good and "0:01:01" in good and "$0.80" in good and "async" in good
     (better,) = [line for line in shown if line.startswith("runs/better")]
     assert "learning_rate=0.01" in better
-    assert files(shelf) == before
+    assert files(run_store) == before
 
 
 @pytest.mark.parametrize(
@@ -117,19 +117,19 @@ def test_list(shelf: Path) -> None:
         (["--where", "state=never"], []),
     ],
 )
-def test_filters_and_order(arguments: list[str], expected: list[str], shelf: Path) -> None:
+def test_filters_and_order(arguments: list[str], expected: list[str], run_store: Path) -> None:
     assert named(lines(*arguments)) == [f"runs/{name}" for name in expected]
 
 
-def test_loggers_make_no_difference(shelf: Path) -> None:
-    made(shelf / "logged", "system=async", "seed=4", "run.loggers=[csv]")
+def test_loggers_make_no_difference(run_store: Path) -> None:
+    made(run_store / "logged", "system=async", "seed=4", "run.loggers=[csv]")
     (line,) = [line for line in lines() if line.startswith("runs/logged")]
     assert "loggers" not in line and "options" not in line
     compared = lines("runs/good", "runs/logged")
     assert any(line.startswith("run.loggers") for line in compared)
 
 
-def test_what_differs(shelf: Path) -> None:
+def test_what_differs(run_store: Path) -> None:
     shown = lines("runs/good", "runs/better")
     settings = {
         line.split()[0]: line.split()[1:]
@@ -151,24 +151,26 @@ def test_what_differs(shelf: Path) -> None:
         (["prune", "runs/thesis", "--yes"], "runs/thesis holds no runs"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], word: str, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_one_line(
+    arguments: list[str], word: str, run_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115 - nobody to ask
-    before = files(shelf)
+    before = files(run_store)
     done = call("runs.py", *arguments)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and word in done.stderr, done.stderr
-    assert files(shelf) == before
+    assert files(run_store) == before
 
 
-def test_prune(shelf: Path, training: Path) -> None:
+def test_prune(run_store: Path, training: Path) -> None:
     """What failed or is empty goes; points of sweeps, runs with other files, what is trained, and strangers stay."""
-    (shelf / "failed-2").mkdir()
-    os.rename(made(shelf / "x", mean=0.0, failure="nothing"), shelf / "failed-2")
-    (shelf / "failed-2" / "my-analysis.ipynb").write_text("work of days")
-    (shelf / "elsewhere").mkdir()
-    (shelf / "link").symlink_to(shelf / "failed")
-    before = files(shelf)
+    (run_store / "failed-2").mkdir()
+    os.rename(made(run_store / "x", mean=0.0, failure="nothing"), run_store / "failed-2")
+    (run_store / "failed-2" / "my-analysis.ipynb").write_text("work of days")
+    (run_store / "elsewhere").mkdir()
+    (run_store / "link").symlink_to(run_store / "failed")
+    before = files(run_store)
     shown = lines("prune", "--yes")
-    gone = before - files(shelf)
+    gone = before - files(run_store)
     assert {name.partition("/")[0] for name in gone} == {"failed", "empty"}
     assert shown[-1] == "deleted 2 of 2"
     assert any("failed-2 is left alone: my-analysis.ipynb" in line for line in shown)
@@ -177,44 +179,48 @@ def test_prune(shelf: Path, training: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["thesis.tex", "checkpoints/thesis.tex", "actions.md", "checkpoints/8.md"])
-def test_what_is_no_runs_stays_with_it(place: str, shelf: Path) -> None:
-    (shelf / "failed" / place).write_text("words")
+def test_what_is_no_runs_stays_with_it(place: str, run_store: Path) -> None:
+    (run_store / "failed" / place).write_text("words")
     assert any(f"failed is left alone: {place} is nothing" in line for line in lines("prune", "--yes"))
-    assert (shelf / "failed" / place).read_text() == "words" and not (shelf / "empty").exists()
+    assert (run_store / "failed" / place).read_text() == "words" and not (run_store / "empty").exists()
 
 
-def test_what_comes_while_one_is_asked_stays(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_while_one_is_asked_stays(run_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda question: (shelf / "failed" / "thesis").write_text("words") and "y")
+    monkeypatch.setattr(
+        "builtins.input", lambda question: (run_store / "failed" / "thesis").write_text("words") and "y"
+    )
     done = call("runs.py", "prune")
     assert done.returncode == 1 and "failed is left alone: thesis is nothing" in done.stderr
-    assert (shelf / "failed" / "thesis").read_text() == "words" and not (shelf / "empty").exists()
+    assert (run_store / "failed" / "thesis").read_text() == "words" and not (run_store / "empty").exists()
 
 
-def test_checkpoints_elsewhere_stay(shelf: Path) -> None:
+def test_checkpoints_elsewhere_stay(run_store: Path) -> None:
     """A link in the place of the checkpoints, or of one of them, leads to what is somebody else's business."""
-    (shelf / "good" / "checkpoints").rename(shelf / "archive")
-    (shelf / "good" / "checkpoints").symlink_to(shelf / "archive")
-    (shelf / "failed" / "checkpoints" / "4").rename(shelf / "four")
-    (shelf / "failed" / "checkpoints" / "4").symlink_to(shelf / "four")
+    (run_store / "good" / "checkpoints").rename(run_store / "archive")
+    (run_store / "good" / "checkpoints").symlink_to(run_store / "archive")
+    (run_store / "failed" / "checkpoints" / "4").rename(run_store / "four")
+    (run_store / "failed" / "checkpoints" / "4").symlink_to(run_store / "four")
     lines("prune", "--checkpoints", "--yes")
-    assert sorted(os.listdir(shelf / "archive")) == ["2", "4", "8"] and os.listdir(shelf / "four") == ["arrays"]
-    assert sorted(os.listdir(shelf / "failed" / "checkpoints")) == ["4", "8"]
+    assert sorted(os.listdir(run_store / "archive")) == ["2", "4", "8"] and os.listdir(run_store / "four") == ["arrays"]
+    assert sorted(os.listdir(run_store / "failed" / "checkpoints")) == ["4", "8"]
 
 
-def test_a_damaged_summary_is_no_failure(shelf: Path) -> None:
+def test_a_damaged_summary_is_no_failure(run_store: Path) -> None:
     """What was learned is in the checkpoints, and resuming the run writes another summary."""
-    (shelf / "good" / "summary.json").write_text('{"eval_return_mean": 4')
-    assert {kept.path.name: kept.state for kept in find([shelf])}["good"] == INCOMPLETE
+    (run_store / "good" / "summary.json").write_text('{"eval_return_mean": 4')
+    assert {kept.path.name: kept.state for kept in find([run_store])}["good"] == INCOMPLETE
     lines("prune", "--yes")
-    assert (shelf / "good" / "checkpoints" / "8").exists()
+    assert (run_store / "good" / "checkpoints" / "8").exists()
 
 
-def test_prune_checkpoints(shelf: Path) -> None:
+def test_prune_checkpoints(run_store: Path) -> None:
     """All but the last, of runs that are over; one that was stopped needs what it has."""
     shown = lines("prune", "--checkpoints", "--yes")
     left = {
-        kept.path.name: sorted(os.listdir(kept.path / "checkpoints")) for kept in find([shelf]) if kept.state != EMPTY
+        kept.path.name: sorted(os.listdir(kept.path / "checkpoints"))
+        for kept in find([run_store])
+        if kept.state != EMPTY
     }
     every = ["2", "4", "8"]
     assert left == {"good": ["8"], "better": ["8"], "failed": ["8"], "0": ["8"], "stopped": every}
@@ -222,27 +228,27 @@ def test_prune_checkpoints(shelf: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "deleted"), [("y", True), ("n", False), ("", False)])
-def test_prune_asks(answer: str, deleted: bool, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_asks(answer: str, deleted: bool, run_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or answer)
     shown = lines("prune")
     assert len(asked) == 1 and asked[0].startswith("delete 2 runs (")
-    assert (shelf / "failed").exists() is not deleted
+    assert (run_store / "failed").exists() is not deleted
     assert shown[-1] == ("deleted 2 of 2" if deleted else "nothing was deleted")
 
 
-def test_a_run_that_is_taken_up_while_one_is_asked_stays(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_taken_up_while_one_is_asked_stays(run_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
 
     def resumed(question: str) -> str:
-        (shelf / "empty" / "metrics.jsonl").write_text((shelf / "good" / "metrics.jsonl").read_text())
+        (run_store / "empty" / "metrics.jsonl").write_text((run_store / "good" / "metrics.jsonl").read_text())
         return "y"
 
     monkeypatch.setattr("builtins.input", resumed)
     done = call("runs.py", "prune")
     assert done.returncode == 1 and "empty is left alone: it is being trained." in done.stderr
-    assert (shelf / "empty").exists() and not (shelf / "failed").exists()
+    assert (run_store / "empty").exists() and not (run_store / "failed").exists()
 
 
 def broken(path: Path, kind: str) -> None:
@@ -276,9 +282,9 @@ def broken(path: Path, kind: str) -> None:
         "bytes", "empty", "directory", "deleted",
     ],
 )  # fmt: skip
-def test_a_broken_run_hides_no_other(kind: str, shelf: Path) -> None:
-    broken(shelf / "better", kind)
-    states = {kept.path.name: kept.state for kept in find([shelf])}
+def test_a_broken_run_hides_no_other(kind: str, run_store: Path) -> None:
+    broken(run_store / "better", kind)
+    states = {kept.path.name: kept.state for kept in find([run_store])}
     assert states.pop("better") == BROKEN
     assert states == {"good": DONE, "failed": FAILED, "stopped": STOPPED, "empty": EMPTY, "0": FAILED}
     shown = lines()
@@ -287,16 +293,16 @@ def test_a_broken_run_hides_no_other(kind: str, shelf: Path) -> None:
     assert named(lines("--where", "state=done")) == ["runs/good"]
     assert set(named(lines("--sort", "seed"))) == set(named(lines("--sort", "return"))) == set(named(shown))
     assert any(line.startswith("runs/better is left alone") for line in lines("prune", "--yes"))
-    assert (shelf / "better" / "checkpoints" / "8").exists() and not (shelf / "failed").exists()
+    assert (run_store / "better" / "checkpoints" / "8").exists() and not (run_store / "failed").exists()
     lines("prune", "--checkpoints", "--yes")
-    assert sorted(os.listdir(shelf / "better" / "checkpoints")) == ["2", "4", "8"]
+    assert sorted(os.listdir(run_store / "better" / "checkpoints")) == ["2", "4", "8"]
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "summary.json", "checkpoints", LOCK])
-def test_a_directory_or_a_file_in_the_place_of_another(file: str, shelf: Path) -> None:
-    path = shelf / "good" / file
+def test_a_directory_or_a_file_in_the_place_of_another(file: str, run_store: Path) -> None:
+    path = run_store / "good" / file
     if path.is_dir():
-        path.rename(shelf / "aside")
+        path.rename(run_store / "aside")
         path.write_text("no directory")
     else:
         path.unlink()
@@ -305,19 +311,19 @@ def test_a_directory_or_a_file_in_the_place_of_another(file: str, shelf: Path) -
     assert lines("prune", "--checkpoints", "--yes")[-1].startswith("deleted ")
 
 
-def test_a_directory_of_that_name_beside_the_runs(shelf: Path) -> None:
-    (shelf / "metrics.jsonl").mkdir()
+def test_a_directory_of_that_name_beside_the_runs(run_store: Path) -> None:
+    (run_store / "metrics.jsonl").mkdir()
     assert "runs/good" in named(lines())
 
 
 @pytest.mark.parametrize("value", ["[1]", '"much"', "{}", "null", "1e999", "NaN", "1" + "0" * 400, "true"])
-def test_figures_of_other_kinds(value: str, shelf: Path) -> None:
+def test_figures_of_other_kinds(value: str, run_store: Path) -> None:
     figures = ("eval_return_mean", "eval_return_ci95", "eval_return_per_seed", "env_steps", "simulated_seconds")
     for figure in figures:
-        known = json.loads((shelf / "good" / "summary.json").read_text())
+        known = json.loads((run_store / "good" / "summary.json").read_text())
         text = json.dumps({**known, figure: "?"}).replace('"?"', value)
-        made(shelf / f"of-{figure}")
-        (shelf / f"of-{figure}" / "summary.json").write_text(text)
+        made(run_store / f"of-{figure}")
+        (run_store / f"of-{figure}" / "summary.json").write_text(text)
     shown = set(named(lines("--sort", "return")))
     assert {f"runs/of-{figure}" for figure in figures} <= shown
     assert lines("--where", "state=done", "--sort", "cost")

@@ -11,14 +11,14 @@ from PIL import Image
 
 from benchmarks import main, scale
 from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.training.loading import load_config, validate
+from stellaris_jax.training.loading import check_and_start_jax, load_config
 
 
 @pytest.mark.parametrize("axis", scale.AXES)
 def test_every_size_is_a_configuration(axis: str) -> None:
     configs = [load_config(scale.overrides(axis, size)) for size in scale.AXES[axis].sizes]
     for config in configs:
-        validate(config)
+        check_and_start_jax(config)
     assert len({*configs}) == len(configs)
     assert configs[0].env.name == "gymnax/CartPole-v1"
 

@@ -23,7 +23,7 @@ from stellaris_jax.engine.rollout import Normalizers
 from stellaris_jax.report.gantt import plot_timeline
 from stellaris_jax.report.telemetry.logger import RunInfo
 from stellaris_jax.report.telemetry.tensorboard import EventLog
-from stellaris_jax.timeline import Cut, Timeline, Usage, minibatch_order
+from stellaris_jax.timeline import MinibatchLayout, Timeline, Usage, minibatch_order
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.scaling import limits_of
 from stellaris_jax.timeline.scaling.rules import Nitro
@@ -77,7 +77,7 @@ def test_minibatches_hold_every_sample_once_an_epoch(
     epochs: int, minibatches: int, envs: int, extra: int, sequences: bool
 ) -> None:
     steps, width = 4, min(8, envs + extra)
-    cut = Cut(epochs, minibatches, steps, 8, steps if sequences else 1)
+    cut = MinibatchLayout(epochs, minibatches, steps, 8, steps if sequences else 1)
     order = minibatch_order(1, 2, cut, envs, width)
     assert order.shape == (epochs * cut.count(envs), cut.batch)
     for epoch in np.split(order, epochs):
@@ -96,7 +96,7 @@ def test_minibatches_hold_every_sample_once_an_epoch(
 
 
 def test_a_full_round_is_cut_as_without_scaling() -> None:
-    cut = Cut(3, 4, 16, 8)
+    cut = MinibatchLayout(3, 4, 16, 8)
     order = minibatch_order(3, 5, cut)
     assert order.shape == (12, 32) and order.min() == 0
     np.testing.assert_array_equal(order, minibatch_order(3, 5, cut, 8, 8))
@@ -115,7 +115,7 @@ def test_a_wider_program_changes_nothing(algorithm: str) -> None:
     assert isinstance(masked.source, CompiledSource)
     masked.source.limits = masked.limits._replace(buckets=(8,))
     narrow, wide = exact.run(), masked.run()
-    assert list(exact.engine.widths) == [6] and list(masked.engine.widths) == [16]
+    assert list(exact.engine.compiled_by_width) == [6] and list(masked.engine.compiled_by_width) == [16]
     assert [r["env_steps"] for r in narrow] == [k * T * 3 * EACH for k in range(1, 7)]
     for one, other in zip(narrow, wide, strict=True):
         assert one["train_return"] == pytest.approx(other["train_return"], nan_ok=True)
@@ -201,8 +201,8 @@ def test_nitro_trains_and_only_compiles_its_widths() -> None:
     records = trainer.run()
     chosen = np.array([record["per_seed"]["actors"] for record in records])
     assert np.all(chosen[0] == 2) and len(np.unique(chosen)) > 2
-    assert set(trainer.engine.widths) == {trainer.limits.bucket(max(row)) * EACH for row in chosen}
-    assert set(trainer.engine.widths) <= {4, 8, 16}
+    assert set(trainer.engine.compiled_by_width) == {trainer.limits.bucket(max(row)) * EACH for row in chosen}
+    assert set(trainer.engine.compiled_by_width) <= {4, 8, 16}
     steps = np.cumsum(chosen, axis=0) * EACH * T
     assert [record["env_steps"] for record in records] == pytest.approx(steps.mean(axis=1))
     # Every seed chooses by what was measured of it.
@@ -338,5 +338,5 @@ def test_host_runs_scale_and_resume(overlap: str, tmp_path: Path) -> None:
     records = whole.run()
     whole.close()
     assert len({n for record in records for n in record["per_seed"]["actors"]}) > 1
-    assert list(whole.engine.widths) == [8]
+    assert list(whole.engine.compiled_by_width) == [8]
     assert_resumes(whole, tmp_path)

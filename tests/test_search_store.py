@@ -55,7 +55,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return summary
 
     monkeypatch.setattr(tune, "train_within", train)
-    monkeypatch.setattr(tune, "beside", lambda configs: 1)
+    monkeypatch.setattr(tune, "max_concurrent_runs", lambda configs: 1)
     monkeypatch.setattr("stellaris_jax.report.curves.save", lambda figure, path: path)
     return names
 
@@ -93,7 +93,7 @@ def test_trials_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         in_threads(1, name, work)
 
     monkeypatch.setattr(tune, "in_threads", noted)
-    monkeypatch.setattr(tune, "beside", lambda configs: 8)
+    monkeypatch.setattr(tune, "max_concurrent_runs", lambda configs: 8)
     search(trials=1)
     for limit in (1, 3, 30):
         assert call("tune.py", "--resume", "s", "--parallel", limit).returncode == 0

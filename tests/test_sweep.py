@@ -20,10 +20,10 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
-from stellaris_jax.report.telemetry.together import PointDisplay, Together
+from stellaris_jax.report.telemetry.shared_display import PointDisplay, SharedDisplay
 from stellaris_jax.training import footprint
 from stellaris_jax.training.checkpoint import Checkpoints
-from stellaris_jax.training.footprint import beside
+from stellaris_jax.training.footprint import max_concurrent_runs
 from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.run import train
 from stellaris_jax.training.sweep import is_done, laid_out
@@ -190,14 +190,14 @@ def test_points_are_laid_out_before_any_begins(monkeypatch: pytest.MonkeyPatch) 
 def test_runs_beside_each_other_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(SMALL)
     monkeypatch.setattr(footprint, "cores", lambda: 8)
-    assert beside([config] * 3) == 8
+    assert max_concurrent_runs([config] * 3) == 8
     each = sum(part.device + part.host for part in footprint.parts(config, footprint._least(config)))
     monkeypatch.setattr(footprint, "of_host", lambda: 5 * each / footprint.SPARE)
-    assert beside([config] * 3) == 5
+    assert max_concurrent_runs([config] * 3) == 5
     monkeypatch.setattr(footprint, "of_host", lambda: 0)
-    assert beside([config] * 3) == 1, "one is always tried"
+    assert max_concurrent_runs([config] * 3) == 1, "one is always tried"
     monkeypatch.undo()
-    assert beside([config, config.replace({"engine.devices": 2})]) == 1
+    assert max_concurrent_runs([config, config.replace({"engine.devices": 2})]) == 1
 
 
 def test_checkpoints_of_several_runs_at_once(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_the_line_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     out = io.StringIO()
-    display = Together(Console(file=out, width=100), [1000, 1000, 2000, 4000], {0}, progress=True)
+    display = SharedDisplay(Console(file=out, width=100), [1000, 1000, 2000, 4000], {0}, progress=True)
     assert display.line().plain == "1/4 points  12 %  starting"
     assert out.getvalue() == "1/4 points  12 %  starting\n", "before the first program is compiled"
     points = [PointDisplay(display, number, 10, 2) for number in range(4)]

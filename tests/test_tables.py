@@ -19,7 +19,7 @@ from stellaris_jax.config.schema import RunError, printable
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.table import print_sentence, print_table, wrapped
 from stellaris_jax.report.telemetry.jsonl import complain
-from stellaris_jax.training.shelf import INCOMPLETE, Kept
+from stellaris_jax.training.run_store import INCOMPLETE, StoredRun
 
 
 def shown(show: Any, *given: Any, width: int) -> list[str]:
@@ -104,14 +104,14 @@ def test_runs_are_listed_in_narrow_terminals(width: int, monkeypatch: pytest.Mon
     assert all(str(one.path) in words for one in kept)
 
 
-def _kept(path: Path, number: int) -> Kept:
+def _kept(path: Path, number: int) -> StoredRun:
     config = {"system.name": f"stellaris-{number}", "algorithm.learning_rate": 1e-4 * number, "algorithm.gamma": 0.99}
     summary = {
         "eval_return_mean": 123456.5, "eval_return_ci95": 2345.6, "eval_return_per_seed": [1.0, 2.0, 3.0, 4.0],
         "env_steps": 1e9, "simulated_seconds": 12345.6, "cost_usd": 12345.6,
     }  # fmt: skip
     damage = [f"{path}/metrics.jsonl: line 12 is not as the run left it, and Adam is not to blame"] * (number == 2)
-    return Kept(Run(path, config, summary, [], [], damage=tuple(damage)), INCOMPLETE if damage else "finished")
+    return StoredRun(Run(path, config, summary, [], [], damage=tuple(damage)), INCOMPLETE if damage else "finished")
 
 
 def test_words_are_kept_together() -> None:

@@ -27,8 +27,8 @@ from stellaris_jax.report.telemetry.format import (
 )
 from stellaris_jax.report.telemetry.jsonl import read_records
 from stellaris_jax.report.telemetry.progress import make_display
+from stellaris_jax.report.telemetry.shared_display import SharedDisplay
 from stellaris_jax.report.telemetry.summary import print_summary, summary_rows
-from stellaris_jax.report.telemetry.together import Together
 
 # metrics.jsonl
 
@@ -303,7 +303,7 @@ def test_sixty_columns_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     panel = Text.from_ansi(capture.get()).plain
     for shown in ("312 (300 to 325)", "1,234,567 updates", "20,480,000 env steps", "4 of 32 groups", "occupancy 95 %"):
         assert shown in panel
-    line = Together(console, [10**6] * 40, {1, 2})
+    line = SharedDisplay(console, [10**6] * 40, {1, 2})
     line.advanced(3, 500_000)
     line.evaluated(3, 1234.5)
     shown = line.line().plain

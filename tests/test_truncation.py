@@ -15,7 +15,7 @@ from settings import algorithm_of, hyper_of, loss_of
 
 from stellaris_jax import ConfigError, load_config
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps, Versions
-from stellaris_jax.agent.losses.masks import Mask, Seen
+from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
 from stellaris_jax.config.tree import AlgorithmConfig
 from stellaris_jax.registry import register
@@ -266,7 +266,7 @@ def test_what_is_told_to_be_truncated_is(name: str, mode: str) -> None:
 class Positive(Mask):
     """Keeps what is weighed positively."""
 
-    def weight(self, seen: Seen) -> jax.Array:
+    def weight(self, seen: MaskInputs) -> jax.Array:
         return (seen.advantage > 0.0).astype(jnp.float32)
 
 

@@ -171,7 +171,7 @@ def test_what_does_not_promise_enough_ends_early(monkeypatch: pytest.MonkeyPatch
         return {**clocks, "eval_return_mean": value, "per_seed": per_seed}
 
     monkeypatch.setattr(Trainer, "evaluation_record", record)
-    monkeypatch.setattr(tune, "beside", lambda configs: 1)
+    monkeypatch.setattr(tune, "max_concurrent_runs", lambda configs: 1)
     search_store.begin(Path("s"), load_config(SMALL), space(RATES), search_store.Search(trials=9))
     study = tune.tune(Path("s"))
     tune.report(Path("s"), study)

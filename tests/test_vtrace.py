@@ -19,7 +19,7 @@ from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.config.tree import AlgorithmConfig, knobs
 from stellaris_jax.registry import register
-from stellaris_jax.timeline import Cut, minibatch_order
+from stellaris_jax.timeline import MinibatchLayout, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
@@ -305,7 +305,7 @@ def test_impact_on_its_target_network_is_ppo() -> None:
 
 
 def test_the_data_loader_permutes_whole_environments() -> None:
-    order = minibatch_order(3, 5, Cut(epochs=2, minibatches=4, steps=16, envs=8, length=16))
+    order = minibatch_order(3, 5, MinibatchLayout(epochs=2, minibatches=4, steps=16, envs=8, length=16))
     assert order.shape == (8, 32) and order.dtype == np.int32
     step, env = np.divmod(order.reshape(8, 16, 2), 8)
     np.testing.assert_array_equal(step, np.broadcast_to(np.arange(16)[:, None], step.shape))
@@ -313,7 +313,7 @@ def test_the_data_loader_permutes_whole_environments() -> None:
     for epoch in env[:, 0].reshape(2, 8):
         assert sorted(epoch) == list(range(8))
     # A permutation of the environments as it would be one of so many samples.
-    np.testing.assert_array_equal(env[:, 0], minibatch_order(3, 5, Cut(2, 4, 1, 8)))
+    np.testing.assert_array_equal(env[:, 0], minibatch_order(3, 5, MinibatchLayout(2, 4, 1, 8)))
 
 
 def test_every_algorithm_of_the_schema_is_there() -> None:

@@ -15,5 +15,5 @@ class Fade(sj.Correction):
     distance: float = sj.knob(1.0, "how far the policy may have come for a gradient to count 1/e", within="(0, inf)")
 
     def update(self, stack, state, context):
-        squared = jnp.sum(jnp.square(context.newest - context.fetched), axis=1)
+        squared = jnp.sum(jnp.square(context.newest_params - context.fetched), axis=1)
         return stack._replace(weights=stack.weights * jnp.exp(-squared / self.distance**2)), state

@@ -109,11 +109,11 @@ def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -
         with working(f"writing the timeline of {run_dir}"):
             from stellaris_jax.config.stored import from_yaml
             from stellaris_jax.config.trust import admit
-            from stellaris_jax.engine.static import Static
+            from stellaris_jax.engine.spec import ProgramSpec
             from stellaris_jax.report import joblog, perfetto
 
             export = joblog.export if out.suffix in joblog.FORMATS else perfetto.export
-            return export(run_dir, Static.of(admit(from_yaml(path), path, trust)).cut, out, rounds)
+            return export(run_dir, ProgramSpec.of(admit(from_yaml(path), path, trust)).minibatch_layout, out, rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror}.") from error
 

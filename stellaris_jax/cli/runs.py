@@ -21,7 +21,15 @@ from stellaris_jax.config.schema import ConfigError, RunError, printable
 from stellaris_jax.report.runs import differing_keys, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
 from stellaris_jax.report.telemetry.format import MISSING, compact, dollars, duration, over_seeds
-from stellaris_jax.training.shelf import BROKEN, INCOMPLETE, Kept, delete, find, old_checkpoints, wasted
+from stellaris_jax.training.run_store import (
+    BROKEN,
+    INCOMPLETE,
+    StoredRun,
+    delete,
+    find,
+    old_checkpoints,
+    removable_runs,
+)
 
 FIGURES = {
     "return": "eval_return_mean", "steps": "env_steps", "simulated": "simulated_seconds", "cost": "cost_usd",
@@ -61,7 +69,7 @@ def _main(argv: Sequence[str]) -> None:
         _compare(runs)
 
 
-def _found(places: Sequence[Path]) -> list[Kept]:
+def _found(places: Sequence[Path]) -> list[StoredRun]:
     """The runs there are. Raises ConfigError where there are none."""
     runs = find(places)
     if not runs:
@@ -76,7 +84,7 @@ def _condition(text: str) -> tuple[str, str]:
     return key, form
 
 
-def _value(kept: Kept, key: str, runs: Sequence[Kept]) -> Any:
+def _value(kept: StoredRun, key: str, runs: Sequence[StoredRun]) -> Any:
     """What a run has under a key: its name or state, or a setting, of which `system` is `system.name`.
 
     Raises ConfigError for a key that no run has.
@@ -90,7 +98,7 @@ def _value(kept: Kept, key: str, runs: Sequence[Kept]) -> Any:
     raise ConfigError(f"{key} is nothing that these runs have{did_you_mean(key, sorted(known))}")
 
 
-def _matches(kept: Kept, key: str, form: str, runs: Sequence[Kept]) -> bool:
+def _matches(kept: StoredRun, key: str, form: str, runs: Sequence[StoredRun]) -> bool:
     value = _value(kept, key, runs)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -101,13 +109,13 @@ def _matches(kept: Kept, key: str, form: str, runs: Sequence[Kept]) -> bool:
     return fnmatchcase(text, form)
 
 
-def _sorted(runs: list[Kept], key: str) -> list[Kept]:
+def _sorted(runs: list[StoredRun], key: str) -> list[StoredRun]:
     if key in FIGURES:
         figures = [(_figure(kept, FIGURES[key]), kept) for kept in runs]
         known = [(value, kept) for value, kept in figures if value is not None]
         return [kept for _, kept in sorted(known, key=lambda one: -one[0])] + [k for v, k in figures if v is None]
 
-    def order(kept: Kept) -> tuple[bool, float, str]:
+    def order(kept: StoredRun) -> tuple[bool, float, str]:
         value = _value(kept, key, runs)
         number = _is_number(value)
         return not number, float(value) if number else 0.0, str(value)
@@ -115,7 +123,7 @@ def _sorted(runs: list[Kept], key: str) -> list[Kept]:
     return sorted(runs, key=order)
 
 
-def _figure(kept: Kept, key: str) -> float | None:
+def _figure(kept: StoredRun, key: str) -> float | None:
     value = (kept.run.summary or {}).get(key)
     return value if _is_number(value) else None
 
@@ -125,7 +133,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < LARGEST  # of no NaN
 
 
-def _list(runs: Sequence[Kept]) -> None:
+def _list(runs: Sequence[StoredRun]) -> None:
     sound = [kept.run.config for kept in runs if kept.state != BROKEN]
     keys = differing_keys(sound)
     rows = []
@@ -155,7 +163,7 @@ def _list(runs: Sequence[Kept]) -> None:
         print_sentence(wide_console(), f"damage: {sentence}")
 
 
-def _damage(kept: Kept) -> Sequence[str]:
+def _damage(kept: StoredRun) -> Sequence[str]:
     """Damage of a run, in sentences."""
     return kept.run.damage or (f"{kept.path / 'config.yaml'} is no whole configuration of a run",)
 
@@ -164,7 +172,7 @@ def _told(key: str, value: Any) -> str:
     return str(value) if key.endswith(".name") else f"{short(key)}={value}"
 
 
-def _compare(runs: Sequence[Kept]) -> None:
+def _compare(runs: Sequence[StoredRun]) -> None:
     """Every setting in which runs differ, whether it follows from another or not."""
     configs = [kept.run.config for kept in runs]
     keys = sorted({key for config in configs for key in config if key not in PLACES})
@@ -186,7 +194,7 @@ def _prune(argv: Sequence[str]) -> None:
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     arguments = parser.parse_mixed(argv)
     runs = _found(arguments.places or [Path("runs")])
-    found, left = (old_checkpoints(runs), []) if arguments.checkpoints else wasted(runs)
+    found, left = (old_checkpoints(runs), []) if arguments.checkpoints else removable_runs(runs)
     for sentence in left:
         print(printable(sentence))
     if not found:

@@ -31,12 +31,12 @@ MODES = ("factored", "gradient", "sequential", "fractional")
 class StalenessWeightedState(NamedTuple):
     """The group so far, and the optimizer.
 
-    total: sum of w_i g_i (in mode `sequential` the sum of the group's steps). trust: sum of w_i. rejected: non-finite
-    gradients ever met. inner: state of the optimizer. corrections: states of the corrections.
+    total: sum of w_i g_i (in mode `sequential` the sum of the group's steps). weight_sum: sum of w_i. rejected:
+    non-finite gradients ever met. inner: state of the optimizer. corrections: states of the corrections.
     """
 
     total: optax.Updates
-    trust: jax.Array
+    weight_sum: jax.Array
     rejected: jax.Array
     inner: optax.OptState
     corrections: tuple[Any, ...] = ()
@@ -162,29 +162,29 @@ def staleness_weighted(
             return _sequential(gradients, state, params, weights, size, step_scale, rejected)
 
         wave = jax.tree.map(lambda g: jnp.sum(rows(weights, g) * g, axis=0), gradients)
-        trust = jnp.sum(weights)
+        weight_sum = jnp.sum(weights)
         if axis_name is not None:
-            wave, trust = jax.lax.psum((wave, trust), axis_name)
+            wave, weight_sum = jax.lax.psum((wave, weight_sum), axis_name)
         total = jax.tree.map(jnp.add, state.total, wave)
-        trust += state.trust
+        weight_sum += state.weight_sum
 
         def complete(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
-            size_, one = size.astype(trust.dtype), jnp.ones_like(trust)
-            direction = _scale(total, 1.0 / (size_ if mode == "gradient" else trust))
-            step = trust / size_ if mode == "factored" else one
+            size_, one = size.astype(weight_sum.dtype), jnp.ones_like(weight_sum)
+            direction = _scale(total, 1.0 / (size_ if mode == "gradient" else weight_sum))
+            step = weight_sum / size_ if mode == "factored" else one
             if isinstance(inner, Fractional):
-                updates, inner_state = inner.update(direction, state.inner, params, trust=trust / size_)
+                updates, inner_state = inner.update(direction, state.inner, params, trust=weight_sum / size_)
             else:
                 updates, inner_state = inner.update(direction, state.inner, params)
             cleared = jax.tree.map(jnp.zeros_like, total)
-            return _scale(updates, step_scale * step), cleared, jnp.zeros_like(trust), inner_state
+            return _scale(updates, step_scale * step), cleared, jnp.zeros_like(weight_sum), inner_state
 
         def hold(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
             # A completed group may have nothing finite in it: then `total` and `trust` are zero already.
-            return jax.tree.map(jnp.zeros_like, params), total, trust, state.inner
+            return jax.tree.map(jnp.zeros_like, params), total, weight_sum, state.inner
 
-        updates, total, trust, inner_state = jax.lax.cond((size > 0) & (trust > 0), complete, hold, None)
-        return updates, StalenessWeightedState(total, trust, rejected, inner_state, state.corrections)
+        updates, total, weight_sum, inner_state = jax.lax.cond((size > 0) & (weight_sum > 0), complete, hold, None)
+        return updates, StalenessWeightedState(total, weight_sum, rejected, inner_state, state.corrections)
 
     def _sequential(
         gradients: optax.Updates,
@@ -214,6 +214,6 @@ def staleness_weighted(
         complete = size > 0
         updates = jax.tree.map(lambda t: jnp.where(complete, t, 0.0), total)
         total = jax.tree.map(lambda t: jnp.where(complete, 0.0, t), total)
-        return updates, StalenessWeightedState(total, state.trust, rejected, inner_state, state.corrections)
+        return updates, StalenessWeightedState(total, state.weight_sum, rejected, inner_state, state.corrections)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.config.options import Numbered
+from stellaris_jax.config.renamed import warn_renamed
 from stellaris_jax.config.schema import knob
 from stellaris_jax.registry import register
 
@@ -34,18 +35,27 @@ class Stack(NamedTuple):
 class Context(NamedTuple):
     """What a correction may look at beside the stack.
 
-    staleness: int32 `[L]`, versions that each gradient is behind. fetched: `[L, P]`, the policies they are of. newest:
-    `[P]`, the policy they are applied to. metrics: of their losses, each `[L]`. kl: `[L]`, mean KL(fetched || newest)
-    over each minibatch; `None` unless a correction declares `needs_kl`. axis: the mesh axis that the stack is spread
-    over, if it is.
+    Attributes:
+      staleness: versions that each gradient is behind, int32 `[L]`.
+      fetched: policy that each gradient was computed on, `[L, P]`.
+      newest_params: policy that the gradients are applied to, `[P]`.
+      metrics: metrics of the gradients' losses, each `[L]`.
+      kl: mean KL(fetched || newest) over each minibatch, `[L]`; `None` unless a correction declares `needs_kl`.
+      axis: mesh axis that the stack is sharded over, if it is.
     """
 
     staleness: jax.Array
     fetched: jax.Array
-    newest: jax.Array
+    newest_params: jax.Array
     metrics: LossMetrics
     kl: jax.Array | None = None
     axis: str | None = None
+
+    @property
+    def newest(self) -> jax.Array:
+        """Old name of `newest_params`."""
+        warn_renamed("Context.newest", "newest_params")
+        return self.newest_params
 
     def sum(self, values: jax.Array, stack: Stack) -> tuple[jax.Array, jax.Array]:
         """The sum of values `[L, ...]` over all gradients that count, of all devices, and how many there are."""
@@ -161,7 +171,7 @@ class DelayCompensation(Correction):
         # Not corrected for its beginning at 0, as in the paper.
         mean_square = memory * state.groups.total + (1.0 - memory) * jnp.square(g)
         scale = jnp.where(memory > 0.0, jax.lax.rsqrt(mean_square + 1e-7), 1.0)
-        moved = context.newest - context.fetched
+        moved = context.newest_params - context.fetched
         compensated = g + self.compensation * scale * g * g * moved
         return stack._replace(gradients=compensated), state.gather(jnp.square(g), stack, context)
 
@@ -180,7 +190,7 @@ class GapAware(Correction):
         return Average.start(params)
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
-        moved = jnp.abs(context.newest - context.fetched)
+        moved = jnp.abs(context.newest_params - context.fetched)
         gap = moved / jnp.maximum(state.value, jnp.finfo(moved.dtype).tiny)
         return stack._replace(gradients=stack.gradients / (1.0 + jnp.where(moved > 0.0, gap, 0.0))), state
 

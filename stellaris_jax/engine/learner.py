@@ -14,7 +14,7 @@ from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import rows
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.timeline.plan import Invocation, Peers
 
 
@@ -33,12 +33,15 @@ class DataLoader(NamedTuple):
 class Cache(NamedTuple):
     """What learner functions fetch.
 
-    ring: the versions `[H, P]`. newest: number of the newest of them. loader: the data. kl_coefficient: weight of the
-    KL penalty.
+    Attributes:
+      ring: the last versions, `[H, P]`.
+      newest_version: number of the newest version.
+      loader: minibatches.
+      kl_coefficient: weight of the KL penalty.
     """
 
     ring: jax.Array
-    newest: jax.Array
+    newest_version: jax.Array
     loader: DataLoader
     kl_coefficient: jax.Array
 
@@ -113,7 +116,7 @@ def peer_log_ratio(network: ActorCritic, others: jax.Array, peers: Peers, batch:
 
 def gradient(
     network: ActorCritic,
-    static: Static,
+    spec: ProgramSpec,
     hyper: Hyper,
     cache: Cache,
     invocation: Invocation,
@@ -121,34 +124,36 @@ def gradient(
     """One learner invocation: gradient `[P]` and metrics.
 
     Args:
-      network, static, hyper: whose loss it is the gradient of.
+      network, spec, hyper: whose loss it is the gradient of.
       cache: what it fetches.
       invocation: scalars (see `stellaris_jax.timeline.plan`).
     """
     ring, _, loader, kl_coefficient = cache
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
-    if isinstance(static.algorithm, TargetNetwork):
+    if isinstance(spec.algorithm, TargetNetwork):
         batch = with_target(network, versions.fetch(ring, invocation.target_slot), batch)
     params = versions.fetch(ring, invocation.slot)
     known = versions_of(cache, invocation)
     if invocation.kl_coefficient is not None:
         kl_coefficient = invocation.kl_coefficient
     fetched = Fetched(params, batch, ring, invocation.peers, known, kl_coefficient)
-    return gradient_of(network, static, hyper, fetched)
+    return gradient_of(network, spec, hyper, fetched)
 
 
-def gradient_of(network: ActorCritic, static: Static, hyper: Hyper, fetched: Fetched) -> tuple[jax.Array, LossMetrics]:
+def gradient_of(
+    network: ActorCritic, spec: ProgramSpec, hyper: Hyper, fetched: Fetched
+) -> tuple[jax.Array, LossMetrics]:
     """The gradient `[P]` of what has been fetched, and metrics."""
-    kind, batch, peers = static.algorithm, cleared(fetched.batch, static.sequences), fetched.peers
+    kind, batch, peers = spec.algorithm, cleared(fetched.batch, spec.sequences), fetched.peers
     inputs = LossInputs(
         batch,
         network.distribution,
         hyper,
         fetched.kl_coefficient,
-        static.steps,
+        spec.steps,
         None if peers is None else peer_log_ratio(network, fetched.others, peers, batch),
-        static.truncation,
-        static.masks,
+        spec.truncation,
+        spec.masks,
         fetched.versions,
     )
     grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(network.unravel(fetched.params))
@@ -177,7 +182,7 @@ def cleared(batch: Samples, sequences: bool) -> Samples:
 
 def versions_of(cache: Cache, invocations: Invocation) -> Versions:
     """The versions that gradients are of, and that their data were collected by; for each of the invocations."""
-    fetched = cache.newest - versions.behind(cache.ring, cache.newest, invocations.slot)
+    fetched = cache.newest_version - versions.behind(cache.ring, cache.newest_version, invocations.slot)
     return Versions(fetched, cache.loader.version[invocations.buffer])
 
 

@@ -96,7 +96,7 @@ def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array, carries: 
 
     def judged(x: tuple[jax.Array, Carry]) -> jax.Array:
         obs, carry = x
-        return network.value(tree, obs) if carry is None else network.judge(tree, obs, carry)[0]
+        return network.value(tree, obs) if carry is None else network.value_step(tree, obs, carry)[0]
 
     rows = min(CRITIC_ROWS, CRITIC_INPUTS // math.prod(obs.shape[2:]))
     return jax.lax.map(judged, (obs, carries), batch_size=max(1, rows // obs.shape[1]))
@@ -109,7 +109,7 @@ def remembered_values(
 
     def step(carry: Carry, x: tuple[jax.Array, jax.Array]) -> tuple[Carry, tuple[jax.Array, Carry]]:
         obs, first = x
-        value, carry = network.judge(tree, obs, blanked(carry, first))
+        value, carry = network.value_step(tree, obs, blanked(carry, first))
         return carry, (value, carry)
 
     found: tuple[jax.Array, Carry] = jax.lax.scan(step, past.carry, (obs, past.first))[1]

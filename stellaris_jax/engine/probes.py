@@ -16,8 +16,8 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_product
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.engine.static import Static
 from stellaris_jax.registry import register
 from stellaris_jax.timeline.scaling import scaling_of
 
@@ -25,15 +25,15 @@ Probe = Callable[[Hyper, EngineState, jax.Array, jax.Array], jax.Array]
 """(hyper, state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
 
 
-def make_probe(network: ActorCritic, config: Config, static: Static, kind: str) -> Probe | None:
+def make_probe(network: ActorCritic, config: Config, spec: ProgramSpec, kind: str) -> Probe | None:
     """The compiled probe of that name; `None` where there is nothing to measure."""
     if not kind:
         return None
-    one = partial(register.probe[kind], network, config, static)
+    one = partial(register.probe[kind], network, config, spec)
 
     @jax.jit
     def probe(hyper: Hyper, state: EngineState, buffer: jax.Array, minibatches: jax.Array) -> jax.Array:
-        if static.seeds > 1:
+        if spec.seeds > 1:
             return jax.vmap(one, in_axes=(0, 0, None, 0))(hyper, state, buffer, minibatches)
         return one(*jax.tree.map(lambda x: x[0], (hyper, state)), buffer, minibatches[0])[None]
 
@@ -44,7 +44,7 @@ def make_probe(network: ActorCritic, config: Config, static: Static, kind: str) 
 def curvature(
     network: ActorCritic,
     config: Config,
-    static: Static,
+    spec: ProgramSpec,
     hyper: Hyper,
     state: EngineState,
     buffer: jax.Array,
@@ -64,8 +64,8 @@ def curvature(
 
     def product(vector: jax.Array) -> jax.Array:
         def add(j: jax.Array, total: jax.Array) -> jax.Array:
-            batch = _minibatch(network, static, state, buffer, j)
-            objective = partial(_loss, network, static, hyper, batch, penalty)
+            batch = _minibatch(network, spec, state, buffer, j)
+            objective = partial(_loss, network, spec, hyper, batch, penalty)
             return total + hessian_vector_product(objective, state.params, vector)
 
         total = jax.lax.fori_loop(0, count, add, jnp.zeros_like(vector))
@@ -79,7 +79,7 @@ def curvature(
 def noise(
     network: ActorCritic,
     config: Config,
-    static: Static,
+    spec: ProgramSpec,
     hyper: Hyper,
     state: EngineState,
     buffer: jax.Array,
@@ -90,14 +90,14 @@ def noise(
     Small are halves of the minibatches of the round's first epoch, on average, big is all of it. (A minibatch of a
     single sequence has no halves; then the second ones count for nothing.)
     """
-    columns = static.envs // static.minibatches if static.sequences else 2
+    columns = spec.envs // spec.minibatches if spec.sequences else 2
 
     def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        batch = _minibatch(network, static, state, buffer, i // 2)
+        batch = _minibatch(network, spec, state, buffer, i // 2)
         assert batch.valid is not None, "rounds may be of any width, so samples are masked"
         valid = batch.valid & (jnp.arange(batch.valid.shape[0]) % columns % 2 == i % 2)
         batch = batch._replace(valid=valid)
-        objective = partial(_loss, network, static, hyper, batch, state.kl_coefficient)
+        objective = partial(_loss, network, spec, hyper, batch, state.kl_coefficient)
         gradient = jax.grad(objective)(state.params)
         total, squares, samples, parts = sums
         size = jnp.sum(valid).astype(jnp.float32)
@@ -111,22 +111,22 @@ def noise(
 
 
 def _minibatch(
-    network: ActorCritic, static: Static, state: EngineState, buffer: jax.Array, index: jax.Array
+    network: ActorCritic, spec: ProgramSpec, state: EngineState, buffer: jax.Array, index: jax.Array
 ) -> Samples:
     batch = learner.minibatch(state.loader, buffer, index)
-    if not isinstance(static.algorithm, TargetNetwork):
+    if not isinstance(spec.algorithm, TargetNetwork):
         return batch
-    slot = (state.version - state.version % static.target_interval) % len(state.ring)
+    slot = (state.version - state.version % spec.target_interval) % len(state.ring)
     return learner.with_target(network, versions.lookup(state.ring, state.version, state.params, slot), batch)
 
 
 def _loss(
     network: ActorCritic,
-    static: Static,
+    spec: ProgramSpec,
     hyper: Hyper,
     batch: Samples,
     kl_coefficient: jax.Array,
     params: jax.Array,
 ) -> jax.Array:
-    inputs = LossInputs(batch, network.distribution, hyper, kl_coefficient, static.steps)
-    return learner.loss(network, static.algorithm, inputs, network.unravel(params))[0]
+    inputs = LossInputs(batch, network.distribution, hyper, kl_coefficient, spec.steps)
+    return learner.loss(network, spec.algorithm, inputs, network.unravel(params))[0]

@@ -124,17 +124,17 @@ def gathered(tree: T, mesh: Mesh) -> T:
     return own(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree))
 
 
-def told(tree: T) -> T:
+def broadcast_from_first(tree: T) -> T:
     """What the first process says, NumPy arrays of equal shapes in all of them."""
     said: T = multihost_utils.broadcast_one_to_all(tree)
     return said
 
 
-def told_bytes(data: bytes) -> bytes:
+def broadcast_bytes(data: bytes) -> bytes:
     """The same of bytes, of which only the first process knows how many there are."""
-    size = int(told(np.int64(len(data))))
+    size = int(broadcast_from_first(np.int64(len(data))))
     padded = np.frombuffer(data.ljust(size)[:size], np.uint8)
-    return bytes(np.asarray(told(padded), np.uint8))
+    return bytes(np.asarray(broadcast_from_first(padded), np.uint8))
 
 
 GONE = re.compile("gloo|nccl|connection|socket|peer|coordination|heartbeat|unavailable|aborted", re.IGNORECASE)
@@ -142,7 +142,7 @@ GONE = re.compile("gloo|nccl|connection|socket|peer|coordination|heartbeat|unava
 
 
 @contextmanager
-def together(advice: str) -> Iterator[None]:
+def naming_lost_process(advice: str) -> Iterator[None]:
     """Tell of a process that is lost in one sentence, a RunError, with what can be done."""
     try:
         yield

@@ -34,8 +34,8 @@ from stellaris_jax.engine.mesh import AXIS, compile_for_backend, make_mesh
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import Fragment, episode_totals, rollout
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineState, StateLayout
-from stellaris_jax.engine.static import Static
 from stellaris_jax.engine.wave import Moves, RoundMetrics, Sums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
@@ -48,20 +48,20 @@ class Engine:
       options: what is done with observations and rewards.
       env: what actors step inside the program; `None` where fragments come from the host.
       network: built from it.
-      static: what shapes the program.
+      spec: what shapes the program.
     """
 
-    def __init__(self, options: EnvConfig, env: VecEnv | None, network: ActorCritic, static: Static):
+    def __init__(self, options: EnvConfig, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec):
         self.options, self.env, self.network = options, env, network
-        self.static, self.shape = static, static.shape
-        self.mesh = make_mesh(static.devices)
+        self.spec, self.shape = spec, spec.shape
+        self.mesh = make_mesh(spec.devices)
         # On one device collectives would be copies with a rendezvous: leave them out.
-        self.axis = AXIS if static.devices > 1 else None
-        self.aggregator = partial(aggregator, static, self.axis)
-        self.layout = StateLayout(options, env, network, static, self.aggregator, self.mesh)
+        self.axis = AXIS if spec.devices > 1 else None
+        self.aggregator = partial(aggregator, spec, self.axis)
+        self.layout = StateLayout(options, env, network, spec, self.aggregator, self.mesh)
         # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
-        self.over_seeds: Callable = jax.vmap if static.seeds > 1 else lambda f, in_axes=0: f
-        self.widths: dict[int, Any] = {}
+        self.over_seeds: Callable = jax.vmap if spec.seeds > 1 else lambda f, in_axes=0: f
+        self.compiled_by_width: dict[int, Any] = {}
         self.compile_seconds = 0.0
         self._compiling = threading.Lock()
 
@@ -86,7 +86,7 @@ class Engine:
         The first `envs` of the first `width` environments take part, where rounds may differ in that.
         """
         state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
-        present = jnp.arange(width) < envs if self.static.masked else None
+        present = jnp.arange(width) < envs if self.spec.masked else None
         if fragment is None:
             state, fragment = self._roll(hyper, state, behaviour, width, present)
         else:
@@ -97,10 +97,10 @@ class Engine:
             self.options,
             fragment,
             state.normalizers,
-            self.static.algorithm.sequences,
+            self.spec.algorithm.sequences,
             present,
         )
-        loader = learner.store(state.loader, state.round % self.static.buffers, samples, order, fragment.version)
+        loader = learner.store(state.loader, state.round % self.spec.buffers, samples, order, fragment.version)
         return state._replace(loader=loader, normalizers=normalizers), episodes
 
     def _roll(
@@ -113,12 +113,12 @@ class Engine:
         params = versions.fetch(state.ring, behaviour)
         version = state.version - versions.behind(state.ring, state.version, behaviour)
         start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
-        keys = jax.random.split(actor_key, self.static.envs)
-        local = width // self.static.devices
+        keys = jax.random.split(actor_key, self.spec.envs)
+        local = width // self.spec.devices
         assert self.env is not None, "fragments come from the host"
         if self.axis is not None:
             mine = jax.lax.axis_index(self.axis)
-            keys = jax.lax.dynamic_slice_in_dim(keys, mine * (len(keys) // self.static.devices), local)
+            keys = jax.lax.dynamic_slice_in_dim(keys, mine * (len(keys) // self.spec.devices), local)
             if present is not None:
                 present = jax.lax.dynamic_slice_in_dim(present, mine * local, local)
         whole = state.actor
@@ -132,7 +132,7 @@ class Engine:
             before,
             keys[:local],
             start_key,
-            self.static.steps,
+            self.spec.steps,
             hyper.gamma,
             self.options,
         )
@@ -177,7 +177,7 @@ class Engine:
         """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
         ring = versions.publish(carry.ring, carry.version, carry.params)
         carry, cache = carry._replace(ring=ring), Cache(ring, carry.version, loader, kl_coefficient)
-        one = partial(learner.gradient, self.network, self.static, hyper, cache)
+        one = partial(learner.gradient, self.network, self.spec, hyper, cache)
         if wave.weights.shape[0] > 1:
             gradients, metrics = jax.vmap(one)(wave.invocations)
         else:
@@ -230,7 +230,7 @@ class Engine:
         self, hyper: Hyper, cache: Cache, carry: WaveCarry, wave: Wave, metrics: LossMetrics
     ) -> tuple[Hyper, Context | None]:
         """The numbers that corrections leave, and what they see of a wave; `None` where there are none."""
-        corrections = self.static.corrections
+        corrections = self.spec.corrections
         if not corrections:
             return hyper, None
         for correction, state in zip(corrections, carry.aggregator.corrections, strict=True):
@@ -240,7 +240,7 @@ class Engine:
             kl = jax.vmap(partial(learner.drift, self.network, cache, carry.params))(wave.invocations)
         slots = wave.invocations.slot
         fetched = jax.vmap(partial(versions.fetch, cache.ring))(slots)
-        staleness = versions.behind(cache.ring, cache.newest, slots)
+        staleness = versions.behind(cache.ring, cache.newest_version, slots)
         return hyper, Context(staleness, fetched, carry.params, metrics, kl, self.axis)
 
     def finish(
@@ -323,12 +323,12 @@ class Engine:
 
         Returns the seconds it took, 0 if it had been done; `compile_seconds` is the sum of them.
         """
-        width = width or self.static.envs
+        width = width or self.spec.envs
         with self._compiling:
-            if width in self.widths:
+            if width in self.compiled_by_width:
                 return 0.0
             begin = time.perf_counter()
-            self.widths[width] = compile_for_backend(self.lower(state, hyper, plan, fragment, width))
+            self.compiled_by_width[width] = compile_for_backend(self.lower(state, hyper, plan, fragment, width))
             seconds = time.perf_counter() - begin
             self.compile_seconds += seconds
             return seconds
@@ -347,7 +347,7 @@ class Engine:
         specs_of: dict[str, Any] = {name: sharded if name in PLACED else whole for name in plan._fields}
         plan_specs = plan._replace(**specs_of)
         mapped = jax.shard_map(
-            partial(self._chunk, width or self.static.envs),
+            partial(self._chunk, width or self.spec.envs),
             mesh=self.mesh,
             in_specs=(specs, whole, plan_specs, whole, whole),
             out_specs=(specs, whole),
@@ -379,15 +379,15 @@ class Engine:
         part; all by default.
         """
         self.compile(state, hyper, plan, fragment, width)
-        run = self.widths[width or self.static.envs]
+        run = self.compiled_by_width[width or self.spec.envs]
         return run(state, self._replicated(hyper), self.put(plan), *self._replicated((np.int32(rounds), fragment)))
 
 
-def aggregator(static: Static, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
+def aggregator(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
     """The parameter function of one seed."""
-    corrections = [correction.bound(hyper.corrections) for correction in static.corrections]
-    optimizer = hyper.optimizer(static.aggregation, numbers_vary(corrections))
-    return staleness_weighted(optimizer, static.aggregation, axis, corrections)
+    corrections = [correction.bound(hyper.corrections) for correction in spec.corrections]
+    optimizer = hyper.optimizer(spec.aggregation, numbers_vary(corrections))
+    return staleness_weighted(optimizer, spec.aggregation, axis, corrections)
 
 
 SHARED = ("bounds", "learning_rate")

@@ -95,7 +95,7 @@ def init_actor(env: VecEnv | None, network: ActorCritic, keys: jax.Array) -> Act
     totals = jnp.zeros((keys.shape[0], len(EpisodeTotals._fields)))
     if env is None:
         return ActorState(None, None, totals)
-    return ActorState(*env.reset(keys), totals, network.blank(keys.shape[0]))
+    return ActorState(*env.reset(keys), totals, network.initial_carry(keys.shape[0]))
 
 
 def view(normalizers: Normalizers, obs: jax.Array, config: EnvConfig) -> jax.Array:

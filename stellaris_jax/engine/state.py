@@ -23,7 +23,7 @@ from stellaris_jax.engine.learner import DataLoader
 from stellaris_jax.engine.mesh import AXIS
 from stellaris_jax.engine.processes import put
 from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import VecEnv
 
 
@@ -68,7 +68,7 @@ class StateLayout:
     """Makes states for one engine.
 
     Args:
-      options, env, network, static: as of `stellaris_jax.engine.program.Engine`.
+      options, env, network, spec: as of `stellaris_jax.engine.program.Engine`.
       aggregator: the parameter function of one seed's numbers.
       mesh: the devices.
     """
@@ -78,12 +78,12 @@ class StateLayout:
         options: EnvConfig,
         env: VecEnv | None,
         network: ActorCritic,
-        static: Static,
+        spec: ProgramSpec,
         aggregator: Callable[[Hyper], optax.GradientTransformationExtraArgs],
         mesh: Mesh,
     ):
         self.options, self.env, self.network = options, env, network
-        self.static, self.shape = static, static.shape
+        self.spec, self.shape = spec, spec.shape
         self.aggregator, self.mesh = aggregator, mesh
 
     def init(self, seeds: list[int], hyper: Hyper, params: np.ndarray | None = None) -> EngineState:
@@ -127,9 +127,9 @@ class StateLayout:
 
     def init_one(self, params: jax.Array, key: jax.Array, hyper: Hyper) -> EngineState:
         """The state of one seed, whose key and first parameters these are, without its leading axis."""
-        static, observation, keys = self.static, self.network.observation_space, Keys.of(key)
-        actor = init_actor(self.env, self.network, jax.random.split(keys.envs, static.envs))
-        rows = static.envs * static.steps * static.buffers
+        spec, observation, keys = self.spec, self.network.observation_space, Keys.of(key)
+        actor = init_actor(self.env, self.network, jax.random.split(keys.envs, spec.envs))
+        rows = spec.envs * spec.steps * spec.buffers
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
         zeros, never = jnp.zeros(rows), jnp.zeros(rows, bool)
         fragments = Samples(
@@ -140,9 +140,9 @@ class StateLayout:
             value=zeros,
             advantage=zeros,
             target=zeros,
-            valid=never if static.has_invalid else None,
-            steps=Steps(zeros, zeros, never, never) if static.algorithm.sequences else None,
-            carry=self.network.blank(static.envs * static.buffers),
+            valid=never if spec.has_invalid else None,
+            steps=Steps(zeros, zeros, never, never) if spec.algorithm.sequences else None,
+            carry=self.network.initial_carry(spec.envs * spec.buffers),
             first=never if self.network.recurrent else None,
         )
         order = jnp.full((self.shape.buffers, self.shape.gradients, self.shape.batch), -1, jnp.int32)
@@ -181,7 +181,7 @@ class StateLayout:
 
     def specs(self, state: EngineState) -> EngineState:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
-        if self.static.hosted:
+        if self.spec.hosted:
             return specs
         return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.config.memory import BOUND, Part, check_fits
+from stellaris_jax.config.machine import BOUND, Part, check_fits
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, EnvState, HostEnv, Preprocessing, VecEnv

@@ -62,8 +62,14 @@ class Actors(Protocol):
         ...
 
     def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
-        """What the actor of some environments is handed, `again` where it has answered `Elsewhere`; `None` if it can
-        be told no more, and all of the fragment has to be rolled anew."""
+        """Input of the actor of some environments; `None` where all of the fragment has to be rolled anew.
+
+        Args:
+          pool: holds the objects that actors fetch.
+          first: number of the first environment.
+          end: number behind the last one.
+          again: whether the actor has answered `NotAtPosition`.
+        """
         ...
 
     def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
@@ -112,18 +118,18 @@ class HostedActors:
 
     def begin(self, state: EngineState, index: int, rehearsal: bool = False) -> None:
         self._state, self._index, self._rehearsal = jax.device_get(state.actor), index, rehearsal
-        self._at_a_loss = False
+        self._replay_unavailable = False
 
     def begin_anew(self) -> None:
         """Environments that cannot be brought to where they stood begin new episodes, and the others with them."""
-        self._at_a_loss = False
+        self._replay_unavailable = False
         self.standing.open(self._index)
 
     def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
         at = self.standing
         actions = at.since(first, end) if again or at.fragments == 0 else None
         if again and actions is None:
-            self._at_a_loss = True
+            self._replay_unavailable = True
             return None
         seed = pool_seed(self.seed, at.opened, 0) + first  # as the compiled engine's one pool seeds its environments
         carry = jax.tree.map(lambda x: x[first:end], at.carry)
@@ -131,7 +137,7 @@ class HostedActors:
         return Handed(self._key, place, at.fragments if again else 0)
 
     def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
-        if self._at_a_loss:
+        if self._replay_unavailable:
             return None
         trajectory, before = _side_by_side([trajectory for _, trajectory in parts], width.width), self.standing.carry
         if self._rehearsal:

@@ -20,10 +20,10 @@ from stellaris_jax.engine.rollout import Fragment
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundMetrics, WaveCarry
 from stellaris_jax.live.actors import Actors, HostedActors, ProgramActors, Width
+from stellaris_jax.live.driver_steps import Delivered, DriverSteps, waves
 from stellaris_jax.live.functions import Pointer
 from stellaris_jax.live.hosts import Standing
 from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
-from stellaris_jax.live.programs import Delivered, Programs, waves
 from stellaris_jax.live.rolls import Rolls
 from stellaris_jax.timeline import Gradient, Group, Round, Usage, minibatch_order
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
@@ -45,9 +45,9 @@ class Conductor:
       standing: where its environments stand, if they are the host's.
     """
 
-    def __init__(self, config: Config, programs: Programs, seed: int, standing: Standing | None = None):
+    def __init__(self, config: Config, programs: DriverSteps, seed: int, standing: Standing | None = None):
         self.config, self.programs, self.seed = config, programs, seed
-        self.static, self.shape = programs.static, programs.static.shape
+        self.spec, self.shape = programs.spec, programs.spec.shape
         self.depth = 2 if config.system.actors == "pipelined" else 1
         self.usage = Usage()
         self.coordinator = Coordinator(config.system, self.usage)
@@ -134,7 +134,7 @@ class Conductor:
         return self.pool
 
     def _minibatches(self, envs: int) -> int:
-        cut = self.static.cut
+        cut = self.spec.minibatch_layout
         return cut.epochs * cut.count(envs)
 
     def _handle(self, done: Done) -> None:
@@ -205,7 +205,7 @@ class Conductor:
         if joined is None:
             return
         order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
-        drawn = minibatch_order(self.seed, index, self.static.cut, envs, width)
+        drawn = minibatch_order(self.seed, index, self.spec.minibatch_layout, envs, width)
         order[: len(drawn)] = drawn
         version, (params, normalizers) = self._record.behaviour_version, self._acts_on
         fragment = Fragment(joined.trajectory, self._pool.get(params), normalizers, np.int32(version), joined.carry)
@@ -225,7 +225,7 @@ class Conductor:
     def _invoke(self, gradient: Gradient) -> None:
         """Have a learner compute a gradient on the newest version, beside those that others are computing on."""
         held = [version for version in self.coordinator.held if version != gradient.version]
-        gradient.peers = held[-self.static.peers :] if self.static.peers else []
+        gradient.peers = held[-self.spec.peers :] if self.spec.peers else []
         gradient.kl_coefficient = self._coefficient
         self._learn(gradient)
 
@@ -303,7 +303,7 @@ class Conductor:
         self._wait_all(self.rolls.took)
         self._collect()
         self._fragments[REHEARSAL] = self._fragments.pop(0)
-        held = [0] * self.static.peers
+        held = [0] * self.spec.peers
         for learner in range(self.coordinator.learners):
             self._learn(Gradient(REHEARSAL, 0, learner, 0, peers=held))
         results: dict[int, Delivered] = {}
@@ -367,7 +367,7 @@ class Conductor:
         size = len(loader.fragments.advantage) // len(loader.order)
         for fragment, left in self.coordinator.remaining.items():
             if left > 0:
-                buffer = fragment % self.static.buffers
+                buffer = fragment % self.spec.buffers
                 samples = jax.tree.map(lambda x, at=buffer * size: x[at : at + size], loader.fragments)
                 data = self._pool.put((samples, loader.order[buffer]))
                 self._fragments[fragment] = (data, int(loader.version[buffer]))

@@ -22,10 +22,10 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
 from stellaris_jax.engine.learner import DataLoader, Fetched
 from stellaris_jax.engine.rollout import ActorState, Normalizers, Trajectory, rollout
-from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.live.hosts import Elsewhere, HostActors, Place, Rolled
+from stellaris_jax.live.hosts import HostActors, NotAtPosition, Place, Rolled
 from stellaris_jax.registry import load_plugins
 from stellaris_jax.timeline.plan import Peers
 
@@ -67,8 +67,8 @@ class Functions:
         self.config, self.env = config, from_config(config.env)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
         self.program_env = in_program(self.env)
-        self.static = Static.of(config, hosted=self.program_env is None)
-        self._hosts = HostActors(cast(HostEnv, self.env), self.network, config) if self.static.hosted else None
+        self.spec = ProgramSpec.of(config, hosted=self.program_env is None)
+        self._hosts = HostActors(cast(HostEnv, self.env), self.network, config) if self.spec.hosted else None
         self.hyper: Hyper = jax.tree.map(jnp.asarray, Hyper.of(config))
         self._programs: dict[Any, Any] = {}
         self._fragment: tuple[int | None, Any] = (None, None)
@@ -77,7 +77,7 @@ class Functions:
         self, share: Share, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, envs: ActorState | Place
     ) -> Timed:
         """A part of a fragment: the actors' state after it, and its trajectory, arrays of NumPy; of host environments
-        what is carried on, and the trajectory, or `Elsewhere`.
+        what is carried on, and the trajectory, or `NotAtPosition`.
 
         Args:
           share: which part.
@@ -87,7 +87,7 @@ class Functions:
         """
         if isinstance(envs, Place):
             assert self._hosts is not None, "these actors step environments of JAX"
-            rolled: tuple[Rolled | Elsewhere, float] = self._hosts.roll(*share, key, params, normalizers, envs)
+            rolled: tuple[Rolled | NotAtPosition, float] = self._hosts.roll(*share, key, params, normalizers, envs)
             return Timed(*rolled)
         numbers = (np.int32(share.round), np.int32(share.first))
         return self._timed(("roll", len(envs.totals)), self._roll, numbers, key, params, normalizers, envs)
@@ -98,7 +98,7 @@ class Functions:
         round_, first = numbers
         # As the engine's own actors draw them, so that a run repeats itself there.
         start_key, actor_key = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key), round_))
-        keys = jax.random.split(actor_key, self.static.envs)
+        keys = jax.random.split(actor_key, self.spec.envs)
         assert self.program_env is not None, "these actors step host environments"
         return rollout(
             self.program_env,
@@ -108,7 +108,7 @@ class Functions:
             actor,
             jax.lax.dynamic_slice_in_dim(keys, first, len(actor.totals)),
             start_key,
-            self.static.steps,
+            self.spec.steps,
             self.hyper.gamma,
             self.config.env,
         )
@@ -132,7 +132,7 @@ class Functions:
         """
         if self._fragment[0] != pointer.fragment:
             self._fragment = (pointer.fragment, jax.device_put(data))
-        most = self.static.peers
+        most = self.spec.peers
         held = np.zeros((max(most, 1), len(params)), np.float32)
         held[: len(others)] = others[:most] if others else held[:0]
         numbers = tuple(np.int32(x) for x in (pointer.minibatch, pointer.version, pointer.behaviour, len(others)))
@@ -153,11 +153,11 @@ class Functions:
         minibatch, version, behaviour, count = numbers
         samples, order = data
         batch = learner.minibatch(DataLoader(samples, order[None], behaviour[None]), jnp.int32(0), minibatch)
-        if isinstance(self.static.algorithm, TargetNetwork):
+        if isinstance(self.spec.algorithm, TargetNetwork):
             batch = learner.with_target(self.network, target, batch)
-        peers = Peers(count, jnp.arange(len(others))) if self.static.peers else None
+        peers = Peers(count, jnp.arange(len(others))) if self.spec.peers else None
         fetched = Fetched(params, batch, others, peers, Versions(version, behaviour), kl_coefficient)
-        return learner.gradient_of(self.network, self.static, self.hyper, fetched)
+        return learner.gradient_of(self.network, self.spec, self.hyper, fetched)
 
     def _timed(self, name: Any, function: Callable[..., Any], *arguments: Any) -> Timed:
         """What a function returns for arguments of always the same shapes."""

@@ -41,7 +41,7 @@ class Place(NamedTuple):
     carry: Carry = None
 
 
-class Elsewhere(NamedTuple):
+class NotAtPosition(NamedTuple):
     """What a process answers that does not stand at its place, and was given no actions to get there."""
 
 
@@ -80,11 +80,11 @@ class HostActors:
 
     def roll(
         self, round_: int, first: int, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, place: Place
-    ) -> tuple[Rolled | Elsewhere, float]:
+    ) -> tuple[Rolled | NotAtPosition, float]:
         """A part of a fragment, and the seconds it took; see `stellaris_jax.live.functions.Functions.roll`."""
         held = self._there(first, place)
         if held is None:
-            return Elsewhere(), 0.0
+            return NotAtPosition(), 0.0
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
         group = held.group
         group.carry = place.carry

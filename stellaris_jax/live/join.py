@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from stellaris_jax.config.memory import cores
+from stellaris_jax.config.machine import cores
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.live import sessions
 from stellaris_jax.live.accelerators import MEMORY

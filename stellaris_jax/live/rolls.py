@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.live.actors import Actors, Joined, Width
 from stellaris_jax.live.functions import Share
-from stellaris_jax.live.hosts import Elsewhere
+from stellaris_jax.live.hosts import NotAtPosition
 from stellaris_jax.live.pool import ACTOR, Call, Done, Pool
 
 GRACE = 2.0
@@ -97,7 +97,7 @@ class Rolls:
         """The share that an actor has brought; `None` of one whose environments stand elsewhere, which has been told
         how to get there."""
         rolling = self._rolling.pop(done.call.stamp)
-        if isinstance(done.value, Elsewhere):
+        if isinstance(done.value, NotAtPosition):
             self._hand_over(rolling.actor, rolling.first, rolling.end, again=True)
             return None
         self._parts[rolling.first] = done.value

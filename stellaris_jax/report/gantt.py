@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
 from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Gradient, Round, Timeline
@@ -37,7 +37,7 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
     timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     if not is_constant(config):
         raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
-    cut = Static.of(config).cut
+    cut = ProgramSpec.of(config).minibatch_layout
     round_ = (limits.buckets[0], cut.epochs * cut.count(limits.buckets[0] * limits.envs)) if is_scaled(config) else ()
     records = [timeline.next_round(*round_) for _ in range(rounds)]
     return pictured({"simulated seconds": records}, config)

@@ -10,14 +10,14 @@ from stellaris_jax.report.curves import readable
 from stellaris_jax.report.perfetto import rounds_of
 from stellaris_jax.timeline.joblog import jobs_of
 from stellaris_jax.timeline.jobs import write
-from stellaris_jax.timeline.plan import Cut
+from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
 
 FORMATS = {".csv": "csv", ".jsonl": "jsonl"}
 """Formats of a log, by the end of its name."""
 
 
-def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Path:
+def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
     """Write the jobs of a run's first seed; returns `path`, whose end is one of `FORMATS`.
 
     Args:
@@ -37,7 +37,7 @@ def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Pa
     return path
 
 
-def _share(cut: Cut, actors: int) -> int | None:
+def _share(cut: MinibatchLayout, actors: int) -> int | None:
     """Steps of each actor of a whole fragment; None where some roll more of it than others."""
     steps, rest = divmod(cut.steps * cut.envs, actors)
     return None if rest else steps

@@ -27,7 +27,7 @@ from stellaris_jax.report.telemetry.jsonl import stream_records
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import TickStream, delay_of
-from stellaris_jax.timeline.plan import Cut
+from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
 from stellaris_jax.timeline.ticks import SECOND, ticks
 from stellaris_jax.timeline.trace import Failure, Roll
@@ -47,7 +47,7 @@ class Lived(NamedTuple):
     failures: list[Failure]
 
 
-def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Path:
+def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
     """Write a run's timeline; returns `path`.
 
     Args:
@@ -70,7 +70,7 @@ def export(run_dir: Path, cut: Cut, path: Path, rounds: int | None = None) -> Pa
     return path
 
 
-def rounds_of(run_dir: Path, config: Config, cut: Cut, last: int | None = None) -> Iterator[Lived]:
+def rounds_of(run_dir: Path, config: Config, cut: MinibatchLayout, last: int | None = None) -> Iterator[Lived]:
     """A run's rounds, of its first seed, one after the other: as they were recorded live, or simulated again.
 
     Args:
@@ -93,7 +93,7 @@ def _recorded(path: Path) -> Iterator[Lived]:
     return (Lived(one.record, one.rolls, one.failures) for one in trace.read(path).rounds)
 
 
-def _simulated(run_dir: Path, config: Config, cut: Cut) -> Iterator[Lived]:
+def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[Lived]:
     """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
     metrics = run_dir / "metrics.jsonl"
     timeline, limits, number = Timeline.of(config, config.seed), limits_of(config), 0

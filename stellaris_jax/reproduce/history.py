@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.report.statistics import ROUNDING
 from stellaris_jax.reproduce import store
 from stellaris_jax.reproduce.files import read_rows, write_table
@@ -90,7 +90,7 @@ def rounds_of(config: Config, one: Learned) -> list[Round]:
     timeline = Timeline.of(config, one.seed)
     if not one.actors:
         return [timeline.next_round() for _ in range(one.rounds[-1])]
-    cut, envs = Static.of(config).cut, limits_of(config).envs
+    cut, envs = ProgramSpec.of(config).minibatch_layout, limits_of(config).envs
     return [timeline.next_round(n, cut.epochs * cut.count(n * envs)) for n in one.actors]
 
 

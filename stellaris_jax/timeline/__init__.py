@@ -1,15 +1,15 @@
 """Asynchrony as data: simulate first (`Timeline`), lay out as waves (`build_plan`), execute afterwards."""
 
-from stellaris_jax.timeline.plan import Cut, Invocation, Peers, Plan, PlanShape, build_plan, minibatch_order
+from stellaris_jax.timeline.plan import Invocation, MinibatchLayout, Peers, Plan, PlanShape, build_plan, minibatch_order
 from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
 from stellaris_jax.timeline.rules import Rule
 from stellaris_jax.timeline.simulate import Timeline
 
 __all__ = [
-    "Cut",
     "Gradient",
     "Group",
     "Invocation",
+    "MinibatchLayout",
     "Peers",
     "Plan",
     "PlanShape",

@@ -98,7 +98,7 @@ class PlanShape(NamedTuple):
         return self.rounds * self.gradients * self.buffers
 
 
-class Cut(NamedTuple):
+class MinibatchLayout(NamedTuple):
     """How the data loader cuts a fragment `[T, N]`: into minibatches of at most `batch` = T N / `minibatches` samples.
 
     envs: N. length: T if a minibatch is all steps of some environments, `[T, n]`, flattened; 1 if it is of samples.
@@ -120,7 +120,7 @@ class Cut(NamedTuple):
 
 
 def minibatch_order(
-    seed: int, fragment: int, cut: Cut, envs: int | None = None, width: int | None = None
+    seed: int, fragment: int, cut: MinibatchLayout, envs: int | None = None, width: int | None = None
 ) -> np.ndarray:
     """The data loader: a fresh permutation per epoch, cut into minibatches. Int32 `[epochs * count, B]`.
 

@@ -38,7 +38,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     @jax.jit
     def gradient(invocation: Invocation) -> jax.Array:
         cache = learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient)
-        return learner.gradient(trainer.network, trainer.static, hyper, cache, invocation)[0]
+        return learner.gradient(trainer.network, trainer.spec, hyper, cache, invocation)[0]
 
     @jax.jit
     def update(gradients: jax.Array) -> Any:
@@ -53,7 +53,7 @@ def calibrate(config: Config, repeats: int) -> Table:
         "aggregate": partial(update, gradients),
     }
     if trainer.probe is not None:
-        counts = jnp.full(trainer.static.seeds, config.algorithm.minibatches, jnp.int32)
+        counts = jnp.full(trainer.spec.seeds, config.algorithm.minibatches, jnp.int32)
         members = trainer.members
         parts["scaling"] = partial(trainer.probe, members.hyper, members.states[0], jnp.int32(0), counts)
     for part in parts.values():

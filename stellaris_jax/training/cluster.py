@@ -28,15 +28,15 @@ from stellaris_jax.live.accelerators import process_environment, take_memory_as_
 from stellaris_jax.live.join import join, leave
 from stellaris_jax.live.vitals import OUT_OF_REACH_SECONDS, ClusterDied, Vitals, Watch
 from stellaris_jax.registry import extend_path, load_plugins
-from stellaris_jax.report.telemetry.together import PointDisplay
+from stellaris_jax.report.telemetry.shared_display import PointDisplay
+from stellaris_jax.training.concurrency import WorkerLost
 from stellaris_jax.training.footprint import needed
 from stellaris_jax.training.plans import SHARED, Plans
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.run import train_within
 from stellaris_jax.training.rundir import run_directory
 from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Signals
-from stellaris_jax.training.together import Lost
 
 STORE_BYTES = 2**27
 """What a cluster of one's own reserves for objects: only progress passes through it."""
@@ -101,7 +101,7 @@ class Worker:
             os.chdir(directory)
         extend_path(path)
         emulate(devices)
-        self._programs: dict[int, Programs] = {}
+        self._programs: dict[int, ProgramCache] = {}
         self._relay = Relay()
         self._signals = Signals(self._relay.note, lambda: None)
 
@@ -113,7 +113,7 @@ class Worker:
         """Train a point in its directory; those of a group share programs."""
         self._relay.advanced(0, 0)
         display = PointDisplay(self._relay, 0, config.rounds, config.num_seeds)
-        programs = self._programs.get(group) or Programs(Plans(SHARED))
+        programs = self._programs.get(group) or ProgramCache(Plans(SHARED))
         self._programs = {group: programs}  # groups follow one another
         try:
             load_plugins(config.plugins)
@@ -179,7 +179,7 @@ class Remote:
         Raises:
           Interrupted: it was stopped.
           RunError: it has no result; RuntimeError for a reason that nobody foresaw.
-          Lost: its process is gone.
+          WorkerLost: its process is gone.
           ClusterDied: so is a part of the cluster; the point has been saved, if its process is still there.
         """
         under_way: Any = self.actor.train.remote(group, config)
@@ -200,7 +200,7 @@ class Remote:
             self._show(display, SAVE_SECONDS)
         except RayActorError as error:
             self._cluster.check()
-            raise Lost(str(error)) from None
+            raise WorkerLost(str(error)) from None
         if ended.stopped:
             raise Interrupted(signal.SIGTERM, Path(config.run.dir))
         if ended.error:
@@ -252,7 +252,7 @@ class Cluster:
 
     @contextmanager
     def worker(self, resources: Resources, devices: int) -> Iterator[Remote]:
-        """A worker, as long as the context lasts, whose JAX sees so many devices. Raises Lost if none can be had."""
+        """A worker whose JAX sees so many devices, until the context ends. Raises WorkerLost if there is none."""
         options = {
             "num_cpus": resources.cpus,
             "num_gpus": resources.gpus,
@@ -266,7 +266,7 @@ class Cluster:
             yield Remote(actor, self)
         except (GetTimeoutError, RayActorError) as error:
             self.check()
-            raise Lost(str(error)) from None
+            raise WorkerLost(str(error)) from None
         finally:
             if not self.died:  # Ray would wait for it
                 ray.kill(actor)
@@ -301,8 +301,8 @@ def connected(address: str) -> Iterator[Cluster]:
 
 def _show(news: Progress, display: PointDisplay) -> None:
     if news.steps:
-        display.together.advanced(display.point, news.steps)
+        display.shared.advanced(display.point, news.steps)
     for value in news.returns:
-        display.together.evaluated(display.point, value)
+        display.shared.evaluated(display.point, value)
     for text in news.notes:
         display.note(text)

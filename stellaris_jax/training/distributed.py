@@ -25,9 +25,9 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import processes
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.training.checkpoint import Checkpoints, leaves_of, to_device, to_host
-from stellaris_jax.training.members import Members
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.records import Record
+from stellaris_jax.training.seed_states import SeedStates
 from stellaris_jax.training.signals import SIGNALS
 from stellaris_jax.training.trainer import Trainer
 
@@ -45,7 +45,7 @@ class Order(IntEnum):
     RESTORE = 4
 
 
-class SharedMembers(Members):
+class SharedMembers(SeedStates):
     """States that live on the devices of several processes."""
 
     def __init__(self, *arguments: Any):
@@ -55,15 +55,15 @@ class SharedMembers(Members):
     @property
     def state(self) -> EngineState:
         """The state of all seeds, whole, in this process; all of them must ask for it."""
-        return super().together(lambda state: processes.gathered(state, self.engine.mesh))
+        return super().gather(lambda state: processes.gathered(state, self.engine.mesh))
 
     @state.setter
     def state(self, state: EngineState) -> None:
         self._states = [self.engine.layout.place(block) for block in self.blocks(state)]
 
-    def together(self, pick: Callable[[EngineState], T]) -> T:
+    def gather(self, pick: Callable[[EngineState], T]) -> T:
         """As of any members; of environments a state has those of this process only."""
-        return super().together(lambda state: pick(processes.own(state)))
+        return super().gather(lambda state: pick(processes.own(state)))
 
     def each(self, function: Callable[..., T], *rows: Any) -> list[T]:
         """As of any members, with states as `together` has them."""
@@ -80,12 +80,12 @@ class SharedTrainer(Trainer):
     distributed: ClassVar[bool] = True
     kept_by = SharedMembers
 
-    def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
+    def __init__(self, config: Config, stopping: threading.Event | None = None, programs: ProgramCache | None = None):
         digests = multihost_utils.process_allgather(_digest(config))
         if (digests != digests[0]).any():
             raise ConfigError("engine.distributed=true: the processes were started with different configurations.")
         super().__init__(config, stopping, programs)
-        if self.static.hosted:
+        if self.spec.hosted:
             raise ConfigError(
                 f"engine.distributed=true is not possible with env={config.env.name}, which is stepped by one process."
             )
@@ -109,13 +109,13 @@ class Leader(SharedTrainer):
             return []
         self.compile()
         self._tell(Order.STEP)
-        with processes.together(ADVICE):
+        with processes.naming_lost_process(ADVICE):
             return super().step()
 
     def save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint of the current round, in the background, of what is gathered from all processes."""
         self._tell(Order.GATHER)
-        with processes.together(ADVICE):
+        with processes.naming_lost_process(ADVICE):
             super().save(checkpoints)
 
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print, train: bool = True) -> int:
@@ -131,8 +131,8 @@ class Leader(SharedTrainer):
         super().close()
 
     def _tell(self, order: Order) -> None:
-        with processes.together(ADVICE):
-            processes.told(np.int32(order))
+        with processes.naming_lost_process(ADVICE):
+            processes.broadcast_from_first(np.int32(order))
 
 
 class Follower(SharedTrainer):
@@ -140,8 +140,8 @@ class Follower(SharedTrainer):
 
     def follow(self) -> None:
         """Do so, until the run is over. Raises RunError if the first process is gone."""
-        with processes.together(ADVICE):
-            while (order := Order(int(processes.told(np.int32(0))))) != Order.END:
+        with processes.naming_lost_process(ADVICE):
+            while (order := Order(int(processes.broadcast_from_first(np.int32(0))))) != Order.END:
                 match order:
                     case Order.COMPILE:
                         self.compile()
@@ -163,9 +163,9 @@ class _HandedOn:
     def restore(self, abstract: Any, note: Callable[[str], None]) -> tuple[int, Any, dict[str, Any]]:
         restored, state, host = self.checkpoints.restore(_here(abstract), note)
         self.tell(Order.RESTORE)
-        with processes.together(ADVICE):
-            processes.told_bytes(json.dumps([restored, host]).encode())
-            processes.told(to_host(state))
+        with processes.naming_lost_process(ADVICE):
+            processes.broadcast_bytes(json.dumps([restored, host]).encode())
+            processes.broadcast_from_first(to_host(state))
         return restored, state, host
 
 
@@ -175,8 +175,10 @@ class _Received:
     actions = None
 
     def restore(self, abstract: Any, note: Callable[[str], None]) -> tuple[int, Any, dict[str, Any]]:
-        restored, host = json.loads(processes.told_bytes(b""))
-        leaves = processes.told([np.zeros(x.shape, x.dtype) for x in jax.eval_shape(leaves_of, abstract)])
+        restored, host = json.loads(processes.broadcast_bytes(b""))
+        leaves = processes.broadcast_from_first(
+            [np.zeros(x.shape, x.dtype) for x in jax.eval_shape(leaves_of, abstract)]
+        )
         return restored, to_device([np.asarray(x) for x in leaves], _here(abstract)), host
 
 

@@ -19,7 +19,7 @@ from stellaris_jax.engine.mesh import COMPILING
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
 from stellaris_jax.report.statistics import mean_ci95
-from stellaris_jax.training.members import Members
+from stellaris_jax.training.seed_states import SeedStates
 from stellaris_jax.training.sources.watch import Watch
 
 
@@ -92,7 +92,7 @@ def play(
         jnp.int32(0),
         state,
         obs,
-        network.blank(episodes),
+        network.initial_carry(episodes),
         jnp.ones(episodes, bool),
         zeros,
         zeros.astype(jnp.int32),
@@ -128,9 +128,9 @@ class HostEvaluator:
         ) -> tuple[jax.Array, Carry]:
             return act(network, config, tree, normalizers, obs, carry, jax.random.fold_in(key, t))
 
-        self._act, self._unravel, self._blank = jax.jit(step), jax.jit(network.unravel), network.blank(episodes)
+        self._act, self._unravel, self._blank = jax.jit(step), jax.jit(network.unravel), network.initial_carry(episodes)
 
-    def over(self, members: Members, stream: int) -> Evaluation:
+    def over(self, members: SeedStates, stream: int) -> Evaluation:
         """The newest policies of all seeds."""
         return self(*members.learned, members.seeds, stream)
 
@@ -203,7 +203,7 @@ class Evaluator:
                     self._programs[seeds] = self._run.lower(*arguments).compile()
             return self._programs[seeds]
 
-    def over(self, members: Members, stream: int) -> Evaluation:
+    def over(self, members: SeedStates, stream: int) -> Evaluation:
         """The newest policies of all seeds, executed as they are trained."""
         seeds = members.blocks(members.seeds)
         parts = members.each(lambda state, mine: self(state.params, state.normalizers, mine, stream), seeds)

@@ -11,7 +11,7 @@ from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.distributed import Leader
 from stellaris_jax.training.live import LiveTrainer
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.replay import ReplayTrainer
 from stellaris_jax.training.trainer import Trainer
 
@@ -32,7 +32,9 @@ def check_installed(config: Config) -> None:
         raise ConfigError(f"executor=live needs Ray, which cannot be imported ({reason}); install it anew.")
 
 
-def trainer_of(config: Config, stopping: threading.Event | None = None, programs: Programs | None = None) -> Trainer:
+def trainer_of(
+    config: Config, stopping: threading.Event | None = None, programs: ProgramCache | None = None
+) -> Trainer:
     """A trainer of `config.executor`, in the first process where there are several; see `Trainer`."""
     if config.engine.distributed:
         return Leader(config, stopping, programs)

@@ -12,12 +12,12 @@ import numpy as np
 
 from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.memory import Part, check_fits, cores, of_device, of_host
+from stellaris_jax.config.machine import Part, check_fits, cores, of_device, of_host
 from stellaris_jax.config.options import value_of
 from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import viewed
-from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
 from stellaris_jax.registry import register
 
@@ -74,7 +74,7 @@ def _least(config: Config) -> Sizes:
     return Sizes(parameters=sum(a * b for a, b in pairwise([1, *config.network.hidden])))
 
 
-def beside(configs: Sequence[Config]) -> int:
+def max_concurrent_runs(configs: Sequence[Config]) -> int:
     """How many of these runs can be under way beside each other: one per core, as far as there is memory for them.
 
     Engines over several devices are executed one at a time.
@@ -108,7 +108,7 @@ def _sizes(config: Config, env: VecEnv | HostEnv, network: ActorCritic) -> Sizes
         action=sum(env.action_space.shape) or 1,
         distribution=network.distribution.size,
         parameters=network.size,
-        carry=sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: network.blank(1)))),
+        carry=sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))),
         host=inside is None,
     )
 
@@ -125,11 +125,11 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     that are executed apart are put side by side for it, and written from there, which makes two copies more. A plan is
     there as orders of minibatches, laid out for the engine, and on the device.
     """
-    static = Static.of(config, sizes.host)
-    shape, kind = static.shape, static.algorithm
-    seeds, envs = config.num_seeds, static.envs
-    copies = seeds * (1 + (static.devices if jax.default_backend() == "cpu" else 1))
-    saved = seeds * SAVED if len(static.blocks(seeds)) > 1 else 0
+    spec = ProgramSpec.of(config, sizes.host)
+    shape, kind = spec.shape, spec.algorithm
+    seeds, envs = config.num_seeds, spec.envs
+    copies = seeds * (1 + (spec.devices if jax.default_backend() == "cpu" else 1))
+    saved = seeds * SAVED if len(spec.blocks(seeds)) > 1 else 0
     order = shape.gradients * shape.batch * WORD
 
     def of(*keys: str) -> tuple[str, ...]:
@@ -138,13 +138,13 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
         return tuple(f"{key}={plain(value)}" for key, value in settings.items() if value not in (0, 1, (), {}))
 
     numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
-    samples = static.buffers * envs * static.steps * (sizes.viewed + WORD * numbers)
+    samples = spec.buffers * envs * spec.steps * (sizes.viewed + WORD * numbers)
     where = ("env.num_envs", "algorithm.rollout_length")
     yield Part("training samples", copies * samples, saved * samples, of(*where, "env.frame_stack"))
-    orders = static.buffers * order
+    orders = spec.buffers * order
     yield Part("minibatches", copies * orders, saved * orders, of("algorithm.epochs", *where))
 
-    carried = (1 + static.buffers) * envs * WORD * sizes.carry
+    carried = (1 + spec.buffers) * envs * WORD * sizes.carry
     yield Part("what networks carry", copies * carried, saved * carried, of("env.num_envs", "network.memory_size"))
 
     policy = WORD * sizes.parameters
@@ -152,7 +152,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     ring = shape.ring * policy
     yield Part("policy versions", copies * ring, saved * ring, of(*limits, "network.hidden"))
     yield Part("policies and optimizers", copies * 4 * policy, saved * 4 * policy, of("network.hidden"))
-    yield Part("gradients", seeds * static.lanes * policy, 0, of("engine.lanes", "network.hidden"))
+    yield Part("gradients", seeds * spec.lanes * policy, 0, of("engine.lanes", "network.hidden"))
 
     rule = register.scaling[config.scaling.rule]
     if rule.probe == "curvature":

@@ -15,8 +15,8 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.live.actors import Width
 from stellaris_jax.live.broker import Broker
 from stellaris_jax.live.conductor import Conductor
+from stellaris_jax.live.driver_steps import DriverSteps
 from stellaris_jax.live.pool import Pool
-from stellaris_jax.live.programs import Programs as Parts
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.plan import empty_plan
 from stellaris_jax.timeline.scaling.limits import is_scaled
@@ -24,7 +24,7 @@ from stellaris_jax.timeline.trace import Header
 from stellaris_jax.training.chunk import Chunk
 from stellaris_jax.training.footprint import live_actors
 from stellaris_jax.training.planner import Planner
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.sources.live import LiveSource
 from stellaris_jax.training.trainer import Trainer
@@ -93,11 +93,11 @@ class LiveTrainer(Trainer):
         self,
         config: Config,
         stopping: threading.Event | None = None,
-        programs: Programs | None = None,
+        programs: ProgramCache | None = None,
         make_pool: MakePool | None = None,
     ):
         super().__init__(settled(config), stopping, programs)
-        if self.static.hosted and is_scaled(config):
+        if self.spec.hosted and is_scaled(config):
             raise ConfigError(
                 f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
                 "environment, whose actors are always as many; scaling=fixed is, with live.actors of them."
@@ -107,10 +107,10 @@ class LiveTrainer(Trainer):
         self._written = 0
 
     def _planner(self) -> Planner:
-        parts = Parts(self.engine, self.members.hyper)
+        parts = DriverSteps(self.engine, self.members.hyper)
         standing = self.source.standing if isinstance(self.source, LiveSource) else None
         self.conductor = Conductor(self.config, parts, self.seeds[0], standing)
-        return LivePlanner(self.conductor, self.config, self.static, self.seeds, self.source, self.accounts)
+        return LivePlanner(self.conductor, self.config, self.spec, self.seeds, self.source, self.accounts)
 
     @property
     def compiled(self) -> bool:

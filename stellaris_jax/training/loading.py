@@ -18,7 +18,7 @@ def load_config(
     alone: bool = False,
     trust: Trust = False,
 ) -> Config:
-    """Compose and validate a configuration.
+    """Compose and check_and_start_jax a configuration.
 
     Args:
       overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
@@ -39,7 +39,7 @@ def checked(config: Config, alone: bool = False) -> Config:
     Raises ConfigError.
     """
     config = complete(config)
-    validate(config, alone)
+    check_and_start_jax(config, alone)
     # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
     from stellaris_jax.envs.registry import resolve, settled
 
@@ -47,7 +47,7 @@ def checked(config: Config, alone: bool = False) -> Config:
     return named.replace({"env": settled(named.env)})
 
 
-def validate(config: Config, alone: bool = False) -> None:
+def check_and_start_jax(config: Config, alone: bool = False) -> None:
     """Raise ConfigError for the first value or combination of values that cannot run here.
 
     That takes JAX to be started, with as many devices as are asked for; for this run only where it is `alone`.

@@ -12,7 +12,7 @@ from functools import cached_property, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.report.runs import planned_evaluations
 from stellaris_jax.timeline import Plan, Timeline, Usage, build_plan, minibatch_order
@@ -59,7 +59,7 @@ class Planner:
 
     Args:
       config: the run's.
-      static: what shapes its program.
+      spec: what shapes its program.
       seeds: one per agent.
       source: of its data.
       accounts: its books.
@@ -69,23 +69,23 @@ class Planner:
     def __init__(
         self,
         config: Config,
-        static: Static,
+        spec: ProgramSpec,
         seeds: list[int],
         source: Source,
         accounts: Accounts,
         plans: Plans | None = None,
     ):
-        self.config, self.static, self.seeds = config, static, seeds
+        self.config, self.spec, self.seeds = config, spec, seeds
         self.source, self.accounts, self.plans = source, accounts, plans or Plans()
-        self.shape, self.cut, self.limits = static.shape, static.cut, limits_of(config)
-        self.blocks = static.blocks(len(seeds))
+        self.shape, self.cut, self.limits = spec.shape, spec.minibatch_layout, limits_of(config)
+        self.blocks = spec.blocks(len(seeds))
         self.total_rounds, self.adaptive = config.rounds, is_adaptive(config)
         self.timelines = list(self._timelines())
         self.scalings = [scaling_of(config) for _ in seeds]
         self.round = 0
         self.states = [timeline.state() for timeline in self.timelines]
         self._simulated = 0  # rounds that the timelines have come to, unless one of them is under way
-        self._shared_by = shared_by(config, static)
+        self._shared_by = shared_by(config, spec)
         self._chunks: deque[Chunk] = deque()  # planned, in order, and not executed
 
     def _timelines(self) -> Sequence[Any]:
@@ -217,7 +217,7 @@ class Planner:
     def _allot(self, asked: list[int] | None) -> Allotment:
         """What takes part in the next round; `asked` are the actors whose fragments are under way already."""
         if not is_scaled(self.config):
-            going, all_ = [not scaling.finished for scaling in self.scalings], self.static.envs
+            going, all_ = [not scaling.finished for scaling in self.scalings], self.spec.envs
             taking_part = [self.limits.maximum * go for go in going]
             return Allotment(taking_part, [all_ * go for go in going], [all_] * len(self.blocks))
         actors = asked or [scaling.actors for scaling in self.scalings]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 import jax
 
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.timeline.scaling import is_adaptive
 from stellaris_jax.training.chunk import Chunk
 
@@ -75,11 +75,11 @@ def size_of(chunk: Chunk) -> int:
     return sum(array.nbytes for array in jax.tree.leaves(chunk.plans)) + GRADIENT_BYTES * gradients
 
 
-def shared_by(config: Config, static: Static) -> Hashable:
+def shared_by(config: Config, spec: ProgramSpec) -> Hashable:
     """All that the plans of a run depend on; `None` where they depend on what is learned."""
     if is_adaptive(config):
         return None
     seeds = (config.seed, config.num_seeds)
     # Learners' options and weights are the system's; of numbers of the algorithm only the schedule is planned.
     schedule = config.algorithm.anneal and config.total_steps
-    return static, config.system, config.platform, config.delays, config.scaling, seeds, schedule
+    return spec, config.system, config.platform, config.delays, config.scaling, seeds, schedule

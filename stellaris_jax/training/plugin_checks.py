@@ -48,7 +48,7 @@ def check_answer(callback: Callable[..., object], answer: object) -> bool:
 def _check_cell(name: str, size: int) -> None:
     def trial(key: jax.Array) -> Any:
         cell = register.memory[name](size, nn.initializers.zeros)
-        carry = cell.blank(ROWS)
+        carry = cell.initial_carry(ROWS)
         step = lambda cell, carry, x: cell(carry, cell.project(x))  # noqa: E731
         result, _ = cell.init_with_output(key, carry, jnp.zeros((ROWS, INPUTS)), method=step)
         return carry, result

@@ -80,7 +80,7 @@ class Policy:
         obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of their space's unit
         single = is_single(obs.shape, space.shape)
         if carry is None:
-            carry = self.network.blank(1 if single else len(obs))
+            carry = self.network.initial_carry(1 if single else len(obs))
         action, carry = self._act(self.params, self.normalizers, obs, carry, key)
         return action, carry
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from stellaris_jax.config.memory import cores
+from stellaris_jax.config.machine import cores
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.training.evaluate import Evaluation
-from stellaris_jax.training.loading import validate
+from stellaris_jax.training.loading import check_and_start_jax
 from stellaris_jax.training.plans import SHARED, Plans
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.trainer import Trainer
 
@@ -41,8 +41,8 @@ class Population:
         if not configs:
             raise ConfigError("A population needs at least one configuration.")
         for config in configs:
-            validate(config)
-        self.programs = Programs(Plans(SHARED))
+            check_and_start_jax(config)
+        self.programs = ProgramCache(Plans(SHARED))
         self.trainers = [Trainer(config, programs=self.programs) for config in configs]
 
     @property
@@ -64,7 +64,7 @@ class Population:
             trainer.close()
 
     def _each(self, function: Callable[[Trainer], T]) -> list[T]:
-        if len(self.trainers) == 1 or any(trainer.static.devices > 1 for trainer in self.trainers):
+        if len(self.trainers) == 1 or any(trainer.spec.devices > 1 for trainer in self.trainers):
             return list(map(function, self.trainers))
         with ThreadPoolExecutor(min(cores(), len(self.trainers)), "population") as threads:
             return list(threads.map(function, self.trainers))

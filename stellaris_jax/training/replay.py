@@ -25,7 +25,7 @@ from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Published, Recorded, Trace
 from stellaris_jax.training.live import settled
 from stellaris_jax.training.planner import Allotment, Planner
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.sources.host import HostSource
 from stellaris_jax.training.trainer import Trainer
@@ -105,7 +105,7 @@ class ReplayTrainer(Trainer):
 
     executor = "replay"
 
-    def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
+    def __init__(self, config: Config, stopping: threading.Event | None = None, programs: ProgramCache | None = None):
         self.trace = traced(config)
         self.deviations: list[Deviation] = []
         self._outline = outline = Outline.of(self.trace)
@@ -133,7 +133,7 @@ class ReplayTrainer(Trainer):
         recorded = Recorded(self.trace.rounds, weights)
         same = config.algorithm.anneal == stored.algorithm.anneal
         scales = self._outline.scales if same else None
-        return ReplayPlanner(recorded, scales, config, self.static, self.seeds, self.source, self.accounts)
+        return ReplayPlanner(recorded, scales, config, self.spec, self.seeds, self.source, self.accounts)
 
     def step(self, ahead: bool = False) -> list[Record]:
         """Repeat the next round; see `Trainer`. Its record says how far its versions are from the recorded ones."""

@@ -30,8 +30,8 @@ from stellaris_jax.training.anchor import Anchor
 from stellaris_jax.training.checkpoint import DAMAGED, Checkpoints
 from stellaris_jax.training.distributed import follow
 from stellaris_jax.training.executors import check_installed, trainer_of
-from stellaris_jax.training.loading import validate
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.loading import check_and_start_jax
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.rundir import run_directory, store, writing
 from stellaris_jax.training.session import Callback, Session
@@ -53,7 +53,7 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         is not finite: then `summary.json` says so too, under "failure".
     """
     check_installed(config)
-    validate(config)
+    check_and_start_jax(config)
     if config.engine.distributed and not is_first():
         return follow(config)
     title = f"{config.system.name} · {config.algorithm.name} · {config.env.name}"
@@ -65,7 +65,7 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         signals = stack.enter_context(Signals(display.note, display.leave))
         for sentence in () if config.resume else comparison(config):
             display.note(sentence)
-        return train_within(run_dir, config, display, signals, Programs(), callbacks)
+        return train_within(run_dir, config, display, signals, ProgramCache(), callbacks)
 
 
 def train_within(
@@ -73,7 +73,7 @@ def train_within(
     config: Config,
     display: Display,
     signals: Signals,
-    programs: Programs,
+    programs: ProgramCache,
     callbacks: Sequence[Callback] = (),
     watch: Callable[[Record], bool] = lambda record: False,
 ) -> dict[str, Any]:

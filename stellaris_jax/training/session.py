@@ -177,7 +177,7 @@ class Session:
         """Evaluate the policy, whose checkpoint is written meanwhile."""
         # A process that dies in an evaluation does so in the first one, which may take more memory than there is, or in
         # an environment of the host.
-        if not self.evaluated or self.trainer.static.hosted:
+        if not self.evaluated or self.trainer.spec.hosted:
             self.checkpoints.wait()
         self.evaluated = True
         number = self.trainer.round
@@ -208,7 +208,7 @@ class Session:
                 with suppress(SystemExit):
                     self.telemetry.rounds(self.trainer.step())
             if self.trainer.round != self.saved:
-                rounds = self.trainer.members.together(lambda state: state.round)
+                rounds = self.trainer.members.gather(lambda state: state.round)
                 if (np.asarray(rounds) == self.trainer.round).all():
                     self._save()
         with suppress(Exception):
@@ -265,7 +265,7 @@ def never_ready(trainer: Trainer) -> str | None:
 
 def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:
     """Why a run that is over has no result, in one sentence; None if it has one."""
-    rejected = np.asarray(trainer.members.together(lambda state: state.aggregator.rejected)).tolist()
+    rejected = np.asarray(trainer.members.gather(lambda state: state.aggregator.rejected)).tolist()
     counts = list(zip(trainer.seeds, [usage.gradients for usage in trainer.usages], rejected, strict=True))
     lost = [str(seed) for seed, gradients, count in counts if 0 < gradients <= count]
     if lost:

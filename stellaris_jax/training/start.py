@@ -17,7 +17,7 @@ import numpy as np
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
-from stellaris_jax.config.memory import Part, check_fits
+from stellaris_jax.config.machine import Part, check_fits
 from stellaris_jax.config.schema import ConfigError, plain, shown
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config, knobs

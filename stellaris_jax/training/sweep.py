@@ -23,20 +23,20 @@ from stellaris_jax.config.outputs import refuse_links, write_atomically
 from stellaris_jax.config.schema import ConfigError, RunError, flatten, plain
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.live.vitals import ClusterDied
 from stellaris_jax.report.points import ABOUT, points, settings_of
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.report.telemetry.jsonl import complain
-from stellaris_jax.report.telemetry.together import PointDisplay, Together
-from stellaris_jax.training.footprint import beside
+from stellaris_jax.report.telemetry.shared_display import PointDisplay, SharedDisplay
+from stellaris_jax.training.concurrency import WorkerLost, in_threads, stoppable
+from stellaris_jax.training.footprint import max_concurrent_runs
 from stellaris_jax.training.plans import SHARED, Plans
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.run import train_within
 from stellaris_jax.training.rundir import run_directory, store, writing
 from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Signals
-from stellaris_jax.training.together import Lost, in_threads, stoppable
 
 if TYPE_CHECKING:
     from stellaris_jax.training.cluster import Cluster, Remote, Resources
@@ -137,7 +137,7 @@ def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster 
     done = {number for number, config in enumerate(configs) if is_done(config)}
     steps = [config.total_steps * config.num_seeds for config in configs]
     progress = all(config.run.progress for config in configs)
-    with closing(Together(Console(), steps, done, progress)) as display:
+    with closing(SharedDisplay(Console(), steps, done, progress)) as display:
 
         def farewell() -> str:
             if not directory.is_dir():
@@ -158,18 +158,18 @@ class _Work:
         self,
         configs: Sequence[Config],
         done: set[int],
-        display: Together,
+        display: SharedDisplay,
         signals: Signals,
         cluster: Cluster | None,
     ):
         self.configs, self.display, self.signals, self.cluster = configs, display, signals, cluster
         self.outcome = Outcome()
-        keys = [(config.env, config.network, Static.of(config)) for config in configs]
+        keys = [(config.env, config.network, ProgramSpec.of(config)) for config in configs]
         first = {key: keys.index(key) for key in set(keys)}
         self._groups = [first[key] for key in keys]
         self._order = deque(sorted(set(range(len(configs))) - done, key=lambda number: (self._groups[number], number)))
         self._left = Counter(self._groups[number] for number in self._order)
-        self._programs: dict[int, Programs] = {}
+        self._programs: dict[int, ProgramCache] = {}
         self._lost: Counter[int] = Counter()
         self._lock = threading.Lock()
         left = [configs[number] for number in self._order]
@@ -180,7 +180,7 @@ class _Work:
         if cluster:
             self._resources, places = cluster.places(left)
         else:
-            places = beside(left)
+            places = max_concurrent_runs(left)
         self.width = min(places, len(left))
 
     def through(self) -> None:
@@ -203,7 +203,7 @@ class _Work:
                 return
             except ClusterDied:
                 raise
-            except Lost:
+            except WorkerLost:
                 if self._goes_on(number):
                     raise
             except (Exception, SystemExit) as error:
@@ -218,7 +218,7 @@ class _Work:
 
     def _train(self, number: int) -> None:
         with self._lock:
-            programs = self._programs.setdefault(self._groups[number], Programs(Plans(SHARED)))
+            programs = self._programs.setdefault(self._groups[number], ProgramCache(Plans(SHARED)))
         config = self.configs[number]
         with run_directory(config) as run_dir:
             train_within(run_dir, config, self._shown(number), self.signals, programs)
@@ -237,7 +237,7 @@ class _Work:
             try:
                 with self.cluster.worker(self._resources, self._devices) as worker:
                     self._points(partial(self._train_by, worker))
-            except Lost:
+            except WorkerLost:
                 if sum(self._lost.values()) == lost:  # it never started
                     return
 

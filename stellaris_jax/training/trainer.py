@@ -21,8 +21,8 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.timeline import PlanShape, Timeline, Usage
@@ -33,12 +33,12 @@ from stellaris_jax.training.evaluate import Evaluation
 from stellaris_jax.training.export.spaces import described
 from stellaris_jax.training.fixed import Fixed
 from stellaris_jax.training.footprint import check_run
-from stellaris_jax.training.loading import validate
-from stellaris_jax.training.members import Members, Running, UnderWay
+from stellaris_jax.training.loading import check_and_start_jax
 from stellaris_jax.training.planner import Planner
 from stellaris_jax.training.plugin_checks import check_plugins
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.records import Accounts, Counters, Record, data_lag
+from stellaris_jax.training.seed_states import Running, SeedStates, UnderWay
 from stellaris_jax.training.sources.source import source_of
 from stellaris_jax.training.start import SPACES, start_of
 
@@ -62,19 +62,19 @@ class Trainer(Fixed):
 
     executor: ClassVar[str] = "simulated"
     distributed: ClassVar[bool] = False
-    kept_by: ClassVar[type[Members]] = Members
-    FIXED = ("config", "env", "network", "seeds", "static")
+    kept_by: ClassVar[type[SeedStates]] = SeedStates
+    FIXED = ("config", "env", "network", "seeds", "spec")
     INSTEAD = "make another Trainer, whose init_from=RUN_DIR goes on from a run's policy"
 
-    def __init__(self, config: Config, stopping: threading.Event | None = None, programs: Programs | None = None):
-        validate(config)
+    def __init__(self, config: Config, stopping: threading.Event | None = None, programs: ProgramCache | None = None):
+        check_and_start_jax(config)
         if (config.executor, config.engine.distributed) != (self.executor, self.distributed):
             asked = "engine.distributed=true" if config.engine.distributed else f"executor={config.executor}"
             raise ConfigError(
                 f"{asked} is not what this trainer does; trainer_of(config) of "
                 "stellaris_jax.training.executors makes the right one."
             )
-        self.programs = programs = programs or Programs()
+        self.programs = programs = programs or ProgramCache()
         self.config = config
         self.env = from_config(config.env)
         check_plugins(config)
@@ -82,22 +82,22 @@ class Trainer(Fixed):
         check_run(config, self.env, self.network)
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
         self.stopping = stopping or threading.Event()
-        self.static = Static.of(config, hosted=in_program(self.env) is None)
-        self.source = source_of(self.env, self.network, config, self.static, self.seeds, self.stopping, programs)
-        self.engine = programs.engine(config, self.source.env, self.network, self.static)
+        self.spec = ProgramSpec.of(config, hosted=in_program(self.env) is None)
+        self.source = source_of(self.env, self.network, config, self.spec, self.seeds, self.stopping, programs)
+        self.engine = programs.engine(config, self.source.env, self.network, self.spec)
         self.members = self.kept_by(self.engine, Hyper.of(config), self.seeds)
         start = start_of(config, self.network)
         if start is not None:
             self.members.begin(*start)
         self.accounts = Accounts(config)
         self.planner = self._planner()
-        self.probe = programs.probe(config, self.network, self.static, self.planner.scalings[0].probe)
+        self.probe = programs.probe(config, self.network, self.spec, self.planner.scalings[0].probe)
         self.counters = Counters()
         self._probed = False
         self._under_way: UnderWay | None = None
 
     def _planner(self) -> Planner:
-        return Planner(self.config, self.static, self.seeds, self.source, self.accounts, self.programs.plans)
+        return Planner(self.config, self.spec, self.seeds, self.source, self.accounts, self.programs.plans)
 
     # What it is made of --------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Trainer(Fixed):
     @property
     def shape(self) -> PlanShape:
         """The sizes of its plans."""
-        return self.static.shape
+        return self.spec.shape
 
     @property
     def steps_per_round(self) -> int:
@@ -193,14 +193,14 @@ class Trainer(Fixed):
     @property
     def compiled(self) -> bool:
         """Whether the engine is compiled for the next chunk, which is planned if it was not."""
-        return self.engine.widths.keys() >= set(self._next().widths)
+        return self.engine.compiled_by_width.keys() >= set(self._next().widths)
 
     def compile(self) -> float:
         """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
         if self.compiled:
             return 0.0
         chunk = self._next()
-        state, hyper, example = self.members.states[0], self.members.hyper, self.source.example(self.static.seeds)
+        state, hyper, example = self.members.states[0], self.members.hyper, self.source.example(self.spec.seeds)
         seconds = 0.0
         for plan, width in zip(chunk.plans, chunk.widths, strict=True):
             seconds += self.engine.compile(state, hyper, plan, example, width)
@@ -212,7 +212,7 @@ class Trainer(Fixed):
             return 0.0
         self._probed = True
         begin = time.perf_counter()
-        nothing = jnp.zeros(self.static.seeds, jnp.int32)
+        nothing = jnp.zeros(self.spec.seeds, jnp.int32)
         jax.block_until_ready(self.probe(self.members.hyper, self.members.states[0], jnp.int32(0), nothing))
         seconds = time.perf_counter() - begin
         self.engine.compile_seconds += seconds
@@ -224,7 +224,7 @@ class Trainer(Fixed):
         chunk = self._next()
         first, last = chunk.begin + 1, chunk.end
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-        if len(self.limits.buckets) == 1 or self.static.hosted:
+        if len(self.limits.buckets) == 1 or self.spec.hosted:
             return rounds
         return f"{rounds} (up to {max(chunk.widths) // self.limits.envs} actors)"
 
@@ -278,7 +278,7 @@ class Trainer(Fixed):
 
     def _may_go_ahead(self) -> bool:
         """Whether nobody wants anything of the policies, or of their records, before the next chunk is executed."""
-        settled = not (self.static.hosted or self.planner.adaptive) and self.probe is None
+        settled = not (self.spec.hosted or self.planner.adaptive) and self.probe is None
         return settled and not self.finished and not self.planner.is_due(self.round) and self.compiled
 
     def _measure(self, chunk: Chunk) -> list[list[float]]:
@@ -286,8 +286,8 @@ class Trainer(Fixed):
         if self.probe is None:
             return []
         begin = time.perf_counter()
-        buffer = chunk.rounds[0][0].index % self.static.buffers
-        counts = np.array([self.static.cut.count(n) for n in chunk.envs], np.int32)
+        buffer = chunk.rounds[0][0].index % self.spec.buffers
+        counts = np.array([self.spec.minibatch_layout.count(n) for n in chunk.envs], np.int32)
         probe = partial(self.probe, self.members.hyper)
         values = jax.device_get(
             self.members.each(lambda state, count: probe(state, jnp.int32(buffer), count), self.members.blocks(counts))
@@ -366,7 +366,7 @@ class Trainer(Fixed):
         layout = self.engine.layout
         abstract = Saved(layout.abstract(len(self.seeds)), self.source.shapes(layout.replicated))
         restored, saved, data = checkpoints.restore(abstract, note)
-        if "scalings" not in data or ("host" in data) != self.static.hosted:
+        if "scalings" not in data or ("host" in data) != self.spec.hosted:
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         source = data.get("host")
         self.members.state = saved.engine

@@ -32,12 +32,13 @@ from stellaris_jax.report.runs import planned_evaluations
 from stellaris_jax.report.search import Trial
 from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.report.telemetry.jsonl import complain
-from stellaris_jax.report.telemetry.together import PointDisplay, Together
+from stellaris_jax.report.telemetry.shared_display import PointDisplay, SharedDisplay
 from stellaris_jax.training.checkpoint import CheckpointError
-from stellaris_jax.training.footprint import beside
+from stellaris_jax.training.concurrency import in_threads, stoppable
+from stellaris_jax.training.footprint import max_concurrent_runs
 from stellaris_jax.training.loading import checked
 from stellaris_jax.training.plans import SHARED, Plans
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
 from stellaris_jax.training.proposals import Halving
 from stellaris_jax.training.records import Record
 from stellaris_jax.training.run import train_within
@@ -55,7 +56,6 @@ from stellaris_jax.training.search_store import (
 from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Signals
 from stellaris_jax.training.space import Space
-from stellaris_jax.training.together import in_threads, stoppable
 
 
 def tune(directory: Path, trials: int | None = None, trust: Trust = False, parallel: int | None = None) -> optuna.Study:
@@ -83,7 +83,7 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False, paral
         done = {trial.number for trial in study.trials if trial.state.is_finished()}
         count = max(search.trials, len(study.trials))
     steps = [config.total_steps * config.num_seeds] * count
-    with closing(Together(Console(), steps, done, config.run.progress, unit="trials")) as display:
+    with closing(SharedDisplay(Console(), steps, done, config.run.progress, unit="trials")) as display:
 
         def farewell() -> str:
             goes_on = resume_command(directory)
@@ -91,7 +91,7 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False, paral
 
         with stoppable(display, directory, farewell) as signals:
             work = _Trials(directory, config, space, search, study, display, signals)
-            workers = beside([config])
+            workers = max_concurrent_runs([config])
             in_threads(workers if parallel is None else min(workers, parallel), "trials", work.worker)
     if work.error is not None:
         raise work.error
@@ -117,13 +117,13 @@ class _Trials:
         space: Space,
         search: Search,
         study: optuna.Study,
-        display: Together,
+        display: SharedDisplay,
         signals: Signals,
     ):
         self.directory, self.config, self.space, self.search = directory, config, space, search
         self.study, self.display, self.signals = study, display, signals
         self.error: BaseException | None = None
-        self._programs = Programs(Plans(SHARED))
+        self._programs = ProgramCache(Plans(SHARED))
         self._lock = threading.Lock()
         running = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.RUNNING]
         self._stopped = [optuna.Trial(study, trial._trial_id) for trial in running]

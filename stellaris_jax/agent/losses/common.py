@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.masks import Mask, Seen
+from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.networks.distributions import Distribution
 from stellaris_jax.agent.networks.recurrent import Carry, Past
 
@@ -177,7 +177,7 @@ def _kept(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
     discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
     log_prob = jax.lax.stop_gradient(inputs.log_prob)
     advantage = batch.advantage if advantage is None else jax.lax.stop_gradient(advantage)
-    seen = Seen(log_prob, batch.log_prob, advantage, valid, discrete)
+    seen = MaskInputs(log_prob, batch.log_prob, advantage, valid, discrete)
     weights = [mask.bound(inputs.hyper.options).weight(seen) for mask in inputs.masks]
     return reduce(mul, weights)
 

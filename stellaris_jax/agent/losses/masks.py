@@ -13,16 +13,20 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.config.options import Numbered
+from stellaris_jax.config.renamed import renamed
 from stellaris_jax.config.schema import knob
 from stellaris_jax.registry import register
 
 
-class Seen(NamedTuple):
-    """What a mask looks at, arrays `[B]` without gradient.
+class MaskInputs(NamedTuple):
+    """Inputs of a mask, arrays `[B]` without gradient.
 
-    log_prob: log pi(a|s) of the learner's policy; behaviour: log mu(a|s). advantage: what the loss weighs actions by,
-    V-trace's under IMPALA and IMPACT. valid: bool, of
-    which samples there is something to learn. discrete: actions have probabilities instead of densities.
+    Attributes:
+      log_prob: log pi(a|s) of the learner's policy.
+      behaviour: log mu(a|s) of the behaviour policy.
+      advantage: advantage that the loss uses; V-trace's under IMPALA and IMPACT.
+      valid: whether a sample is learned from, bool.
+      discrete: whether actions have probabilities instead of densities.
     """
 
     log_prob: jax.Array
@@ -37,10 +41,13 @@ class Seen(NamedTuple):
         return self.log_prob - self.behaviour
 
 
+__getattr__ = renamed(__name__, {"Seen": "MaskInputs"}, globals())
+
+
 class Mask(Numbered):
     """The base of all masks, which keeps everything."""
 
-    def weight(self, seen: Seen) -> jax.Array:
+    def weight(self, seen: MaskInputs) -> jax.Array:
         """How much each sample counts, `[B]`; 1 for what is on policy."""
         return jnp.ones_like(seen.log_prob)
 
@@ -52,7 +59,7 @@ class IcePop(Mask):
     ratio_low: float = knob(0.5, "the least importance ratio that is learned from", within="[0, 1]")
     ratio_high: float = knob(2.0, "the largest importance ratio that is learned from", within="[1, inf)")
 
-    def weight(self, seen: Seen) -> jax.Array:
+    def weight(self, seen: MaskInputs) -> jax.Array:
         ratio = jnp.exp(seen.log_ratio)
         return ((ratio >= self.ratio_low) & (ratio <= self.ratio_high)).astype(jnp.float32)
 
@@ -67,7 +74,7 @@ class TotalVariation(Mask):
 
     tv_bound: float = knob(0.2, "the most a probability may differ (delta)", within="(0, 1]")
 
-    def weight(self, seen: Seen) -> jax.Array:
+    def weight(self, seen: MaskInputs) -> jax.Array:
         if seen.discrete:
             beyond = jnp.exp(seen.log_prob) - jnp.exp(seen.behaviour)
         else:
@@ -82,7 +89,7 @@ class OffPolicySequence(Mask):
 
     opsm_bound: float = knob(0.2, "the most log(mu / pi) of an action of negative advantage (delta)", within="(0, inf)")
 
-    def weight(self, seen: Seen) -> jax.Array:
+    def weight(self, seen: MaskInputs) -> jax.Array:
         return 1.0 - ((seen.advantage < 0.0) & (-seen.log_ratio > self.opsm_bound))
 
 
@@ -93,13 +100,13 @@ class SecondMoment(Mask):
 
     >>> ratios = jnp.log(jnp.array([1.0, 1.1, 0.9, 3.0]))
     >>> zeros, yes = jnp.zeros(4), jnp.ones(4, bool)
-    >>> SecondMoment().weight(Seen(ratios, zeros, zeros, yes, discrete=True)).tolist()
+    >>> SecondMoment().weight(MaskInputs(ratios, zeros, zeros, yes, discrete=True)).tolist()
     [1.0, 1.0, 1.0, 0.0]
     """
 
     second_moment: float = knob(0.04, "the most that the mean of (log R)^2 may be (tau)", within="(0, inf)")
 
-    def weight(self, seen: Seen) -> jax.Array:
+    def weight(self, seen: MaskInputs) -> jax.Array:
         square = jnp.where(seen.valid, jnp.square(seen.log_ratio), jnp.inf)
         order = jnp.argsort(square)
         means = jnp.cumsum(square[order]) / jnp.arange(1, len(order) + 1)

@@ -42,7 +42,7 @@ class TIS(PolicyObjective):
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return weighted_log_prob(ratio, self.weight_low, self.weight_cap, inputs)
 
-    def cut(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return (ratio < self.weight_low) | (ratio > self.weight_cap)
 
 
@@ -56,7 +56,7 @@ class CISPO(PolicyObjective):
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return weighted_log_prob(ratio, 1.0 - self.clip_low, 1.0 + self.clip_high, inputs)
 
-    def cut(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return (ratio < 1.0 - self.clip_low) | (ratio > 1.0 + self.clip_high)
 
 
@@ -105,7 +105,7 @@ class BAPO(PolicyObjective):
         low, high = self.bounds(stop_gradient(ratio), inputs)
         return self.clipped(ratio, low, high, inputs)
 
-    def cut(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         low, high = self.bounds(ratio, inputs)
         return (ratio < low) | (ratio > high)
 
@@ -160,7 +160,7 @@ class Proximal(PolicyObjective):
         weight = jnp.minimum(importance_ratio(near), self.behaviour_cap)
         return weight * clipped_surrogate(rho, inputs.batch.advantage, self.clip)
 
-    def cut(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         rho = importance_ratio(inputs.log_prob - inputs.batch.log_prob - self.proximal_log_ratio(inputs))
         return jnp.abs(rho - 1.0) > self.clip
 

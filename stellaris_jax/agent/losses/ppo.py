@@ -28,7 +28,7 @@ class PolicyObjective(Algorithm):
         """What is to be maximised of each sample, `[B]`; `ratio` is pi / mu as Eq. 2 leaves it."""
         raise NotImplementedError
 
-    def cut(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         """Of which samples the objective bounds the ratio pi / mu, bool `[B]`: the clip fraction."""
         return jnp.zeros_like(ratio, bool)
 
@@ -48,7 +48,7 @@ class PolicyObjective(Algorithm):
             value_loss=0.5 * error,
             entropy=inputs.distribution.entropy(inputs.parameters),
             kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=self.cut(own, inputs),
+            clip_fraction=self.is_clipped(own, inputs),
             truncated_fraction=is_truncated(weight * ratio, own),
         )
         return total(terms, inputs)
@@ -63,5 +63,5 @@ class PPO(PolicyObjective):
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return clipped_surrogate(ratio, inputs.batch.advantage, self.clip)
 
-    def cut(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
+    def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return jnp.abs(ratio - 1.0) > self.clip

@@ -134,7 +134,7 @@ class ActorCritic:
         for own, (name, trunk) in zip(keys, self._trunks.items(), strict=True):
             seen = jnp.zeros((1, *self.observation_space.shape))
             if isinstance(trunk, Trunk):
-                (_, features), variables = trunk.init_with_output(own, trunk.cell.blank(1), seen, method="both")
+                (_, features), variables = trunk.init_with_output(own, trunk.cell.initial_carry(1), seen, method="both")
             else:
                 features, variables = trunk.init_with_output(own, seen)
             tree[name] = variables["params"]
@@ -180,11 +180,13 @@ class ActorCritic:
 
     # Step by step ------------------------------------------------------------------------------------------------
 
-    def blank(self, number: int) -> Carry:
+    def initial_carry(self, number: int) -> Carry:
         """What so many environments carry at the beginning of an episode; `None` without memory."""
         if not self.recurrent:
             return None
-        return {name: trunk.cell.blank(number) for name, trunk in self._trunks.items() if isinstance(trunk, Trunk)}
+        return {
+            name: trunk.cell.initial_carry(number) for name, trunk in self._trunks.items() if isinstance(trunk, Trunk)
+        }
 
     def act(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
         """The policy's step: (observations, what is carried to them) -> (parameters `[n, D]`, what is carried on)."""
@@ -193,7 +195,7 @@ class ActorCritic:
         features, carry = self._step(tree, obs, carry)
         return self._policy(tree, features[self._trunk("actor")]), carry
 
-    def judge(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
+    def value_step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
         """The critic's step: as `act`, but values `[n]`."""
         features, carry = self._step(tree, obs, carry)
         return self._value(tree, features[self._trunk("critic")]), carry

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.networks.convolution import Initializer
+from stellaris_jax.config.renamed import warn_renamed
 from stellaris_jax.registry import register
 
 Carry = Any
@@ -36,7 +37,13 @@ class Cell(nn.Module):
     size: int
     kernel_init: Initializer
 
-    def blank(self, number: int) -> Carry:
+    def __init_subclass__(cls, **options: Any) -> None:
+        if "blank" in cls.__dict__ and "initial_carry" not in cls.__dict__:
+            warn_renamed(f"the method blank of {cls.__name__}", "initial_carry")
+            cls.initial_carry = cls.blank  # type: ignore[attr-defined, method-assign]
+        super().__init_subclass__(**options)
+
+    def initial_carry(self, number: int) -> Carry:
         """What so many environments carry before the first step: zeros."""
         return jnp.zeros((number, self.size))
 
@@ -95,7 +102,7 @@ class LSTM(_Gated):
 
     gates: int = 4
 
-    def blank(self, number: int) -> Carry:
+    def initial_carry(self, number: int) -> Carry:
         return (jnp.zeros((number, self.size)), jnp.zeros((number, self.size)))
 
     def __call__(self, carry: Carry, x: jax.Array) -> tuple[Carry, jax.Array]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.env_texts import check_files
-from stellaris_jax.config.memory import BOUND, Part, check_fits
+from stellaris_jax.config.machine import BOUND, Part, check_fits
 from stellaris_jax.config.outputs import refuse_links
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, HostStep, Preprocessing, Space

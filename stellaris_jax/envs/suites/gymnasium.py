@@ -25,7 +25,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from stellaris_jax.config.commands import command
 from stellaris_jax.config.env_texts import check_files
 from stellaris_jax.config.gym_wrappers import ARGUMENT, KEY, GymWrapper, wrappers_of
-from stellaris_jax.config.memory import BOUND, Part, check_fits
+from stellaris_jax.config.machine import BOUND, Part, check_fits
 from stellaris_jax.config.schema import ConfigError, RunError, shown
 from stellaris_jax.envs import gym_returns, mujoco_warnings
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space

@@ -67,11 +67,11 @@ def _drawn(run: Run, lived: Mapping[int, Lived], chosen: Sequence[range]) -> str
 
 def _lived(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, Lived], str]:
     """A run's rounds by their numbers: those that are chosen, or as many as can be had in time."""
-    from stellaris_jax.engine.static import Static  # JAX, which most pages do without
+    from stellaris_jax.engine.spec import ProgramSpec  # JAX, which most pages do without
 
     config = from_yaml(run.path / "config.yaml")
     last = max((rounds.stop - 1 for rounds in chosen), default=total)
-    rounds = enumerate(rounds_of(run.path, config, Static.of(config).cut, last), start=1)
+    rounds = enumerate(rounds_of(run.path, config, ProgramSpec.of(config).minibatch_layout, last), start=1)
     if chosen:
         return {number: one for number, one in rounds if any(number in some for some in chosen)}, ""
     found: dict[int, Lived] = {}

@@ -7,8 +7,8 @@ from functools import partial
 from stellaris_jax.report.statistics import paired
 from stellaris_jax.reproduce.claims import Claim, more
 from stellaris_jax.reproduce.map import pictures
-from stellaris_jax.reproduce.map.cells import FEW, FRACTIONAL, TUNING
-from stellaris_jax.reproduce.map.choices import Ground, area, each_task, mean_area, values
+from stellaris_jax.reproduce.map.cells import FRACTIONAL, LEARNER_COUNTS, TUNING
+from stellaris_jax.reproduce.map.choices import TaskResults, area, each_task, mean_area, values
 from stellaris_jax.reproduce.map.store import outcomes
 from stellaris_jax.reproduce.study import Study
 
@@ -19,17 +19,21 @@ def fractional(study: Study, task: str) -> list[Claim]:
 
     Learning rates are chosen on the seeds for tuning; differences are paired by seed, on the other seeds.
     """
-    ground, claims = Ground(study.results, task), []
+    ground, claims = TaskResults(study.results, task), []
     methods = {method.removesuffix(", fractional"): method for method in FRACTIONAL}
     names = [*methods, *methods.values()]
-    every = {(name, count): ground.all_rates(name, count) for name in names for count in FEW}
+    every = {(name, count): ground.all_rates(name, count) for name in names for count in LEARNER_COUNTS}
     known = outcomes((cell for row in every.values() for cell in row), TUNING, study.results)
-    best = {(name, count): ground.tuned(known, partial(ground.at, name, count)) for name in names for count in FEW}
+    best = {
+        (name, count): ground.tuned(known, partial(ground.at, name, count))
+        for name in names
+        for count in LEARNER_COUNTS
+    }
     found = ground.confirmed([*best.values(), *(cell for row in every.values() for cell in row)])
     rows = {
         name: [
             field
-            for count in FEW
+            for count in LEARNER_COUNTS
             for field in (
                 (best[name, count].rate, values(found, best[name, count], area)),
                 ("", mean_area(found, every[name, count])),
@@ -38,7 +42,9 @@ def fractional(study: Study, task: str) -> list[Claim]:
         for pair in methods.items()
         for name in pair
     }
-    columns = [f"{count} learners,\n{what}" for count in FEW for what in ("best learning rate", "all rates alike")]
+    columns = [
+        f"{count} learners,\n{what}" for count in LEARNER_COUNTS for what in ("best learning rate", "all rates alike")
+    ]
     title = f"{task}: area under the curve of factored and fractional weights, seeds that nothing was chosen on"
     pictures.heat(rows, columns, "", study.results / f"figure_fractional_{task}.png", title, best=False)
     for column, name in enumerate(columns):

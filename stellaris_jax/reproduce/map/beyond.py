@@ -16,12 +16,12 @@ from stellaris_jax.reproduce.map.cells import (
     CORE,
     CROWD,
     CROWDED,
-    FEW,
     HELD_LEARNERS,
     HELD_OUT,
     IN_CROWD,
     LAGGED,
     LAGS,
+    LEARNER_COUNTS,
     METHODS,
     SEQUENTIAL,
     SYSTEMS,
@@ -31,10 +31,10 @@ from stellaris_jax.reproduce.map.cells import (
 )
 from stellaris_jax.reproduce.map.cells import crowd as crowd_cells
 from stellaris_jax.reproduce.map.choices import (
+    BASELINE,
     MAPPED,
-    NOTHING,
     Found,
-    Ground,
+    TaskResults,
     area,
     asked,
     at_equal_expense,
@@ -54,7 +54,7 @@ MARGIN = 0.05
 @each_task
 def lag(study: Study, task: str) -> list[Claim]:
     """Stale data and one learner, no stale gradients: what newer papers claim of their objectives."""
-    ground = Ground(study.results, task)
+    ground = TaskResults(study.results, task)
     cells = {method: [ground.best_lagged(method, lag) for lag in LAGS] for method in LAGGED}
     found = ground.confirmed(cell for row in cells.values() for cell in row)
     rows = {
@@ -132,7 +132,7 @@ def lag(study: Study, task: str) -> list[Claim]:
 def crowd(study: Study, task: str) -> list[Claim]:
     """64 learners, in rounds of four times as many and as much smaller minibatches, each method at its best rate."""
     known = outcomes(crowd_cells(task), TUNING, study.results)
-    ground = Ground(study.results, task)
+    ground = TaskResults(study.results, task)
     best = {
         "one learner" if count == 1 else method: ground.tuned(
             known, partial(ground.at, method, count, variation=CROWDED)
@@ -147,12 +147,12 @@ def crowd(study: Study, task: str) -> list[Claim]:
     sides = {method: values(found, cell, area) for method, cell in best.items()}
     place = f"{task}, {CROWD} learners, {CROWDED}"
     claims = [
-        more(f"{place}: one learner learns more per gradient than async", "–", sides["one learner"], sides[NOTHING])
+        more(f"{place}: one learner learns more per gradient than async", "–", sides["one learner"], sides[BASELINE])
     ]
     return claims + [
-        more(f"{place}: {method} learns more than async, each at its best rate", "–", sides[method], sides[NOTHING])
+        more(f"{place}: {method} learns more than async, each at its best rate", "–", sides[method], sides[BASELINE])
         for method in IN_CROWD
-        if method != NOTHING
+        if method != BASELINE
     ]
 
 
@@ -160,7 +160,7 @@ RIVALS = ("async", "softsync", "Stellaris", "all-reduce")
 """What a default of our own would have to beat."""
 
 
-def chosen(grounds: Sequence[Ground]) -> str:
+def chosen(grounds: Sequence[TaskResults]) -> str:
     """The method beside the published systems that learns most without a rate that was tuned for it.
 
     At its own best rate hardly a method differs from another, so what counts is the mean over all rates, over these
@@ -169,7 +169,7 @@ def chosen(grounds: Sequence[Ground]) -> str:
 
     def learned(method: str) -> float:
         known = [(at, at.combined if method in COMBINED else at.tuning) for at in grounds]
-        places = product(known, FEW)
+        places = product(known, LEARNER_COUNTS)
         return float(np.mean([mean_area(found, at.all_rates(method, count)) for (at, found), count in places]))
 
     return max((method for method in (*METHODS, *COMBINED) if method not in SYSTEMS), key=learned)
@@ -178,10 +178,10 @@ def chosen(grounds: Sequence[Ground]) -> str:
 @each_task
 def combined(study: Study, task: str) -> list[Claim]:
     """The KL gate at several strengths, and with other methods: at every rate, on the seeds that they are chosen on."""
-    ground = Ground(study.results, task)
+    ground = TaskResults(study.results, task)
     known = ground.tuning | ground.combined
-    for count in FEW:
-        cells = {method: ground.all_rates(method, count) for method in (NOTHING, "KL gate", *COMBINED)}
+    for count in LEARNER_COUNTS:
+        cells = {method: ground.all_rates(method, count) for method in (BASELINE, "KL gate", *COMBINED)}
         path = study.results / f"figure_combined_{task}_{count}.png"
         title = f"{task}: area under the curve by learning rate, {count} learners, seeds for tuning"
         _by_rate(known, cells, path, title)
@@ -210,10 +210,10 @@ def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) ->
 @each_task
 def untuned(study: Study, task: str) -> list[Claim]:
     """Who needs no rate tuned for him: the area under the curve at every rate, and over all of them alike."""
-    ground, claims = Ground(study.results, task), []
-    ours = chosen([Ground(study.results, one) for one in MAPPED])
+    ground, claims = TaskResults(study.results, task), []
+    ours = chosen([TaskResults(study.results, one) for one in MAPPED])
     methods = dict.fromkeys((*CORE, "capacity (AReaL)", ours))
-    for count in FEW:
+    for count in LEARNER_COUNTS:
         cells = {method: ground.all_rates(method, count) for method in methods}
         found = ground.confirmed(cell for row in cells.values() for cell in row)
         path = study.results / f"figure_untuned_{task}_{count}.png"
@@ -228,11 +228,11 @@ def held(study: Study) -> list[Claim] | None:
     tasks = asked(study, HELD_OUT)
     if not tasks:
         return None
-    ours, claims = chosen([Ground(study.results, task) for task in MAPPED]), []
+    ours, claims = chosen([TaskResults(study.results, task) for task in MAPPED]), []
     tuned: dict[str, list[pictures.Field]] = {}
     untuned: dict[str, list[pictures.Field]] = {}
     for task in tasks:
-        ground = Ground(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
+        ground = TaskResults(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
         cells = {"one learner": ground.best(SEQUENTIAL, 1)}
         cells |= {method: ground.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
         every = {method: ground.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
@@ -269,5 +269,5 @@ def _held(study: Study, task: str, ours: str, cells: Mapping[str, Cell], found: 
     text = f"{place}: {ours} learns no less per gradient than one learner"
     claims.append(no_less(text, "–", own, at["one learner", "equal gradients"], MARGIN))
     text = f"{place}: {ours} learns no less than async in as many seconds"
-    claims.append(no_less(text, "–", at[ours, "equal seconds"], at[NOTHING, "equal seconds"], MARGIN))
+    claims.append(no_less(text, "–", at[ours, "equal seconds"], at[BASELINE, "equal seconds"], MARGIN))
     return claims

@@ -47,7 +47,7 @@ TASKS = {
 
 LEARNERS = (1, 4, 8, 16, 32)
 """No more than a round has gradients; beyond that nobody gets one."""
-FEW = (8, 32)
+LEARNER_COUNTS = (8, 32)
 """Numbers of learners that every method is tried with."""
 TUNING, CONFIRMING = range(8), range(8, 16)
 """Seeds that rates and methods are chosen on, and seeds that what is chosen is judged by."""
@@ -249,7 +249,7 @@ def grid(
         for task in tasks
         for count in learners
         for method in methods
-        if (method == SEQUENTIAL if count == 1 else method in CORE or count in FEW)
+        if (method == SEQUENTIAL if count == 1 else method in CORE or count in LEARNER_COUNTS)
         for rate in rates
     ]
 

@@ -28,7 +28,7 @@ from stellaris_jax.reproduce.map.cells import (
 from stellaris_jax.reproduce.map.store import POINTS, Outcome, outcomes
 from stellaris_jax.reproduce.study import Figure, Study
 
-NOTHING = "async"
+BASELINE = "async"
 """The method that does nothing about staleness."""
 LEARNED, FALLEN = 0.3, 0.5
 """A run has learned something that once came so far to what counts as solved, and has collapsed if it ends below this
@@ -109,7 +109,7 @@ def collapse(one: Outcome) -> int | None:
 
 
 @dataclass(frozen=True)
-class Ground:
+class TaskResults:
     """One task of the map, as far as it is asked for; cells that are missing are trained.
 
     Args:

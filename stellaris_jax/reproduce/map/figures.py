@@ -12,8 +12,8 @@ from stellaris_jax.reproduce.claims import Claim, less, more
 from stellaris_jax.reproduce.map import aggregation, beyond, pictures
 from stellaris_jax.reproduce.map.cells import (
     CORE,
-    FEW,
     HELD_OUT,
+    LEARNER_COUNTS,
     LEARNERS,
     METHODS,
     RATES,
@@ -23,10 +23,10 @@ from stellaris_jax.reproduce.map.cells import (
     Cell,
 )
 from stellaris_jax.reproduce.map.choices import (
+    BASELINE,
     MAPPED,
-    NOTHING,
     Found,
-    Ground,
+    TaskResults,
     area,
     at_equal_expense,
     by_expense,
@@ -50,12 +50,12 @@ IDEAS = {"gate": "gate", "weights": "w", "truncation": "truncation"}
 @each_task
 def learners(study: Study, task: str) -> list[Claim]:
     """By learners: from where on staleness hurts, each method at the rate that is best for it there."""
-    ground = Ground(study.results, task)
+    ground = TaskResults(study.results, task)
     cells = {method: [ground.best(method, count) for count in LEARNERS] for method in CORE}
     found = ground.confirmed(cell for row in cells.values() for cell in row)
     for measure, what in ((area, "area under the curve"), (final, "final return")):
         rows = {method: [(cell.rate, values(found, cell, measure)) for cell in row] for method, row in cells.items()}
-        staleness = [f"{count}\ns = {_staleness(found, cells[NOTHING][i])}" for i, count in enumerate(LEARNERS)]
+        staleness = [f"{count}\ns = {_staleness(found, cells[BASELINE][i])}" for i, count in enumerate(LEARNERS)]
         path = study.results / f"figure_learners_{task}_{measure.__name__}.png"
         title = f"{task}: {what} by learners, each method at its best rate"
         pictures.heat(rows, staleness, "learners, and mean staleness of async", path, title)
@@ -67,7 +67,7 @@ def learners(study: Study, task: str) -> list[Claim]:
             alone,
             values(found, ground.best(method, count), area),
         )
-        for method in (NOTHING, "softsync", "Stellaris")
+        for method in (BASELINE, "softsync", "Stellaris")
         for count in LEARNERS[1:]
     ]
 
@@ -79,12 +79,12 @@ def _staleness(found: Found, cell: Cell) -> str:
 @each_task
 def methods(study: Study, task: str) -> list[Claim]:
     """All methods beside none, each at its best rate, and at the sequential trainer's."""
-    ground, claims = Ground(study.results, task), []
-    for count in FEW:
+    ground, claims = TaskResults(study.results, task), []
+    for count in LEARNER_COUNTS:
         cells = {method: ground.best(method, count) for method in METHODS}
         found = ground.confirmed(cells.values())
-        base = values(found, cells[NOTHING], area)
-        every = {method: values(found, cell, area) for method, cell in cells.items() if method != NOTHING}
+        base = values(found, cells[BASELINE], area)
+        every = {method: values(found, cell, area) for method, cell in cells.items() if method != BASELINE}
         sides = distinct(every, base)
         gains = {f"{method}, {cells[method].rate}": (side, base) for method, side in sides.items()}
         title = f"{task}, {count} learners: area under the curve beside async's, each at its best rate"
@@ -101,8 +101,8 @@ def methods(study: Study, task: str) -> list[Claim]:
 @each_task
 def rates(study: Study, task: str) -> list[Claim]:
     """By learning rate: who bears a high one, and whether the sequential trainer's best is anybody else's."""
-    ground = Ground(study.results, task)
-    for count in FEW:
+    ground = TaskResults(study.results, task)
+    for count in LEARNER_COUNTS:
         rows = {
             method: [("", values(ground.tuning, cell, area)) for cell in ground.all_rates(method, count)]
             for method in METHODS
@@ -113,7 +113,7 @@ def rates(study: Study, task: str) -> list[Claim]:
     sequential = ground.best_rate(SEQUENTIAL, 1)
     moved = [
         (ground.best(method, count), ground.at(method, count, sequential))
-        for count in FEW
+        for count in LEARNER_COUNTS
         for method in CORE
         if ground.best_rate(method, count) != sequential
     ]
@@ -134,12 +134,12 @@ def rates(study: Study, task: str) -> list[Claim]:
 @each_task
 def ideas(study: Study, task: str) -> list[Claim]:
     """Stellaris's three ideas: what each adds, at the best rate of every combination and at every rate alike."""
-    ground, claims, rows = Ground(study.results, task), [], {}
+    ground, claims, rows = TaskResults(study.results, task), [], {}
     combinations = {
-        ", ".join(word for word, on in zip(IDEAS.values(), chosen, strict=True) if on) or NOTHING: chosen
+        ", ".join(word for word, on in zip(IDEAS.values(), chosen, strict=True) if on) or BASELINE: chosen
         for chosen in product((False, True), repeat=len(IDEAS))
     }
-    for count in FEW:
+    for count in LEARNER_COUNTS:
         cells = {name: ground.best(name, count) for name in combinations}
         found = ground.confirmed(cells.values())
         settings: dict[str, tuple[Found, dict[str, Cell]]] = {"its best rate": (found, cells)}
@@ -166,8 +166,8 @@ def ideas(study: Study, task: str) -> list[Claim]:
 def time(study: Study, task: str) -> list[Claim]:
     """At equal gradients, equal simulated seconds and equal dollars, each at its best rate; and the seconds it takes to
     come so far."""
-    ground, claims, rows = Ground(study.results, task), [], []
-    for count in FEW:
+    ground, claims, rows = TaskResults(study.results, task), [], []
+    for count in LEARNER_COUNTS:
         cells = {method: ground.best(method, count) for method in CORE}
         found = ground.confirmed(cells.values())
         scales = at_equal_expense(found, cells)
@@ -216,7 +216,7 @@ def _dollars(one: Outcome) -> float:
 @each_task
 def variations(study: Study, task: str) -> list[Claim]:
     """Other delays, more and less reuse of data, pipelined actors, with 8 learners; rates as tuned without."""
-    ground, count = Ground(study.results, task), FEW[0]
+    ground, count = TaskResults(study.results, task), LEARNER_COUNTS[0]
     cells = {method: [ground.best(method, count, variation) for variation in VARIATIONS] for method in CORE}
     found = ground.confirmed(cell for row in cells.values() for cell in row)
     rows = {method: [("", values(found, cell, area)) for cell in row] for method, row in cells.items()}
@@ -225,7 +225,7 @@ def variations(study: Study, task: str) -> list[Claim]:
     pictures.heat(
         rows, names, "", path, f"{task}, {count} learners: area under the curve, one thing changed, rates as elsewhere"
     )
-    base = [values(found, cell, area) for cell in cells[NOTHING]]
+    base = [values(found, cell, area) for cell in cells[BASELINE]]
     return [
         more(f"{task}, {name}: {method} learns more than async", "–", values(found, cells[method][i], area), base[i])
         for i, name in enumerate(VARIATIONS)
@@ -237,8 +237,8 @@ def variations(study: Study, task: str) -> list[Claim]:
 @each_task
 def collapses(study: Study, task: str) -> list[Claim]:
     """Which runs that had learned fell back, and which diagnostic announces it."""
-    ground = Ground(study.results, task)
-    for count in FEW:
+    ground = TaskResults(study.results, task)
+    for count in LEARNER_COUNTS:
         rows = {
             method: [
                 ("", [float(collapse(one) is not None) for one in ground.tuning[cell]])

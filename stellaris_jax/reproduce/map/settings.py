@@ -8,11 +8,11 @@ from pathlib import Path
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.outputs import write_atomically
-from stellaris_jax.reproduce.map.cells import COMBINED, FEW, FRACTIONAL, METHODS, Cell
+from stellaris_jax.reproduce.map.cells import COMBINED, FRACTIONAL, LEARNER_COUNTS, METHODS, Cell
 
 BEGIN, END = "<!-- settings of methods: begin -->", "<!-- settings of methods: end -->"
 """Lines of a page between which the table stands."""
-TASK, LEARNERS, RATE = "cartpole", FEW[0], "1e-3"
+TASK, LEARNERS, RATE = "cartpole", LEARNER_COUNTS[0], "1e-3"
 """Cell whose command is shown."""
 
 

@@ -19,8 +19,8 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.config.tree import DelayConfig
 from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.engine.state import EngineState, Keys
-from stellaris_jax.engine.static import Static, in_program
 from stellaris_jax.engine.wave import Wave, WaveCarry
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
@@ -98,12 +98,12 @@ class JobEnv(AutoResetEnv):
             raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}: {env.name} does not run in JAX.")
         self.beta, self.limits = beta, limits_of(config)
         # Rule central: every gradient is alone, and on the newest version.
-        static = Static.of(config)
-        static = replace(static, rounds=1, seeds=1, lanes=1, devices=1, peers=0, versions=2, buffers=1)
-        self.cut = static.cut
+        spec = ProgramSpec.of(config)
+        spec = replace(spec, chunk_rounds=1, seeds=1, lanes=1, devices=1, peers=0, versions=2, buffers=1)
+        self.cut = spec.minibatch_layout
         self.scales = Scales.of(config)
         network = ActorCritic(inner.observation_space, inner.action_space, config.network)
-        self.engine = Engine(config.env, inner, network, static)
+        self.engine = Engine(config.env, inner, network, spec)
         self.observation_space = Box((FEATURES,), (-LIMIT,) * FEATURES, (LIMIT,) * FEATURES)
         self.action_space = Discrete(self.limits.maximum)
         self.max_episode_steps = int(self.scales.rounds)

@@ -183,7 +183,7 @@ def detection(study: Study) -> list[Claim]:
             trainer.run(1)
             trainer.close()
             assert trainer.probe is not None
-            count, times = jnp.array([trainer.static.cut.count(16)]), []
+            count, times = jnp.array([trainer.spec.minibatch_layout.count(16)]), []
             for _ in range(repeats):
                 begin = time.perf_counter()
                 jax.block_until_ready(trainer.probe(trainer.members.hyper, trainer.state, jnp.int32(0), count))

@@ -86,7 +86,7 @@ class Actors:
         columns = [np.zeros((seeds, *column.shape), column.dtype) for column in part.columns]
         trajectory = trajectory_of(columns, np.zeros((seeds, *part.obs.shape[1:]), part.obs.dtype))
         first = np.zeros((seeds, len(part.obs) + 1, config.env.num_envs), bool) if self.network.recurrent else None
-        carry = self.network.blank(config.env.num_envs)
+        carry = self.network.initial_carry(config.env.num_envs)
         params, normalizers, carry = jax.tree.map(lambda x: np.zeros((seeds, *x.shape), x.dtype), (*self.shapes, carry))
         trajectory = trajectory._replace(first=first)
         return Fragment(trajectory, params, normalizers, np.zeros(seeds, np.int32), carry)
@@ -108,7 +108,7 @@ class Actors:
         groups = []
         for seed in self.seeds:
             pools = (self.env.open(size, pool_seed(seed, round_, group)) for group, size in enumerate(sizes))
-            carried = (jax.device_get(self.network.blank(size)) for size in sizes)
+            carried = (jax.device_get(self.network.initial_carry(size)) for size in sizes)
             groups.append([HostGroup(pool, self.env, *of) for pool, *of in zip(pools, sizes, carried, strict=True)])
             self._watch.beat()
         return groups

@@ -12,13 +12,13 @@ from jax.sharding import Sharding
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_actor, rollout
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.scaling.limits import limits_of
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import Evaluator
-from stellaris_jax.training.members import Members
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
+from stellaris_jax.training.seed_states import SeedStates
 from stellaris_jax.training.sources.actionlog import ActionLog
 
 
@@ -26,26 +26,26 @@ class CompiledSource:
     """See `stellaris_jax.training.sources.source.Source`; all there is to save is in the engine's state.
 
     Args:
-      env, network, config, static: the run's.
+      env, network, config, spec: the run's.
       programs: where what evaluates is found.
     """
 
     asked = None
 
-    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, static: Static, programs: Programs):
-        self.env, self.network, self.config, self.static = env, network, config, static
+    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, spec: ProgramSpec, programs: ProgramCache):
+        self.env, self.network, self.config, self.spec = env, network, config, spec
         self.limits, self.programs = limits_of(config), programs
 
     def width(self, actors: int) -> int:
         # Over several devices all environments stay where they are, so that the first ones are the same on any number
         # of devices.
-        narrow = self.static.devices == 1
+        narrow = self.spec.devices == 1
         return (self.limits.bucket(actors) if narrow else self.limits.maximum) * self.limits.envs
 
     def example(self, seeds: int) -> None:
         return None
 
-    def receive(self, members: Members, chunk: Chunk, following: Following) -> None:
+    def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> None:
         return None
 
     def learned(self, received: Any, chunk: Chunk) -> None:
@@ -54,9 +54,9 @@ class CompiledSource:
     def evaluator(self, episodes: int) -> Evaluator:
         return self.programs.evaluator(self.config, self.env, self.network, episodes)
 
-    def rehearsal(self, members: Members) -> tuple[Callable[[], None], float]:
+    def rehearsal(self, members: SeedStates) -> tuple[Callable[[], None], float]:
         params, normalizers = jax.tree.map(lambda x: x[0], members.learned)
-        envs, algorithm = self.static.envs, self.config.algorithm
+        envs, algorithm = self.spec.envs, self.config.algorithm
         actor = init_actor(self.env, self.network, jax.random.split(jax.random.key(0), envs))
 
         def fragment(actor: Any, key: jax.Array) -> Any:
@@ -69,7 +69,7 @@ class CompiledSource:
                 actor,
                 keys,
                 key,
-                self.static.steps,
+                self.spec.steps,
                 algorithm.gamma,
                 self.config.env,
             )
@@ -93,7 +93,7 @@ class CompiledSource:
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        members: Members,
+        members: SeedStates,
         round_: int,
         note: Callable[[str], None],
     ) -> None:

@@ -16,11 +16,11 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.host_rollout import fingerprint
 from stellaris_jax.engine.rollout import Fragment
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import HostEvaluator
-from stellaris_jax.training.members import Members
+from stellaris_jax.training.seed_states import SeedStates
 from stellaris_jax.training.sources.actionlog import ActionLog, ActionLogError
 from stellaris_jax.training.sources.actors import Actors, Behaviour, Received
 
@@ -40,7 +40,7 @@ class HostSource:
     again, as far as `checkpoint.replay` allows.
 
     Args:
-      env, network, config, static: the run's.
+      env, network, config, spec: the run's.
       seeds: one per agent.
       stopping: set when the run is to stop.
     """
@@ -52,14 +52,14 @@ class HostSource:
         env: HostEnv,
         network: ActorCritic,
         config: Config,
-        static: Static,
+        spec: ProgramSpec,
         seeds: list[int],
         stopping: threading.Event,
     ):
         self.actors = Actors(env, network, config, seeds, stopping)
         self._evaluated = (env, network, config)
         self.config, self.stopping = config, stopping
-        self.steps_per_round = static.envs * static.steps
+        self.steps_per_round = spec.envs * spec.steps
         self.ahead: Ahead | None = None
         self._first, self._logged = 0, False
         self._actions: list[np.ndarray] | None = []
@@ -88,7 +88,7 @@ class HostSource:
         """Have all environments begin new episodes with the next fragment."""
         self.actors.close()
 
-    def receive(self, members: Members, chunk: Chunk, following: Following) -> Received:
+    def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> Received:
         """The fragment of a round; with overlap the actors go on to the one after it."""
         versions = [record.behaviour_version for record in chunk.rounds[0]]
         if not self.actors.opened:
@@ -119,7 +119,7 @@ class HostSource:
             self._evaluators[episodes] = HostEvaluator(*self._evaluated, episodes, self.stopping)
         return self._evaluators[episodes]
 
-    def rehearsal(self, members: Members) -> tuple[Callable[[], None], float]:
+    def rehearsal(self, members: SeedStates) -> tuple[Callable[[], None], float]:
         behaviour = Behaviour([0] * len(self.actors.seeds), *jax.device_get(members.learned))
 
         def run() -> None:
@@ -145,7 +145,7 @@ class HostSource:
         return None if self.ahead is None else self.ahead.behaviour[1:], self._carry
 
     def shapes(self, sharding: Sharding) -> Any:
-        seeds, carry = len(self.actors.seeds), self.actors.network.blank(self.config.env.num_envs)
+        seeds, carry = len(self.actors.seeds), self.actors.network.initial_carry(self.config.env.num_envs)
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype, sharding=sharding),
             (self.actors.shapes if self.config.env.overlap else None, carry),
@@ -180,7 +180,7 @@ class HostSource:
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        members: Members,
+        members: SeedStates,
         round_: int,
         note: Callable[[str], None],
     ) -> None:
@@ -214,6 +214,6 @@ class HostSource:
         return f"environments stand where they stood: {steps:,} env steps replayed in {seconds:.1f} s"
 
 
-def _behaviour(versions: list[int], members: Members, chunk: Chunk) -> Behaviour:
+def _behaviour(versions: list[int], members: SeedStates, chunk: Chunk) -> Behaviour:
     """What the plan's first fragment is rolled with."""
     return Behaviour(versions, *jax.device_get((members.behaviour(chunk), members.learned[1])))

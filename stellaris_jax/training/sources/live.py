@@ -21,7 +21,7 @@ class LiveSource(HostSource):
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         most = self.config.checkpoint.replay // self.steps_per_round
-        blank = jax.device_get(self.actors.network.blank(self.config.env.num_envs))
+        blank = jax.device_get(self.actors.network.initial_carry(self.config.env.num_envs))
         self.standing, self._in_log = Standing(self.actors.env, blank, most), (0, 0)
 
     def open(self, round_: int) -> None:

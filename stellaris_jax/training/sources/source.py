@@ -11,12 +11,12 @@ from jax.sharding import Sharding
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment
-from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.training.chunk import Chunk, Following
 from stellaris_jax.training.evaluate import Evaluator, HostEvaluator
-from stellaris_jax.training.members import Members
-from stellaris_jax.training.programs import Programs
+from stellaris_jax.training.program_cache import ProgramCache
+from stellaris_jax.training.seed_states import SeedStates
 from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.sources.actors import Received
 from stellaris_jax.training.sources.compiled import CompiledSource
@@ -49,7 +49,7 @@ class Source(Protocol):
         """A fragment of zeros of so many seeds to compile for; `None` where the engine's actors roll it."""
         ...
 
-    def receive(self, members: Members, chunk: Chunk, following: Following) -> Received | None:
+    def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> Received | None:
         """The data of the next chunk.
 
         Args:
@@ -67,7 +67,7 @@ class Source(Protocol):
         """What evaluates so many episodes; made once."""
         ...
 
-    def rehearsal(self, members: Members) -> tuple[Run, float]:
+    def rehearsal(self, members: SeedStates) -> tuple[Run, float]:
         """Fragments that nothing is learned from, for measuring, and the seconds it took to compile that."""
         ...
 
@@ -91,7 +91,7 @@ class Source(Protocol):
         self,
         saved: dict[str, Any] | None,
         log: ActionLog,
-        members: Members,
+        members: SeedStates,
         round_: int,
         note: Callable[[str], None],
     ) -> None:
@@ -110,21 +110,21 @@ def source_of(
     env: VecEnv | HostEnv,
     network: ActorCritic,
     config: Config,
-    static: Static,
+    spec: ProgramSpec,
     seeds: list[int],
     stopping: threading.Event,
-    programs: Programs,
+    programs: ProgramCache,
 ) -> Source:
     """The source of a run's data; it opens and compiles nothing yet.
 
     Args:
-      env, network, config, static: the run's.
+      env, network, config, spec: the run's.
       seeds: one per agent.
       stopping: set when the run is to stop: nobody waits long for an environment then.
       programs: where what evaluates is found.
     """
     inside = in_program(env)
     if inside is not None:
-        return CompiledSource(inside, network, config, static, programs)
+        return CompiledSource(inside, network, config, spec, programs)
     hosted = LiveSource if config.executor == "live" else HostSource
-    return hosted(cast(HostEnv, env), network, config, static, seeds, stopping)
+    return hosted(cast(HostEnv, env), network, config, spec, seeds, stopping)

@@ -10,7 +10,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.probes import Probe, make_probe
 from stellaris_jax.engine.program import Engine
-from stellaris_jax.engine.static import Static
+from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.training.evaluate import Evaluator
 from stellaris_jax.training.plans import Plans
@@ -23,12 +23,10 @@ MOST = 512
 XLA crashes where there are none left."""
 
 
-class Programs:
-    """Whatever is asked for is made once, and whoever comes with an equal configuration gets the same, unless so much
-    else was asked for in between that it had to be let go.
+class ProgramCache:
+    """LRU cache of compiled programs, keyed by environment, network and spec.
 
-    Plans, hyper-parameters and seeds are data of a program; what it depends on is `Static`, the environment and the
-    network.
+    Plans, hyper-parameters and seeds are data of a program, and no part of its key.
 
     Args:
       plans: shared as well, by runs whose timelines are the same; nothing is by default.
@@ -39,19 +37,19 @@ class Programs:
         self._made: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
-    def engine(self, config: Config, env: VecEnv | None, network: ActorCritic, static: Static) -> Engine:
+    def engine(self, config: Config, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec) -> Engine:
         """The engine; see `stellaris_jax.engine.program.Engine`."""
-        return self._once(("engine", *_shape(config), static), lambda: Engine(config.env, env, network, static))
+        return self._once(("engine", *_shape(config), spec), lambda: Engine(config.env, env, network, spec))
 
     def evaluator(self, config: Config, env: VecEnv, network: ActorCritic, episodes: int) -> Evaluator:
         """What evaluates that many episodes of an environment inside the program."""
         key = ("evaluator", *_shape(config), config.evaluation.greedy, config.evaluation.episode_limit, episodes)
         return self._once(key, lambda: Evaluator(env, network, config, episodes))
 
-    def probe(self, config: Config, network: ActorCritic, static: Static, kind: str) -> Probe | None:
+    def probe(self, config: Config, network: ActorCritic, spec: ProgramSpec, kind: str) -> Probe | None:
         """What measures what a scaling rule asks for."""
-        key = ("probe", *_shape(config), static, config.scaling, kind)
-        return self._once(key, lambda: make_probe(network, config, static, kind))
+        key = ("probe", *_shape(config), spec, config.scaling, kind)
+        return self._once(key, lambda: make_probe(network, config, spec, kind))
 
     def forget(self) -> None:
         """Let go of everything; who has something keeps it."""

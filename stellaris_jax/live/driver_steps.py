@@ -25,7 +25,7 @@ Delivered = tuple[np.ndarray, LossMetrics]
 """A gradient `[P]` and the metrics of its loss."""
 
 
-class Programs:
+class DriverSteps:
     """The engine's parts, one by one, for one seed.
 
     Args:
@@ -34,7 +34,7 @@ class Programs:
     """
 
     def __init__(self, engine: Engine, hyper: Hyper):
-        self.engine, self.static = engine, engine.static
+        self.engine, self.spec = engine, engine.spec
         self.hyper: Hyper = jax.tree.map(lambda x: jnp.asarray(x[0]), hyper)
         self.open = jax.jit(self._open)  # a round that fails leaves the state before it
         self.collect = jax.jit(self._collect, donate_argnums=0, static_argnames="width")
@@ -51,9 +51,9 @@ class Programs:
         self, state: EngineState, actor: ActorState, fragment: Fragment, envs: jax.Array, order: jax.Array, width: int
     ) -> tuple[EngineState, EpisodeStatistics, Samples]:
         """A fragment of the first `envs` of `width` environments becomes training data; also the samples `[M, ...]`."""
-        present = jnp.arange(width) < envs if self.static.masked else None
+        present = jnp.arange(width) < envs if self.spec.masked else None
         state = state._replace(actor=actor)
-        if self.static.hosted:
+        if self.spec.hosted:
             state, fragment = self.engine.receive(self.hyper, state, fragment, present)
         samples, normalizers, episodes = prepare(
             self.engine.network,
@@ -61,10 +61,10 @@ class Programs:
             self.engine.options,
             fragment,
             state.normalizers,
-            self.static.algorithm.sequences,
+            self.spec.algorithm.sequences,
             present,
         )
-        loader = learner.store(state.loader, state.round % self.static.buffers, samples, order, fragment.version)
+        loader = learner.store(state.loader, state.round % self.spec.buffers, samples, order, fragment.version)
         return state._replace(loader=loader, normalizers=normalizers), episodes, samples
 
     def _aggregate(

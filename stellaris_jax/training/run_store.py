@@ -43,7 +43,7 @@ SECTIONS = ("env", "algorithm", "system", "run")
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredRun:
     """A run, and how it stands."""
 
     run: Run
@@ -54,14 +54,14 @@ class Kept:
         return self.run.path
 
 
-def find(places: Sequence[Path]) -> list[Kept]:
+def find(places: Sequence[Path]) -> list[StoredRun]:
     """The runs in directories, or that directories are, by their paths. Raises ConfigError for what is no directory."""
     for place in places:
         if not place.is_dir():
             raise ConfigError(f"{place} is not a directory; name one that holds runs, or runs themselves.")
     found = {path.resolve(): path for place in places for path in _below(place, DEEPEST)}
     runs = (read_run(path, _quiet, last=1) for path in found.values())
-    return [Kept(run, state_of(run)) for run in runs if not is_broken(run) or _has_been_trained(run.path)]
+    return [StoredRun(run, state_of(run)) for run in runs if not is_broken(run) or _has_been_trained(run.path)]
 
 
 def _quiet(message: str) -> None:
@@ -174,10 +174,10 @@ def _checkpoints(path: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Waste:
+class Removable:
     """What may be deleted of a run: itself, or some of its checkpoints."""
 
-    kept: Kept
+    kept: StoredRun
     paths: tuple[Path, ...]
 
     @property
@@ -191,7 +191,7 @@ def _size(path: Path) -> int:
     return sum(file.lstat().st_size for file in files if not file.is_dir())
 
 
-def wasted(runs: Sequence[Kept]) -> tuple[list[Waste], list[str]]:
+def removable_runs(runs: Sequence[StoredRun]) -> tuple[list[Removable], list[str]]:
     """Runs that have failed or are empty; and, in sentences, which of these, and of broken ones, are left alone."""
     found, left = [], []
     for kept in runs:
@@ -204,7 +204,7 @@ def wasted(runs: Sequence[Kept]) -> tuple[list[Waste], list[str]]:
         elif other := _foreign(kept.path):
             left.append(_left(kept, other))
         else:
-            found.append(Waste(kept, (kept.path,)))
+            found.append(Removable(kept, (kept.path,)))
     return found, left
 
 
@@ -218,15 +218,15 @@ def _foreign(path: Path) -> str:
     return foreign[0] if foreign else ""
 
 
-def _left(kept: Kept, other: str) -> str:
+def _left(kept: StoredRun, other: str) -> str:
     return f"{kept.path} is left alone: {other} is nothing that a run leaves."
 
 
-def old_checkpoints(runs: Sequence[Kept]) -> list[Waste]:
+def old_checkpoints(runs: Sequence[StoredRun]) -> list[Removable]:
     """All checkpoints but the last one of runs that are over."""
     over = [(kept, _checkpoints(kept.path)[:-1]) for kept in runs if kept.state in (DONE, FAILED)]
     ours = [(kept, [path for path in paths if not _is_elsewhere(path)]) for kept, paths in over]
-    return [Waste(kept, tuple(paths)) for kept, paths in ours if paths]
+    return [Removable(kept, tuple(paths)) for kept, paths in ours if paths]
 
 
 def _is_elsewhere(checkpoint: Path) -> bool:
@@ -234,7 +234,7 @@ def _is_elsewhere(checkpoint: Path) -> bool:
     return checkpoint.is_symlink() or checkpoint.parent.is_symlink()
 
 
-def delete(waste: Waste) -> str | None:
+def delete(waste: Removable) -> str | None:
     """Delete it, unless the run has been taken up again; a sentence where that is so, or where it cannot be."""
     path = waste.kept.path
     with held(path) as ours:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stellaris_jax import load_config
-from stellaris_jax.engine.static import Static, in_program
+from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.registry import from_config
 
 JOB = (
@@ -14,8 +14,8 @@ JOB = (
 )  # fmt: skip
 
 
-def static(*overrides: str, hosted: bool = False) -> Static:
-    return Static.of(load_config([*JOB, *overrides]), hosted)
+def spec(*overrides: str, hosted: bool = False) -> ProgramSpec:
+    return ProgramSpec.of(load_config([*JOB, *overrides]), hosted)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def static(*overrides: str, hosted: bool = False) -> Static:
     ["seed=7", "system.rule=async", "algorithm.learning_rate=0.1", "delays=pareto", "platform.actors=4"],
 )
 def test_data_shapes_nothing(override: str) -> None:
-    assert static(override) == static() and hash(static(override)) == hash(static())
+    assert spec(override) == spec() and hash(spec(override)) == hash(spec())
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_data_shapes_nothing(override: str) -> None:
     ],
 )
 def test_plans_have_the_sizes_of_the_configuration(overrides: tuple[str, ...], expected: dict[str, int]) -> None:
-    shape = static(*overrides).shape
+    shape = spec(*overrides).shape
     assert {name: getattr(shape, name) for name in expected} == expected
 
 
 def test_fragments_from_the_host_come_one_at_a_time_and_with_a_mask() -> None:
-    inside, hosted = static("engine.chunk_rounds=7"), static("engine.chunk_rounds=7", hosted=True)
+    inside, hosted = spec("engine.chunk_rounds=7"), spec("engine.chunk_rounds=7", hosted=True)
     assert (inside.shape.rounds, inside.has_invalid) == (7, False)
     assert (hosted.shape.rounds, hosted.has_invalid) == (1, True)
 

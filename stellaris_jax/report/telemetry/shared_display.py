@@ -17,7 +17,7 @@ from stellaris_jax.report.telemetry.progress import LINE_EVERY_SECONDS, REFRESH_
 
 
 class Line(Protocol):
-    """What a point tells of itself to whoever shows all of them; see `Together`."""
+    """What a point tells of itself to whoever shows all of them; see `SharedDisplay`."""
 
     console: Console
 
@@ -30,7 +30,7 @@ class Line(Protocol):
     def note(self, text: str, point: int | None = None) -> None: ...
 
 
-class Together:
+class SharedDisplay:
     """One line on all points of a sweep: how many are done, their speed, the best return, the time that is left.
 
     Its methods may be called from any thread.
@@ -137,23 +137,23 @@ class Together:
 class PointDisplay(Display):
     """The display of one point, which tells the line of all; what only matters to who watches one run is left out."""
 
-    def __init__(self, together: Line, point: int, total_rounds: int, seeds: int) -> None:
-        super().__init__(together.console, f"point {point}", total_rounds)
-        self.together, self.point, self.seeds = together, point, seeds
+    def __init__(self, shared: Line, point: int, total_rounds: int, seeds: int) -> None:
+        super().__init__(shared.console, f"point {point}", total_rounds)
+        self.shared, self.point, self.seeds = shared, point, seeds
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
-        self.together.advanced(self.point, round(records[-1]["env_steps"] * self.seeds))
+        self.shared.advanced(self.point, round(records[-1]["env_steps"] * self.seeds))
 
     def evaluation(self, record: dict[str, Any]) -> None:
-        self.together.evaluated(self.point, record["eval_return_mean"])
+        self.shared.evaluated(self.point, record["eval_return_mean"])
 
     def working(self, text: str) -> None:
-        self.together.working(text, self.point)
+        self.shared.working(text, self.point)
 
     def worked(self, text: str) -> None: ...
 
     def note(self, text: str) -> None:
-        self.together.note(text, self.point)
+        self.shared.note(text, self.point)
 
     def leave(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The house: which room may know of which, and how many there are. What it is read from is the source."""
+"""Architecture: which package may import which, read from the sources."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LEVELS = {
     "training": 6,
     "reproduce": 7, "cli": 8,
 }  # fmt: skip
-"""A room may know of those on lower levels, and of itself."""
+"""Level of each package, which may import packages of lower levels."""
 WITHOUT_JAX = ("registry", "timeline", "report")
-"""Rooms that do not import JAX themselves: what plans, and what tells of runs."""
+"""Packages that do not import JAX themselves."""
 
 
 @cache
@@ -48,11 +48,11 @@ def imports() -> dict[str, set[str]]:
     return found
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     return module.partition(".")[0]
 
 
-def test_every_room_has_its_level() -> None:
+def test_every_package_has_a_level() -> None:
     entries = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")}
     assert entries == {"__init__", "__main__", *LEVELS}
     assert len(LEVELS) < 12
@@ -60,8 +60,8 @@ def test_every_room_has_its_level() -> None:
 
 @pytest.mark.parametrize("module", sorted(imports()))
 def test_no_arrow_goes_up(module: str) -> None:
-    known = {room(other) for other in imports()[module] if room(other) in LEVELS and other in imports()}
-    up = {other for other in known if other != room(module) and LEVELS[other] >= LEVELS[room(module)]}
+    known = {package(other) for other in imports()[module] if package(other) in LEVELS and other in imports()}
+    up = {other for other in known if other != package(module) and LEVELS[other] >= LEVELS[package(module)]}
     assert not up, f"{module} knows of {', '.join(up)}"
 
 
@@ -76,7 +76,7 @@ def test_no_circle_between_files() -> None:
 @pytest.mark.parametrize("kind", WITHOUT_JAX)
 def test_rooms_without_jax(kind: str) -> None:
     for module, others in imports().items():
-        if room(module) == kind:
+        if package(module) == kind:
             assert not {"jax", "flax", "optax"} & others, module
 
 
@@ -97,7 +97,7 @@ BUFFERS = {"training/sources/actionlog.py": "save", "timeline/scaling/scheduler.
 OPENERS = {
     "config/inputs.py": "reads",
     "config/outputs.py": "writes",
-    "config/memory.py": "the kernel's own files",
+    "config/machine.py": "the kernel's own files",
     "live/broker.py": "a log in the folder of Ray's session",
     "live/keeper.py": "the kernel's own files",
     "live/sessions.py": "the kernel's own files",
@@ -105,7 +105,7 @@ OPENERS = {
     "training/provenance.py": "the kernel's own files",
     "registry.py": "plug-ins that the user named or allowed",
     "training/anchor.py": "directories, by which a move is told from a removal",
-    "training/shelf.py": "a lock that is not made",
+    "training/run_store.py": "a lock that is not made",
     "cli/program.py": "/dev/null",
 }
 """Modules that open files themselves, and which."""

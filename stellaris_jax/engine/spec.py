@@ -11,16 +11,16 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.registry import register
-from stellaris_jax.timeline.plan import Cut, PlanShape
+from stellaris_jax.timeline.plan import MinibatchLayout, PlanShape
 from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
 
 
 @dataclass(frozen=True)
-class Static:
+class ProgramSpec:
     """What is the same for everything that one compiled program runs; computed once.
 
     algorithm: the loss, and the data it asks for. masks: of samples. seeds: S that are executed side by side. envs,
-    steps: N and T of a fragment. epochs, minibatches: it is cut into. rounds: R of a chunk. lanes: gradients at
+    steps: N and T of a fragment. epochs, minibatches: it is cut into. chunk_rounds: R of a chunk. lanes: gradients at
     once on each of the devices. peers: K, the most other versions that learners in flight hold. versions: H that
     gradients may be of. buffers: fragments kept. target_interval: versions from one target network to the next; 1
     without any. truncation, aggregation: modes. corrections: of gradients. masked: some environments may take no
@@ -35,7 +35,7 @@ class Static:
     steps: int
     epochs: int
     minibatches: int
-    rounds: int
+    chunk_rounds: int
     lanes: int
     devices: int
     peers: int
@@ -51,19 +51,19 @@ class Static:
     recorded: bool
 
     @classmethod
-    def of(cls, config: Config, hosted: bool = False) -> Static:
+    def of(cls, config: Config, hosted: bool = False) -> ProgramSpec:
         """The static part of a configuration, of which only the environment can tell whether it is `hosted`."""
         settings, system, engine = config.algorithm, config.system, config.engine
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
         return cls(
             algorithm=algorithm,
             masks=tuple(register.mask[name](settings.options) for name in settings.masks),
-            seeds=config.num_seeds if together(engine.members) else 1,
+            seeds=config.num_seeds if seeds_vmapped(engine.members) else 1,
             envs=config.env.num_envs,
             steps=settings.rollout_length,
             epochs=settings.epochs,
             minibatches=settings.minibatches,
-            rounds=1 if hosted or is_adaptive(config) else config.chunk_rounds,
+            chunk_rounds=1 if hosted or is_adaptive(config) else config.chunk_rounds,
             lanes=engine.lanes,
             devices=engine.devices,
             peers=min(system.learners, system.versions) - 1 if system.truncation != "none" else 0,
@@ -85,21 +85,21 @@ class Static:
         return self.algorithm.sequences or self.recurrent
 
     @property
-    def cut(self) -> Cut:
+    def minibatch_layout(self) -> MinibatchLayout:
         """How the data loader cuts a fragment."""
         length = self.steps if self.sequences else 1
-        return Cut(self.epochs, self.minibatches, self.steps, self.envs, length)
+        return MinibatchLayout(self.epochs, self.minibatches, self.steps, self.envs, length)
 
     @property
     def shape(self) -> PlanShape:
         """The sizes of the plans."""
         return PlanShape(
-            rounds=self.rounds,
+            rounds=self.chunk_rounds,
             seeds=self.seeds,
             wave_size=self.lanes * self.devices,
             peers=self.peers,
             gradients=self.epochs * self.minibatches,
-            batch=self.cut.batch,
+            batch=self.minibatch_layout.batch,
             versions=self.versions,
             buffers=self.buffers,
             target_interval=self.target_interval,
@@ -116,7 +116,7 @@ class Static:
         return self.masked or self.hosted
 
 
-def together(members: str) -> bool:
+def seeds_vmapped(members: str) -> bool:
     """Whether seeds are executed side by side, as `engine.members` says: small products gain by it on accelerators."""
     return members == "together" or (members == "auto" and jax.default_backend() != "cpu")
 

@@ -8,17 +8,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stellaris_jax.live.vitals import ClusterDied
-from stellaris_jax.report.telemetry.together import Together
+from stellaris_jax.report.telemetry.shared_display import SharedDisplay
 from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Abandoned, Signals
 
 
-class Lost(Exception):
+class WorkerLost(Exception):
     """The process that trained a run is gone; the run can be gone on with."""
 
 
 @contextmanager
-def stoppable(display: Together, directory: Path, farewell: Callable[[], str]) -> Iterator[Signals]:
+def stoppable(display: SharedDisplay, directory: Path, farewell: Callable[[], str]) -> Iterator[Signals]:
     """Within, a signal stops the runs that share the `Signals`, and `farewell` tells how to go on with them.
 
     Raises:

@@ -18,7 +18,7 @@ import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
-from stellaris_jax.config.memory import cores
+from stellaris_jax.config.machine import cores
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Fragment, Normalizers
 from stellaris_jax.engine.state import EngineState, policies
@@ -55,22 +55,22 @@ class UnderWay(NamedTuple):
     begun: float
 
 
-class Members:
+class SeedStates:
     """The states of all seeds, in blocks of those that one program runs side by side.
 
     Args:
-      engine: compiled for blocks of `engine.static.seeds`.
+      engine: compiled for blocks of `engine.spec.seeds`.
       hyper: numbers of every one of them.
       seeds: S of them, a multiple of that.
     """
 
     def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
-        self.engine, self.seeds, self.hyper = engine, list(seeds), hyper.rows(engine.static.seeds)
+        self.engine, self.seeds, self.hyper = engine, list(seeds), hyper.rows(engine.spec.seeds)
         self._states: list[EngineState] | None = None
         self._running = False
-        self._single = len(engine.static.blocks(len(self.seeds))) == 1
-        # Programs over several devices wait for each other, so no two of them may be under way.
-        alone = engine.static.devices > 1 or self._single
+        self._single = len(engine.spec.blocks(len(self.seeds))) == 1
+        # ProgramCache over several devices wait for each other, so no two of them may be under way.
+        alone = engine.spec.devices > 1 or self._single
         self._threads = None if alone else threads()
 
     def begin(self, params: np.ndarray, statistics: RunningStatistics) -> None:
@@ -97,19 +97,19 @@ class Members:
 
     def blocks(self, rows: Any) -> list[Any]:
         """Rows `[S, ...]` of all seeds, a list or a tree of arrays, as those of each block."""
-        parts = self.engine.static.blocks(len(self.seeds))
+        parts = self.engine.spec.blocks(len(self.seeds))
         if isinstance(rows, list):
             return [rows[part] for part in parts]
         return [jax.tree.map(lambda x, part=part: x[part], rows) for part in parts]
 
-    def together(self, pick: Callable[[EngineState], T]) -> T:
+    def gather(self, pick: Callable[[EngineState], T]) -> T:
         """What `pick` takes of the states, with an axis `[S]` over all seeds."""
         return joined([pick(state) for state in self.states])
 
     @property
     def state(self) -> EngineState:
         """The state of all seeds, every leaf `[S, ...]`: a copy where they are executed apart."""
-        return self.together(lambda state: state)
+        return self.gather(lambda state: state)
 
     @state.setter
     def state(self, state: EngineState) -> None:
@@ -119,7 +119,7 @@ class Members:
     @property
     def learned(self) -> tuple[jax.Array, Normalizers]:
         """The newest policies `[S, P]` and what normalises their observations."""
-        return self.together(lambda state: (state.params, state.normalizers))
+        return self.gather(lambda state: (state.params, state.normalizers))
 
     def behaviour(self, chunk: Chunk) -> jax.Array:
         """The policies `[S, P]` that the first fragment of a chunk is rolled with."""

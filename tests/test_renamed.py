@@ -1,0 +1,44 @@
+"""Old names of what plug-ins use: they work, with one warning that says the new name."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax.numpy as jnp
+import pytest
+
+from stellaris_jax import Cell
+from stellaris_jax.agent.losses import masks
+from stellaris_jax.agent.losses.common import LossMetrics
+from stellaris_jax.engine.corrections import Context
+
+
+def test_mask_inputs() -> None:
+    with pytest.warns(FutureWarning, match=r"masks\.Seen is called MaskInputs now"):
+        assert masks.Seen is masks.MaskInputs
+    with pytest.raises(AttributeError, match="no attribute 'Scene'"):
+        masks.Scene  # noqa: B018
+
+
+def test_newest_params() -> None:
+    params = jnp.ones(3)
+    context = Context(jnp.zeros(1, jnp.int32), params[None], params, LossMetrics(*jnp.zeros(len(LossMetrics._fields))))
+    with pytest.warns(FutureWarning, match=r"Context\.newest is called newest_params now"):
+        assert context.newest is params
+
+
+def test_initial_carry_of_an_old_cell() -> None:
+    with pytest.warns(FutureWarning, match="the method blank of Old is called initial_carry now"):
+
+        class Old(Cell):
+            def blank(self, number: int) -> jnp.ndarray:
+                return jnp.full((number, self.size), 7.0)
+
+    with warnings.catch_warnings(action="error"):
+
+        class New(Cell):
+            def initial_carry(self, number: int) -> jnp.ndarray:
+                return jnp.zeros((number, self.size))
+
+    assert float(Old(2, None).initial_carry(3).sum()) == 42.0  # type: ignore[arg-type]
+    assert float(New(2, None).initial_carry(3).sum()) == 0.0  # type: ignore[arg-type]
