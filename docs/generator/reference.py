@@ -38,7 +38,7 @@ GROUPS = {
         ["timeline.view.View", "timeline.records.Gradient", "timeline.records.Group", "timeline.records.Round",
          "timeline.scaling.rules.RoundSummary", "timeline.scaling.limits.Limits", "agent.losses.common.LossInputs",
          "agent.losses.common.Samples", "agent.losses.common.LossMetrics", "agent.losses.common.total",
-         "agent.losses.masks.Seen", "engine.corrections.Stack", "engine.corrections.Context",
+         "agent.losses.masks.MaskInputs", "engine.corrections.Stack", "engine.corrections.Context",
          "engine.corrections.Average", "engine.corrections.GroupAverage"],
     ),
 }  # fmt: skip
