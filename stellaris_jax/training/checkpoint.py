@@ -122,8 +122,7 @@ class Checkpoints:
     """Checkpoints of one run: the most recent `keep` and the one with the best score.
 
     A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one. The
-    same
-    directory holds a log of the actions that host environments have taken since they were opened (`actions`).
+    same directory holds a log of the actions that host environments have taken since they were opened (`actions`).
 
     Args:
       directory: parent directory; each checkpoint is a subdirectory named by its round.

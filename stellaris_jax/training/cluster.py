@@ -246,9 +246,9 @@ class Cluster:
         self._vitals = vitals or Vitals()
         self.died = ""
         self._over = threading.Event()
-        threading.Thread(target=self._look, name="cluster", daemon=True).start()
+        threading.Thread(target=self._watch_parts, name="cluster", daemon=True).start()
 
-    def _look(self) -> None:
+    def _watch_parts(self) -> None:
         watch = Watch(self._vitals, OUT_OF_REACH_SECONDS)
         while not (self.died or self._over.wait(POLL_SECONDS)):
             self.died = watch.died()
@@ -256,7 +256,7 @@ class Cluster:
     def check(self) -> None:
         """Raise ClusterDied if a part of the cluster has died."""
         if not self.died:
-            time.sleep(2 * POLL_SECONDS)  # the caller may have noticed before `_look`
+            time.sleep(2 * POLL_SECONDS)  # the caller may have noticed before `_watch_parts`
         if self.died:
             raise ClusterDied(f"{self.died}{self._vitals.about_logs}.")
 

@@ -129,10 +129,8 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     """Parts of a run's memory at its peak, without the compiler's own needs.
 
     The state exists twice during a save, and on a CPU once more for every further emulated device. Blocks of seeds that
-    run
-    separately are gathered for a save, which makes two more copies. A plan exists three times: as minibatch orders, as
-    the
-    engine's layout and on the device.
+    run separately are gathered for a save, which makes two more copies. A plan exists three times: as minibatch orders,
+    as the engine's layout and on the device.
 
     Args:
       config: configuration of the run.

@@ -222,13 +222,13 @@ class Planner:
         actors, envs, _ = self._allot(None)
         return Following(actors, envs if chunk.end < self.total_rounds else None)
 
-    def _allot(self, asked: list[int] | None) -> Allotment:
-        """Participants of the next round; `asked` gives the actors whose fragments are already under way."""
+    def _allot(self, in_flight: list[int] | None) -> Allotment:
+        """Participants of the next round; `in_flight` gives the actors whose fragments are already under way."""
         if not is_scaled(self.config):
             unfinished, total = [not scaling.finished for scaling in self.scalings], self.spec.envs
             actors = [self.limits.maximum * is_active for is_active in unfinished]
             return Allotment(actors, [total * is_active for is_active in unfinished], [total] * len(self.blocks))
-        actors = asked or [scaling.actors for scaling in self.scalings]
+        actors = in_flight or [scaling.actors for scaling in self.scalings]
         actors = [n * (not scaling.finished) for n, scaling in zip(actors, self.scalings, strict=True)]
         widths = [self.source.width(max(actors[block])) for block in self.blocks]
         return Allotment(actors, [n * self.limits.envs for n in actors], widths)

@@ -28,8 +28,7 @@ class Policy:
     """Trained policy, called with one observation or a batch `[B, ...]`; samples if given a key, else takes the mode.
 
     The policy compiles at its first call, and again for every new batch size. It can be pickled. Actions of a
-    continuous
-    space are clipped to its bounds, as environments do in training.
+    continuous space are clipped to its bounds, as environments do in training.
 
     A policy with memory stores no state: `step` takes the carry and returns the next one.
 

@@ -84,8 +84,8 @@ class Accounts:
         """Mean factor of staleness weights on the learning rate, over the optimizer's steps.
 
         The optimizer makes one step per group; the group's mean weight scales it if aggregation is `factored` or
-        `fractional`.
-        In mode `gradient`, weights never reach the step size. In mode `sequential`, each gradient is a step.
+        `fractional`. In mode `gradient`, weights never reach the step size. In mode `sequential`, each gradient is a
+        step.
         """
         aggregation = self.config.system.aggregation
         if aggregation == "gradient":

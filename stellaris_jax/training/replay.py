@@ -96,9 +96,9 @@ class ReplayPlanner(Planner):
     def _learning_rate_factor(self, round_: int) -> float:
         return super()._learning_rate_factor(round_) if self._scales is None else self._scales[round_]
 
-    def _allot(self, asked: list[int] | None) -> Allotment:
+    def _allot(self, in_flight: list[int] | None) -> Allotment:
         if not is_scaled(self.config) or self._recorded.done >= len(self._recorded.rounds):
-            return super()._allot(asked)
+            return super()._allot(in_flight)
         actors = self._recorded.rounds[self._recorded.done].record.actors
         return Allotment([actors], [actors * self.limits.envs], [self.source.width(actors)])
 

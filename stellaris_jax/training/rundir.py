@@ -36,8 +36,7 @@ def run_directory(config: Config) -> Iterator[Path]:
     """Directory of the run, reserved for this process until the context ends.
 
     `config.resume` names an existing run. Otherwise `config.run.dir` names a new or empty directory; without it, a new
-    one
-    is made below runs/. A new directory is removed again if an exception ends the context while it is empty.
+    one is made below runs/. A new directory is removed again if an exception ends the context while it is empty.
 
     Raises ConfigError, with advice, if the directory is not available.
     """

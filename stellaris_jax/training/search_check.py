@@ -33,8 +33,7 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
     """Trials of a study, corrected by their runs; None if no correction is needed.
 
     Finished trials get the returns of their runs. A finished trial whose run is missing or damaged becomes running
-    again,
-    with the same settings. Each correction is reported on stderr.
+    again, with the same settings. Each correction is reported on stderr.
 
     Args:
       directory: directory of the search.

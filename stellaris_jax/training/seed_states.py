@@ -1,9 +1,8 @@
 """States of a run's seeds: one agent per seed, all executed by one compiled program.
 
 On an accelerator, seeds run side by side under `vmap` and fill the device. On a CPU, each seed runs in its own thread,
-as
-far as there are cores: batching small matrix products saves no time there, and no seed waits for the slowest round. A
-seed in its own thread gives the same bits whatever runs concurrently.
+as far as there are cores: batching small matrix products saves no time there, and no seed waits for the slowest round.
+A seed in its own thread gives the same bits whatever runs concurrently.
 """
 
 from __future__ import annotations

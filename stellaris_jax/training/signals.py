@@ -35,12 +35,10 @@ class Signals:
 
     Python handles signals between two instructions of the main thread, which a compiled program may block for minutes.
     Therefore signals wake a separate thread. The thread reports the current work. It ends the process if the main
-    thread
-    does not react: after a second signal, and after one of `IMPATIENT` if all work is `transient`.
+    thread does not react: after a second signal, and after one of `IMPATIENT` if all work is `transient`.
 
     Outside the main thread no signal is caught; the program that owns the main thread handles them. Threads of one
-    program
-    share one `Signals`, which waits for the current work of each.
+    program share one `Signals`, which waits for the current work of each.
 
     Args:
       tell: shows a message; called from the separate thread.

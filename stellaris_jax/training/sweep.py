@@ -1,8 +1,7 @@
 """Sweeps on disk and their training: concurrent points share compiled programs, and every point can be resumed.
 
 The directory of a sweep holds `sweep.yaml` and one directory per point, named by its number. Every point's
-`config.yaml`
-is written before any point starts, so a stopped sweep still knows all its points.
+`config.yaml` is written before any point starts, so a stopped sweep still knows all its points.
 """
 
 from __future__ import annotations

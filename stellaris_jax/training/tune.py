@@ -2,11 +2,9 @@
 
 The directory of a search holds one run per trial, named by its number, Optuna's storage (`study.db`), and the search's
 options (`tune.yaml`). Trials run concurrently and share programs. All have the same seeds, so only their settings
-differ.
-Asynchronous successive halving (Li et al. 2020) compares trials after a ninth and a third of their evaluations. It ends
-trials that are not among the best third there; new trials take their places. With one trial at a time, a search that
-was
-killed and resumed proposes and finds the same as an uninterrupted one.
+differ. Asynchronous successive halving (Li et al. 2020) compares trials after a ninth and a third of their evaluations.
+It ends trials that are not among the best third there; new trials take their places. With one trial at a time, a search
+that was killed and resumed proposes and finds the same as an uninterrupted one.
 """
 
 from __future__ import annotations

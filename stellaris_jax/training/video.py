@@ -59,8 +59,8 @@ def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0)
     """Write a film of the first seed's current policy; returns the evaluation of its episodes.
 
     Episodes are drawn from (seed, stream), (seed, stream + 1), ..., as in an evaluation; statistics are read, never
-    updated.
-    The film runs at the environment's own pace, with at most 30 frames a second, and shows each first and last state.
+    updated. The film runs at the environment's own pace, with at most 30 frames a second, and shows each first and last
+    state.
 
     Args:
       trainer: trainer of the run.

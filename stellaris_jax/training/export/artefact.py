@@ -2,9 +2,8 @@
 
 A file holds the program or the parameters, the normalizer, and `Metadata` as JSON. It is sealed: the metadata has a
 fingerprint of the whole file, in which the fingerprint itself counts as zeros. Readers check it first and so find
-damage
-before they build anything from the file. A seal proves nothing about the author, because anyone can seal an edited
-file.
+damage before they build anything from the file. A seal proves nothing about the author, because anyone can seal an
+edited file.
 """
 
 from __future__ import annotations
@@ -118,8 +117,7 @@ class ExportedPolicy:
         """Actions for observations `[*obs]` or `[B, *obs]`, with the same number of leading axes, within their bounds.
 
         With a generator, actions are sampled; without one they are the most likely. Raises ValueError for arrays of any
-        other
-        shape.
+        other shape.
         """
         batch, single = self._batch(obs)
         outputs = self.forward(batch)

@@ -41,8 +41,7 @@ def read(data: bytes) -> Policy:
     """Read the policy in a file.
 
     Nothing is imported for it: a plug-in's torso must be registered already. No array is made before the metadata is
-    checked
-    and the arrays in the file match its network.
+    checked and the arrays in the file match its network.
 
     Raises:
       ValueError: the file holds no policy.

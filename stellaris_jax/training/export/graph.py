@@ -1,8 +1,7 @@
 """Graph of a policy in ONNX operators: normalizer, torso, dense layers and outputs.
 
 Images are `[B, C, H, W]` in ONNX and `[B, H, W, C]` in JAX. They are transposed before a torso and back after it, so
-that
-dense layers receive their inputs in the same order.
+that dense layers receive their inputs in the same order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ONNX format: the graph of this package's networks, written node by node, for any batch size.
 
-No converter is used: converters for JAX need older packages than training does (docs/architecture.md).
-Input `observation`; outputs `action`, `distribution`, `value`, see `Outputs`. The metadata is the model's property
+No converter is used: converters for JAX need older packages than training does (docs/architecture.md). Input
+`observation`; outputs `action`, `distribution`, `value`, see `Outputs`. The metadata is the model's property
 `stellaris_jax`.
 """
 
@@ -79,8 +79,7 @@ def check(data: bytes) -> Metadata:
     """Check a model; returns its metadata.
 
     The model must be self-contained, use only the operators of exported policies and match its spaces. Raises
-    ValueError
-    otherwise.
+    ValueError otherwise.
     """
     model = read_model(data)
     versions = [(opset["domain"], opset["version"]) for opset in model["opset_import"]]

@@ -18,10 +18,8 @@ def load_policy(path: str | Path, seed: int | None = None, trust: Trust = False)
     """Newest policy saved in a run directory, or the policy in a file that `stellaris-jax export` wrote.
 
     A file needs few packages: `.stablehlo` JAX (with flatbuffers), `.onnx` onnxruntime, and both NumPy. `.msgpack`
-    (flax)
-    needs this package and gives a `Policy`, as a run directory does. Loading a file executes nothing except the
-    policy's
-    arithmetic.
+    (flax) needs this package and gives a `Policy`, as a run directory does. Loading a file executes nothing except the
+    policy's arithmetic.
 
     Args:
       path: run directory or exported file.

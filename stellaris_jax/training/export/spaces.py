@@ -31,9 +31,9 @@ def described(space: Space) -> dict[str, Any]:
     return {"kind": type(space).__name__, **fields}
 
 
-def space_of(told: dict[str, Any]) -> Space:
+def space_of(data: dict[str, Any]) -> Space:
     """Space of a description; the inverse of `described`."""
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items() if name != "kind"}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "kind"}
     for bound in {"low", "high"} & set(given):
-        given[bound] = tuple(np.broadcast_to(np.asarray(told[bound], float), math.prod(told["shape"])).tolist())
-    return KINDS[told["kind"]](**given)
+        given[bound] = tuple(np.broadcast_to(np.asarray(data[bound], float), math.prod(data["shape"])).tolist())
+    return KINDS[data["kind"]](**given)

@@ -81,8 +81,7 @@ def _exported(content: bytes, metadata: Metadata) -> Any:
     """Program in the bytes of `jax.export`, checked. Raises ValueError.
 
     Trees, shapes and effects in the bytes are ignored. They come from a template with the right types that is exported
-    here;
-    the file's program replaces the template's own.
+    here; the file's program replaces the template's own.
     """
     import jax
     import jax.numpy as jnp
