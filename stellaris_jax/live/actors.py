@@ -69,7 +69,13 @@ class Actors(Protocol):
     """Actors of one run, one fragment at a time."""
 
     def begin(self, state: EngineState, index: int, rehearsal: bool = False) -> None:
-        """Prepare the fragment of round `index`; a rehearsal gets everything ready and discards the result."""
+        """Prepare a fragment.
+
+        Args:
+          state: state of the engine before the fragment.
+          index: number of the round.
+          rehearsal: prepare everything and discard the result.
+        """
         ...
 
     def begin_anew(self) -> None:
@@ -77,7 +83,7 @@ class Actors(Protocol):
         ...
 
     def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
-        """Input of the actor of some environments; `None` if the whole fragment has to be rolled anew.
+        """Input of the actor of some environments; `None` if the whole fragment has to be rolled again.
 
         Args:
           pool: pool that holds the objects that actors fetch.
@@ -88,7 +94,7 @@ class Actors(Protocol):
         ...
 
     def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
-        """Join the actors' results, in order, to a fragment; `None` if all of it has to be rolled anew."""
+        """Join the actors' results, in order, to a fragment; `None` if all of it has to be rolled again."""
         ...
 
     def over(self) -> bool:

@@ -183,7 +183,7 @@ class Broker:
         return answer[0]
 
     def _watch_cluster(self) -> None:
-        """Body of the watching thread: kill the broker if the cluster dies or hangs, so that no call waits for ever."""
+        """Body of the watching thread: kill the broker if the cluster dies or hangs, so that no call blocks."""
         while not self._over.wait(POLL_SECONDS):
             if self._process.poll() is not None:
                 return  # the next request will notice

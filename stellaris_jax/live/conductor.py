@@ -287,7 +287,7 @@ class Conductor:
         for old in [old for old in self._fragments if old <= fragment]:
             del self._fragments[old]
 
-    # Warm, saved, restored -----------------------------------------------------------------------------------------
+    # Warm-up, saving, restoring ------------------------------------------------------------------------------------
 
     def warm(self, state: EngineState, width: Width) -> None:
         """Compile everything in all processes, by a round that nothing is learned from.

@@ -42,9 +42,7 @@ class DriverSteps:
         self.finish = jax.jit(self._finish)
 
     def _open(self, state: EngineState) -> tuple[EngineState, WaveCarry]:
-        """Begin a round: split the one seed's state into the part that gradients change and the rest; returns the rest
-        first.
-        """
+        """Begin a round: take the one seed's state apart into an unchanging rest and the part that gradients change."""
         state = jax.tree.map(lambda x: x[0], state)
         without: dict[str, Any] = dict.fromkeys(CARRIED)
         return state._replace(**without), WaveCarry.start(state)
@@ -52,9 +50,7 @@ class DriverSteps:
     def _collect(
         self, state: EngineState, actor: ActorState, fragment: Fragment, envs: jax.Array, order: jax.Array, width: int
     ) -> tuple[EngineState, EpisodeStatistics, Samples]:
-        """Turn a fragment of the first `envs` of `width` environments into training data; also returns samples `[M,
-        ...]`.
-        """
+        """Turn the first `envs` of `width` environments' fragment into training data and samples `[M, ...]`."""
         present = jnp.arange(width) < envs if self.spec.masked else None
         state = state._replace(actor=actor)
         if self.spec.hosted:

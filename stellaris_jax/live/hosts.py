@@ -110,7 +110,7 @@ class HostActors:
         begin = time.perf_counter()
         group.envs = 0 if place.rehearsal else place.envs
         if not place.rehearsal:
-            del self._held[first]  # between two positions: after an error they have to be opened anew
+            del self._held[first]  # between two positions: an error leaves them unusable
         trajectory = host_rollout([group], act, self.network, self.length)
         if not place.rehearsal:
             self._held[first] = held
@@ -186,9 +186,7 @@ class Standing:
         self.digest = fingerprint(np.asarray(trajectory.last_obs))
 
     def since(self, first: int, end: int) -> np.ndarray | None:
-        """Actions `[fragments * T, end - first, ...]` of environments `first` to `end` since they were opened; `None`
-        if they are no longer stored.
-        """
+        """Actions `[fragments * T, end - first, ...]` of some environments since opening; `None` if dropped."""
         if self.actions is None:
             return None
         if not self.actions:

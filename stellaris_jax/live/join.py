@@ -87,8 +87,7 @@ def join(key: str, address: str, store: int) -> Vitals | None:
 
 @contextmanager
 def _in_root_folder() -> Iterator[None]:
-    """Context that changes to the root folder, because Ray's workers first look for modules in the folder it is started
-    in.
+    """Context that changes to the root folder, because Ray's workers first look for modules in Ray's start folder.
 
     A user's folder may hold a `numpy.py`. Workers return to the driver's folder, and get its path, before they import
     more.

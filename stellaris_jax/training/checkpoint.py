@@ -192,7 +192,13 @@ class Checkpoints:
     def save(self, round_: int, state: Any, host: dict[str, Any]) -> None:
         """Copy the state at once and write it in the background; a round that is saved already is skipped.
 
-        Raises CheckpointError if this save or an earlier one failed.
+        Args:
+          round_: number of the round.
+          state: arrays to save.
+          host: further state, as JSON data.
+
+        Raises:
+          CheckpointError: this save or an earlier one failed.
         """
         self.wait()
         self._set_aside()
@@ -316,9 +322,7 @@ class Checkpoints:
             raise ValueError(f"{error.filename}: {inputs.reason(error)}") from None
 
     def _compare(self, round_: int, document: dict[str, Any]) -> None:
-        """Raise OtherSettings if a checkpoint's settings differ from the run's; keys that only one side has are
-        ignored.
-        """
+        """Raise OtherSettings if a checkpoint's settings differ from the run's in keys that both have."""
         saved = document.get("settings", {})
         if saved and document.get("settings_digest") != digest([], saved):
             raise ValueError("its settings do not match their fingerprint")

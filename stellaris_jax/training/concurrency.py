@@ -19,7 +19,12 @@ class WorkerLost(Exception):
 
 @contextmanager
 def stoppable(display: SharedDisplay, directory: Path, farewell: Callable[[], str]) -> Iterator[Signals]:
-    """Context in which a signal stops the runs that share the `Signals`; `farewell` says how to continue them.
+    """Context in which a signal stops the runs that share the `Signals`.
+
+    Args:
+      display: shows messages.
+      directory: directory of the runs, for the exception.
+      farewell: makes the sentence on how to continue.
 
     Raises:
       Interrupted: a signal arrived and all runs were saved; raised at the end of the context.
@@ -44,7 +49,13 @@ def stoppable(display: SharedDisplay, directory: Path, farewell: Callable[[], st
 
 
 def in_threads(width: int, name: str, worker: Callable[[], None]) -> None:
-    """Call `worker` in `width` threads until all have returned; after an exception the others are not awaited."""
+    """Call `worker` in several threads until all have returned; an exception ends the wait.
+
+    Args:
+      width: number of threads.
+      name: prefix of their names.
+      worker: function to call.
+    """
     threads = ThreadPoolExecutor(width, name)
     try:
         for future in [threads.submit(worker) for _ in range(width)]:

@@ -247,10 +247,8 @@ class Evaluator:
         return Evaluation(*(np.concatenate(x) for x in zip(*((e.returns, e.lengths) for e in parts), strict=True)))
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
-        """Evaluate policies `params` `[S, P]` on episodes drawn from (seed, stream), independent of training
-        randomness.
-        """
-        # Evaluation runs on one device, on whatever mesh the state lives.
+        """Evaluate policies `[S, P]` on episodes drawn from (seed, stream); see `HostEvaluator.__call__`."""
+        # Evaluation runs on one device, regardless of the state's mesh.
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         arguments = (params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
         returns, lengths = jax.device_get(self._program(*arguments)(*arguments))

@@ -68,7 +68,10 @@ class Sizes(NamedTuple):
 def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: ActorCritic | None = None) -> None:
     """Raise ConfigError, with the sum, if a run needs more memory than the machine has.
 
-    Without environment and network, only the parts that are certain without them are counted.
+    Args:
+      config: configuration of the run.
+      env: its environment.
+      network: its network. Without both, only parts that do not depend on them are counted.
     """
     if env is None or network is None:
         check_fits(parts(config, _least(config)))

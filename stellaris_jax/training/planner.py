@@ -98,7 +98,7 @@ class Planner:
         """Timelines, one per seed."""
         return [Timeline.of(self.config, seed) for seed in self.seeds]
 
-    # Where the run stands ------------------------------------------------------------------------------------------
+    # State of the run ----------------------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
@@ -162,9 +162,7 @@ class Planner:
         self.round, self.states = chunk.end, chunk.timelines
 
     def _size(self, begin: int) -> int:
-        """Number of rounds of the chunk that begins at round `begin`; it ends when an evaluation or a checkpoint is
-        due.
-        """
+        """Size of the chunk that begins at round `begin`; it ends when an evaluation or a checkpoint is due."""
         return min([self.shape.rounds, *(stop - begin for stop in self._due_after(begin))])
 
     def is_due(self, round_: int) -> bool:

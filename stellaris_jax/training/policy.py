@@ -32,7 +32,7 @@ class Policy:
 
     A policy with memory stores no state: `step` takes the carry and returns the next one.
 
-    Args:
+    Attributes:
       network: network of the parameters.
       params: `[P]`, flat parameters.
       normalizers: observation statistics of one seed.

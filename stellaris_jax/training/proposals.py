@@ -48,10 +48,10 @@ class Sampler(optuna.samplers.BaseSampler):
 
 @dataclass(frozen=True)
 class Halving:
-    """Successive halving of a search (Li et al. 2020): one of `reduction` trials goes on at every rung.
+    """Successive halving of a search (Li et al. 2020): one of `reduction` trials continues at every rung.
 
     Attributes:
-      reduction: share of trials that stop at a rung, as its inverse; 0 lets all trials run to their end.
+      reduction: one of `reduction` trials continues at a rung; 0 lets all trials run to their end.
       evaluations: number of evaluations of a whole run.
       points: `evaluation.points`; the first rung comes after 1 / reduction² of them.
     """

@@ -49,8 +49,8 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     Raises:
       ConfigError: the run cannot start; raised before anything is compiled.
       Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
-      RunError: the run cannot go on; or it is over, but nothing was learned, or its return, time or cost is not finite.
-        In the second case `summary.json` reports it under "failure".
+      RunError: the run cannot continue; or it is over, but nothing was learned, or its return, time or cost is not
+        finite. In the second case `summary.json` reports it under "failure".
     """
     check_installed(config)
     check_and_start_jax(config)

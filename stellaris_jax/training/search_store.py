@@ -42,7 +42,7 @@ class Search:
 
     Attributes:
       trials: number of settings to try.
-      reduction: one of `reduction` trials goes on at every rung; 0 lets all run to their end.
+      reduction: one of `reduction` trials continues at every rung; 0 lets all run to their end.
       seed: random seed of the sampler.
     """
 
@@ -119,7 +119,12 @@ def asked(directory: Path, trials: int | None = None) -> tuple[Search, list[str]
 def opened(
     directory: Path, trials: int | None = None, trust: Trust = False
 ) -> tuple[Config, Space, Search, optuna.Study]:
-    """Open a search; `trials` replaces its number of trials.
+    """Open a search.
+
+    Args:
+      directory: directory of the search.
+      trials: replaces the number of trials in `tune.yaml`.
+      trust: plug-ins, modules and services that the search may import or connect to (see `config.trust`).
 
     Returns:
       Configuration, space, options and study.

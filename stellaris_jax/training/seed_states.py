@@ -2,7 +2,7 @@
 
 On an accelerator, seeds run side by side under `vmap` and fill the device. On a CPU, each seed runs in its own thread,
 as far as there are cores: batching small matrix products saves no time there, and no seed waits for the slowest round.
-A seed in its own thread gives the same bits whatever runs concurrently.
+A seed in its own thread gives the same bits, regardless of concurrent work.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Session:
         return evaluation
 
     def _refuse_gone(self, error: BaseException | None = None) -> None:
-        """Raise DirectoryGone if the run directory is not in place, whatever other error that has caused."""
+        """Raise DirectoryGone if the run directory is not in place, in preference to errors that follow from it."""
         if self.anchor is not None and (trouble := self.anchor.trouble()):
             self.anchor.clear()
             self.display.close()

@@ -104,9 +104,7 @@ class Signals:
         self._reader.close()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        """Handler in the main thread: ignore the first signal, which the other thread notes; raise Abandoned at a
-        second.
-        """
+        """Handler in the main thread: leave the first signal to the other thread, raise Abandoned at a second."""
         self._handled += 1
         if self._handled > 1:
             raise Abandoned(signum)

@@ -48,7 +48,7 @@ class Dimension:
         return trial.suggest_float(self.key, self.low, self.high, log=self.log)
 
     def holds(self, value: Any) -> bool:
-        """Whether a value lies in the dimension."""
+        """Whether the dimension contains a value."""
         return value in self.choices if self.choices else self.low <= value <= self.high
 
     @property
@@ -61,7 +61,11 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """Search space: all dimensions that a search varies."""
+    """Search space.
+
+    Attributes:
+      dimensions: everything that a search varies.
+    """
 
     dimensions: tuple[Dimension, ...]
 
@@ -86,7 +90,7 @@ class Space:
         return {dimension.key: dimension.suggest(trial) for dimension in self.dimensions}
 
     def of(self, config: Config) -> Values | None:
-        """Values of a configuration; `None` if one lies outside the space."""
+        """Values of a configuration; `None` if one is outside the space."""
         values = {dimension.key: value_of(config, dimension.key) for dimension in self.dimensions}
         return values if all(dimension.holds(values[dimension.key]) for dimension in self.dimensions) else None
 

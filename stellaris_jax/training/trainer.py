@@ -99,7 +99,7 @@ class Trainer(Fixed):
     def _planner(self) -> Planner:
         return Planner(self.config, self.spec, self.seeds, self.source, self.accounts, self.programs.plans)
 
-    # What it is made of --------------------------------------------------------------------------------------------
+    # Parts ---------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> EngineState:

@@ -251,9 +251,7 @@ class _Pruned:
 
 
 def report(directory: Path, study: optuna.Study) -> list[Path]:
-    """Write `best.yaml`, `trials.csv`, and figures of the history and of the importance of settings; returns their
-    paths.
-    """
+    """Write `best.yaml`, `trials.csv` and figures of history and of importance of settings; returns the paths."""
     from stellaris_jax.report.curves import save
     from stellaris_jax.report.search import history_figure, importance_figure
 

@@ -76,9 +76,7 @@ def policy_graph(graph: Graph, policy: Policy) -> None:
 
 
 def _observed(graph: Graph, policy: Policy) -> str:
-    """Observations as the network reads them (`engine.rollout.view`): normalized, or bytes scaled to fractions of a
-    unit.
-    """
+    """Observations as the network reads them (`engine.rollout.view`): normalized, or bytes scaled by their unit."""
     x, bytes_ = "observation", policy.network.observation_space.dtype == "uint8"
     if bytes_:
         x = graph("Cast", x, to=TensorProto.FLOAT)

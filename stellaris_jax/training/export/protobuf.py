@@ -139,9 +139,7 @@ class _Reader:
         return result
 
     def values(self, field: Field, wire: int, at: int, end: int) -> tuple[list[Any], int]:
-        """Read the values of a field; returns them and the position after them. Integers of repeated fields may be
-        packed.
-        """
+        """Read the values of a field and return the next position too; repeated integers may be packed."""
         self.count()
         if field.kind == "int" and wire == VARINT:
             value, at = self.varint(at, end)

@@ -108,7 +108,7 @@ class Actors:
         return bool(self._groups)
 
     def open(self, round_: int) -> None:
-        """Start all environments anew; (seed, round) determines them, and fragment `round_` comes next."""
+        """Open new environments, determined by (seed, round); fragment `round_` comes next."""
         self.close()
         self._groups = self._watch.call(lambda: self._open(round_))
         self._round = round_
@@ -131,8 +131,7 @@ class Actors:
         self.under_way = True
 
     def receive(self) -> Received:
-        """Wait for the requested fragment. An actor's exception is raised here within a second and ends all
-        environments.
+        """Wait for the requested fragment. An actor's exception is raised here and closes all environments.
 
         Raises:
           EnvStalled: an environment does not answer.
@@ -156,7 +155,7 @@ class Actors:
                 leak(group.pool)
         self._groups, self.under_way = [], False
 
-    # Where environments stand --------------------------------------------------------------------------------------
+    # Positions of environments -------------------------------------------------------------------------------------
 
     def actions(self, received: Received, envs: Sequence[int]) -> list[np.ndarray]:
         """Actions of every seed's environments in a fragment, `[T, envs[s], ...]`, in the smallest dtype."""
@@ -194,7 +193,7 @@ class Actors:
                 group.carry = jax.tree.map(lambda x, i=i, part=part: np.array(x[i, part]), carry)
                 begin = part.stop
 
-    # The work of the thread ----------------------------------------------------------------------------------------
+    # Work of the thread --------------------------------------------------------------------------------------------
 
     def _collect(self, behaviour: Behaviour, envs: list[int]) -> Received:
         if is_masked(self.config):

@@ -83,7 +83,7 @@ class HostSource:
         return self.actors.example(seeds)
 
     def open(self, round_: int) -> None:
-        """Start all environments anew, with fragment `round_` as the next one."""
+        """Open new environments, with fragment `round_` as the next one."""
         self.actors.open(round_)
         self._first, self._logged, self._carry = round_, False, self.actors.carry
         self._actions = [] if self.config.checkpoint.replay > 0 else None
@@ -202,7 +202,7 @@ class HostSource:
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
         """Open the environments and replay their actions; returns a sentence.
 
-        Raises ActionLogError, with the reason, if replay is not possible; environments then have to be opened anew.
+        Raises ActionLogError, with the reason, if replay is not possible; the caller then has to open new environments.
         """
         begin, seeds = time.perf_counter(), len(self.actors.seeds)
         carry = self._carry
