@@ -1,1 +1,1 @@
-"""The same asynchrony for real: actors and learner functions in processes of their own, one coordinator, one record."""
+"""Live execution: actors and learner functions run in separate processes, with one coordinator and one trace."""

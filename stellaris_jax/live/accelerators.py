@@ -12,17 +12,17 @@ from collections.abc import Mapping
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 FRACTION, OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 MEMORY = (PREALLOCATE, FRACTION, OLD_FRACTION)
-"""Variables by which JAX decides how much of a GPU's memory a process takes."""
+"""Variables that control how much of a GPU's memory a JAX process takes."""
 SHARED = 0.8
-"""Share of a GPU's memory for the processes that Ray places on it; the rest is for CUDA and for the driver."""
+"""Share of a GPU's memory for the processes that Ray places on it; CUDA and the driver need the rest."""
 
 
 def process_environment(gpus: float, given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Environment variables of a process.
 
     Args:
-      gpus: GPUs that it has for itself, 0.25 for a quarter of one.
-      given: variables of the driver; a fraction that a user has set stays.
+      gpus: number of GPUs for the process; 0.25 is a quarter of one.
+      given: variables of the driver; a fraction set by the user stays.
 
     >>> process_environment(0.0, {})
     {'JAX_PLATFORMS': 'cpu'}
@@ -33,13 +33,13 @@ def process_environment(gpus: float, given: Mapping[str, str] = os.environ) -> d
         return {"JAX_PLATFORMS": "cpu"}
     if given.get(FRACTION) or given.get(OLD_FRACTION):
         return {}
-    # JAX refuses both; empty counts as unset, whatever the cluster was started with.
+    # JAX refuses both at once; an empty value counts as unset and overrides the cluster's environment.
     return {FRACTION: f"{SHARED * min(1.0, gpus):.3g}", OLD_FRACTION: ""}
 
 
 def take_memory_as_needed() -> None:
-    """Have JAX, here and in processes started from here, take a GPU's memory as needed, unless a user has said how.
+    """Make JAX allocate a GPU's memory on demand in this and child processes, unless the user has set otherwise.
 
-    This must be called before JAX starts.
+    Must be called before JAX starts.
     """
     os.environ.setdefault(PREALLOCATE, "false")

@@ -1,5 +1,4 @@
-"""Actors as the driver of a live run sees them: what each is handed for its share of a fragment, and what becomes of
-that."""
+"""Driver-side view of a live run's actors: their inputs for a share of a fragment, and their results."""
 
 from __future__ import annotations
 
@@ -19,7 +18,13 @@ from stellaris_jax.live.pool import Pool
 
 
 class Width(NamedTuple):
-    """How wide a round is. actors: that roll it. envs: that they step. width: environments it is compiled for."""
+    """Width of a round.
+
+    Attributes:
+      actors: number of actors that roll it.
+      envs: number of environments that they step.
+      width: number of environments that it is compiled for.
+    """
 
     actors: int
     envs: int
@@ -27,14 +32,19 @@ class Width(NamedTuple):
 
     @property
     def shares(self) -> list[tuple[int, int]]:
-        """Of every actor the first of its environments, and the first that is not."""
+        """First and end index of every actor's environments."""
         bounds = np.linspace(0, self.envs, self.actors + 1).round().astype(int).tolist()
         return list(pairwise(bounds))
 
 
 class Handed(NamedTuple):
-    """What an actor is handed beside the policy. key: data of the key that decides all that is random. envs: what it
-    takes to step its environments. behind: fragments that it has to step them through first."""
+    """Input of an actor in addition to the policy.
+
+    Attributes:
+      key: data of the PRNG key for all randomness.
+      envs: state of its environments, or the instructions to restore it.
+      behind: number of fragments that it has to replay first.
+    """
 
     key: np.ndarray
     envs: Any
@@ -42,8 +52,13 @@ class Handed(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """What a round's actors have rolled. actor: the state of all environments after it. trajectory: as wide as it is
-    compiled for. carry: what was carried to its first observations, as wide; `None` without memory."""
+    """Result of a round's actors.
+
+    Attributes:
+      actor: state of all environments after the round.
+      trajectory: the round's trajectory, padded to the compiled width.
+      carry: recurrent state at its first observations, equally padded; `None` without memory.
+    """
 
     actor: ActorState
     trajectory: Trajectory
@@ -51,38 +66,44 @@ class Joined(NamedTuple):
 
 
 class Actors(Protocol):
-    """Those of one run, a fragment at a time."""
+    """Actors of one run, one fragment at a time."""
 
     def begin(self, state: EngineState, index: int, rehearsal: bool = False) -> None:
-        """The fragment of round `index` is to be rolled; as a rehearsal all is made ready, and nothing comes of it."""
+        """Prepare a fragment.
+
+        Args:
+          state: state of the engine before the fragment.
+          index: number of the round.
+          rehearsal: prepare everything and discard the result.
+        """
         ...
 
     def begin_anew(self) -> None:
-        """It is to be rolled once more."""
+        """Prepare to roll the fragment once more."""
         ...
 
     def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
-        """Input of the actor of some environments; `None` where all of the fragment has to be rolled anew.
+        """Input of the actor of some environments; `None` if the whole fragment has to be rolled again.
 
         Args:
-          pool: holds the objects that actors fetch.
+          pool: pool that holds the objects that actors fetch.
           first: number of the first environment.
-          end: number behind the last one.
+          end: number after the last one.
           again: whether the actor has answered `NotAtPosition`.
         """
         ...
 
     def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
-        """A fragment of what actors have returned, in order; `None` if all of it has to be rolled anew."""
+        """Join the actors' results, in order, to a fragment; `None` if all of it has to be rolled again."""
         ...
 
     def over(self) -> bool:
-        """The round is; whether environments began new episodes with it, because they could not go on."""
+        """End the round; returns whether environments began new episodes in it, because they could not continue."""
         ...
 
 
 class ProgramActors:
-    """Actors of JAX environments, whose state travels with every invocation."""
+    """Actors of JAX environments, whose state is sent with every invocation."""
 
     def begin(self, state: EngineState, index: int, rehearsal: bool = False) -> None:
         self._state: ActorState = jax.device_get(state.actor)
@@ -105,11 +126,11 @@ class ProgramActors:
 
 
 class HostedActors:
-    """Actors that hold host environments, which they are told how to bring to where they stand.
+    """Actors that hold host environments; the driver tells them how to restore the environments' position.
 
     Args:
-      standing: where that is.
-      seed: the run's.
+      standing: position of the environments.
+      seed: seed of the run.
     """
 
     def __init__(self, standing: Standing, seed: int):
@@ -121,20 +142,20 @@ class HostedActors:
         self._replay_unavailable = False
 
     def begin_anew(self) -> None:
-        """Environments that cannot be brought to where they stood begin new episodes, and the others with them."""
+        """Prepare new episodes for all environments, because some could not be restored."""
         self._replay_unavailable = False
         self.standing.open(self._index)
 
     def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
-        at = self.standing
-        actions = at.since(first, end) if again or at.fragments == 0 else None
+        standing = self.standing
+        actions = standing.since(first, end) if again or standing.fragments == 0 else None
         if again and actions is None:
             self._replay_unavailable = True
             return None
-        seed = pool_seed(self.seed, at.opened, 0) + first  # as the compiled engine's one pool seeds its environments
-        carry = jax.tree.map(lambda x: x[first:end], at.carry)
-        place = Place(seed, end - first, at.opened, at.fragments, actions, self._rehearsal, carry)
-        return Handed(self._key, place, at.fragments if again else 0)
+        seed = pool_seed(self.seed, standing.opened, 0) + first  # same seeds as in the compiled engine's single pool
+        carry = jax.tree.map(lambda x: x[first:end], standing.carry)
+        place = Place(seed, end - first, standing.opened, standing.fragments, actions, self._rehearsal, carry)
+        return Handed(self._key, place, standing.fragments if again else 0)
 
     def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
         if self._replay_unavailable:
@@ -159,15 +180,15 @@ def _concatenated(parts: Sequence[Any], axis: int) -> Any:
 
 
 def _side_by_side(parts: Sequence[Trajectory], width: int) -> Trajectory:
-    """One trajectory of those of environments that follow each other, as wide as it is compiled for."""
-    trajectory = _concatenated([one._replace(last_obs=one.last_obs[None]) for one in parts], 1)
+    """Concatenate trajectories of adjacent environments and pad them to the compiled width."""
+    trajectory = _concatenated([part._replace(last_obs=part.last_obs[None]) for part in parts], 1)
     trajectory = jax.tree.map(lambda x: _widened(x, 1, width), trajectory)
     whole: Trajectory = trajectory._replace(last_obs=trajectory.last_obs[0])
     return whole
 
 
 def _widened(array: np.ndarray, axis: int, width: int) -> np.ndarray:
-    """With zeros of environments that took no part."""
+    """Pad an axis with zeros for environments that do not participate."""
     missing = width - array.shape[axis]
     if missing == 0:
         return array

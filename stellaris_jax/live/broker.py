@@ -1,7 +1,7 @@
-"""Ray's driver in a process of its own: Ray ends the process that it drives from, at once, when its raylet dies.
+"""Broker: Ray's driver in a separate process, because Ray kills its driver process when its raylet dies.
 
-The trainer keeps its state, and asks the broker over a pipe, one request after the other, for what
-`stellaris_jax.live.cluster.Processes` does.
+The trainer keeps its state. It sends the broker requests over a pipe, one after the other, for the methods of
+`stellaris_jax.live.cluster.Processes`.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from stellaris_jax.registry import load_plugins
 
 POLL_SECONDS = 0.5
 SILENCE_SECONDS = 60.0
-"""How long Ray may be silent, at least: passing on a large array, or starting on a busy machine, takes a while."""
+"""Shortest timeout, in seconds, for Ray's answer; large arrays and starts on a busy machine take a while."""
 START_SECONDS = 300.0
-"""How long Ray may take to start."""
+"""Timeout, in seconds, of Ray's start."""
 END_SECONDS = 30.0
-"""How long Ray may take to end."""
+"""Timeout, in seconds, of Ray's end."""
 PROGRAM = "import sys; sys.path[:] = {path!r}; from stellaris_jax.live.broker import main; main({number})"
 
 
 class Reference(NamedTuple):
-    """A value that the broker holds, by its number."""
+    """Reference to a value that the broker holds, by its number."""
 
     number: int
 
 
 class Handle:
-    """A value that the broker holds until this object is gone.
+    """Handle of a value that the broker holds; the value is dropped with this object.
 
     Args:
-      number: of the value.
+      number: number of the value.
       drop: called with the number at the end.
     """
 
@@ -62,14 +62,20 @@ class Handle:
 
 
 class Failure(NamedTuple):
-    """An exception of the broker. kind: name of its class. text: its message. trace: where it was raised."""
+    """Exception of the broker.
+
+    Attributes:
+      kind: name of its class.
+      text: its message.
+      trace: its traceback.
+    """
 
     kind: str
     text: str
     trace: str
 
     def raised(self) -> Exception:
-        """The exception to be raised here."""
+        """Exception to raise in the trainer."""
         if self.kind == "ConfigError":
             return ConfigError(self.text)
         text = self.text if self.kind == "RunError" else f"Ray cannot go on: {self.kind}: {self.text}"
@@ -79,15 +85,15 @@ class Failure(NamedTuple):
 
 
 class Broker:
-    """Processes on Ray, by way of a broker; see `stellaris_jax.live.pool.Pool`.
+    """Pool of processes on Ray, through a broker; see `stellaris_jax.live.pool.Pool`.
 
     Args:
-      config: the run's.
-      actors: the most there are.
+      config: configuration of the run.
+      actors: largest number of actors.
 
     Raises:
-      ConfigError: the cluster cannot be joined, or has not what is asked for.
-      ClusterDied: it has died meanwhile, or does not answer.
+      ConfigError: the cluster cannot be joined, or lacks the requested resources.
+      ClusterDied: the cluster has died meanwhile, or does not answer.
     """
 
     def __init__(self, config: Config, actors: int):
@@ -97,16 +103,16 @@ class Broker:
         self._allowed, self._heard = START_SECONDS, time.monotonic()
         self._busy = False
         self._watch: Watch | None = None
-        self._pipe, theirs = Pipe()
-        program = PROGRAM.format(path=sys.path, number=theirs.fileno())
+        self._pipe, broker_end = Pipe()
+        program = PROGRAM.format(path=sys.path, number=broker_end.fileno())
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                [sys.executable, "-c", program], pass_fds=[broker_end.fileno()], stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
-        theirs.close()
-        threading.Thread(target=self._look, name="cluster", daemon=True).start()
+        broker_end.close()
+        threading.Thread(target=self._watch_cluster, name="cluster", daemon=True).start()
         try:
             vitals: Vitals = self._ask("start", _joining(config), actors)
         except BaseException:
@@ -117,30 +123,30 @@ class Broker:
         self._watch = Watch(vitals, min(config.live.timeout, OUT_OF_REACH_SECONDS))
 
     def put(self, value: Any) -> Handle:
-        """What stands for a value in calls: it travels to every node once."""
+        """Store a value in the cluster; returns its handle for calls. The value is sent to every node once."""
         self._count += 1
         self._send("put", self._count, value)
         return Handle(self._count, self._dropped.append)
 
     def get(self, handle: Any) -> Any:
-        """The value that stands behind it."""
+        """Value of a handle."""
         return self._ask("get", handle)
 
     def submit(self, call: Call, *arguments: Any) -> None:
-        """Have a learner's or an actor's process called, which is started if it is not there."""
+        """Call a learner's or an actor's process; the process is started if necessary."""
         self._send("submit", call, *arguments)
 
     def wait(self) -> list[Done]:
-        """What has ended, at least one invocation; nothing if none is under way."""
+        """Wait for at least one invocation to end; returns those that ended, or nothing if none is under way."""
         done: list[Done] = self._ask("wait")
         return done
 
     def cool(self) -> None:
-        """End whatever is idle."""
+        """End all idle processes."""
         self._send("cool")
 
     def close(self) -> None:
-        """End all processes, and the cluster if it is our own."""
+        """End all processes, and the cluster if this process started it."""
         self._over.set()
         self._pipe.close()
         try:
@@ -150,7 +156,7 @@ class Broker:
             self._process.wait()
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """What the broker answers to a request."""
+        """Send a request and return the broker's answer."""
         self._send(name, *arguments)
         return self._answer()
 
@@ -160,7 +166,7 @@ class Broker:
         try:
             self._pipe.send((name, dropped, arguments))
         except OSError:
-            self._answer()  # why it has gone
+            self._answer()  # raises the reason
         self._busy = False
 
     def _answer(self) -> Any:
@@ -176,11 +182,11 @@ class Broker:
             raise answer.raised()
         return answer[0]
 
-    def _look(self) -> None:
-        """In a thread: see to it that nobody waits for what has died."""
+    def _watch_cluster(self) -> None:
+        """Body of the watching thread: kill the broker if the cluster dies or hangs, so that no call blocks."""
         while not self._over.wait(POLL_SECONDS):
             if self._process.poll() is not None:
-                return  # who asks will see it
+                return  # the next request will notice
             died = self._watch.died() if self._watch is not None else ""
             silent = time.monotonic() - self._heard
             if not died and self._busy and silent > self._allowed:
@@ -191,19 +197,19 @@ class Broker:
                 return
 
     def _death(self) -> ClusterDied:
-        """What the run has died of, once the broker is gone."""
+        """Cause of death as an exception, once the broker is gone."""
         code = self._process.wait()
         driver = f"Ray's driver (process {self._process.pid})"
         if not self._died and code < 0:
             self._died = f"{driver} was ended by {signal.Signals(-code).name}"
-        if not self._died and self._watch is not None:  # Ray has ended it
+        if not self._died and self._watch is not None:  # Ray has killed it
             self._died = self._watch.died()
         self._died = self._died or f"{driver} has ended with exit code {code}"
         return ClusterDied(self._died + (self.vitals.about_logs if self._watch is not None else "") + ".")
 
 
 def _joining(config: Config) -> Config:
-    """The configuration with the address of the cluster that this process is part of, if its caller has joined one."""
+    """Configuration with the address of the cluster that this process has already joined, if any."""
     ray = sys.modules.get("ray")
     if config.live.address or ray is None or not ray.is_initialized():
         return config
@@ -211,11 +217,11 @@ def _joining(config: Config) -> Config:
 
 
 BEAT = None
-"""An answer that says only that the broker is still there."""
+"""Answer that only says that the broker is alive."""
 
 
-class _Served:
-    """The broker's side: serves requests until the pipe is closed."""
+class _Server:
+    """Server in the broker's process: answers requests until the pipe is closed."""
 
     def __init__(self, pipe: Connection):
         self._pipe, self._held = pipe, dict[int, Any]()
@@ -223,7 +229,7 @@ class _Served:
         self._beaten = time.monotonic()
 
     def serve(self) -> None:
-        """Serve requests; raises EOFError once nobody asks any more."""
+        """Serve requests. Raises EOFError once the pipe is closed."""
         while True:
             name, dropped, arguments = self._pipe.recv()
             for number in dropped:
@@ -242,21 +248,21 @@ class _Served:
             getattr(self._pool, name)(*arguments)
 
     def _start(self, config: Config, actors: int) -> None:
-        load_plugins(config.plugins)  # classes of states, for pickle
+        load_plugins(config.plugins)  # pickle needs the classes of states
         from stellaris_jax.live.cluster import Processes
 
         self._pool = Processes(config, actors, self._beat)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the trainer ends the broker
         if session := self._pool.vitals.session:
-            words = os.open(f"{session}/logs/driver.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            log = os.open(f"{session}/logs/driver.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             for stream in (1, 2):
-                os.dup2(words, stream)
+                os.dup2(log, stream)
         self._pipe.send((self._pool.vitals,))
 
     def _beat(self) -> None:
-        """Say that the broker is there, and see whether the trainer is."""
-        if self._pipe.poll():  # nobody asks before the answer
+        """Report that the broker is alive, and check that the trainer is."""
+        if self._pipe.poll():  # the trainer sends nothing before the answer, so the pipe is closed
             raise EOFError
         if time.monotonic() - self._beaten > 1.0:
             self._beaten = time.monotonic()
@@ -270,14 +276,14 @@ class _Served:
 
 
 def main(number: int) -> None:
-    """Be the broker.
+    """Run the broker.
 
     Args:
       number: file descriptor of the pipe.
     """
-    jax.config.update("jax_platforms", "cpu")  # should a plug-in start JAX: nothing is computed here
+    jax.config.update("jax_platforms", "cpu")  # in case a plug-in starts JAX: nothing is computed here
     pipe = Connection(number)
-    served = _Served(pipe)
+    served = _Server(pipe)
     try:
         served.serve()
     except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""A pool of processes on Ray: one per learner and actor, started when it is first invoked, replaced when it dies."""
+"""Pool of processes on Ray: one per learner and actor, started at its first invocation, replaced when it dies."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from stellaris_jax.live.pool import LEARNER, Call, Done
 from stellaris_jax.registry import extend_path
 
 STORE_BYTES = 2**29
-"""Memory for versions, fragments and gradients on a machine of one's own."""
+"""Memory for versions, fragments and gradients of a local cluster, in bytes."""
 START_SECONDS = 300.0
-"""How long a process may take to start and to compile, beside what an invocation may take."""
+"""Seconds that a process may take to start and compile, in addition to the timeout of an invocation."""
 POLL_SECONDS = 0.2
 ANYWHERE = 1e-3
-"""CPU cores that a process asks for which takes its share of whatever there is."""
+"""CPU cores requested by a process that shares the available ones."""
 
 
 class FunctionProcess:
-    """Runs functions in a process of its own.
+    """Ray actor that runs functions in a separate process.
 
     Args:
-      config: the run's.
-      directory: where the driver runs, for plug-ins named by relative paths.
-      path: folders in which the driver looks for modules.
+      config: configuration of the run.
+      directory: the driver's working directory, for plug-ins with relative paths.
+      path: the driver's module search path.
     """
 
     def __init__(self, config: Config, directory: str, path: Sequence[str]):
@@ -46,17 +46,22 @@ class FunctionProcess:
         self._functions = Functions(config)
 
     def learn(self, *arguments: Any) -> tuple[Any, float]:
-        """See `Functions.learn`."""
+        """Compute a gradient; see `Functions.learn`."""
         return tuple(self._functions.learn(*arguments))
 
     def roll(self, *arguments: Any) -> tuple[Any, float]:
-        """See `Functions.roll`."""
+        """Roll a share of a fragment; see `Functions.roll`."""
         return tuple(self._functions.roll(*arguments))
 
 
 @dataclass
 class Process:
-    """A process of the pool. used: when its last invocation ended; `None` before the first."""
+    """Process of the pool.
+
+    Attributes:
+      actor: Ray's handle of the process.
+      used: end of its last invocation, of `time.monotonic`; `None` before the first.
+    """
 
     actor: Any
     used: float | None = None
@@ -64,23 +69,29 @@ class Process:
 
 @dataclass
 class UnderWay:
-    """An invocation under way: by whom, and since when."""
+    """Invocation under way.
+
+    Attributes:
+      call: the invocation.
+      process: process that computes it.
+      started: start time, of `time.monotonic`.
+    """
 
     call: Call
     process: Process
-    asked: float
+    started: float
 
 
 class Processes:
-    """See `stellaris_jax.live.pool.Pool`.
+    """Pool of processes on Ray; see `stellaris_jax.live.pool.Pool`.
 
     Args:
-      config: the run's.
-      actors: the most there are.
-      beat: called again and again while something is waited for.
+      config: configuration of the run.
+      actors: largest number of actors.
+      beat: called repeatedly during a wait.
 
     Raises:
-      ConfigError: the cluster cannot be joined, or has not what is asked for.
+      ConfigError: the cluster cannot be joined, or lacks the requested resources.
     """
 
     def __init__(self, config: Config, actors: int, beat: Callable[[], None] = lambda: None):
@@ -97,14 +108,14 @@ class Processes:
         self._under_way: dict[Any, UnderWay] = {}
 
     def _check(self, actors: int) -> None:
-        """Raise ConfigError if processes ask for more than the cluster has."""
+        """Raise ConfigError if processes request more than the cluster has."""
         live, learners = self._config.live, self._config.system.learners
-        there_is = ray.cluster_resources()
+        resources = ray.cluster_resources()
         for kind, learner, actor in (
             ("CPU", live.learner_cpus, live.actor_cpus),
             ("GPU", live.learner_gpus, live.actor_gpus),
         ):
-            needed, has = learners * learner + actors * actor, there_is.get(kind, 0.0)
+            needed, has = learners * learner + actors * actor, resources.get(kind, 0.0)
             if needed > has:
                 low = kind.lower()
                 raise ConfigError(
@@ -113,15 +124,15 @@ class Processes:
                 )
 
     def put(self, value: Any) -> Any:
-        """What stands for a value in calls: it travels to every node once."""
+        """Store a value in the cluster; returns its handle for calls. The value is sent to every node once."""
         return ray.put(value)
 
     def get(self, handle: Any) -> Any:
-        """The value that stands behind it."""
+        """Value of a handle."""
         return ray.get(handle)
 
     def submit(self, call: Call, *arguments: Any) -> None:
-        """Have a learner's or an actor's process called, which is started if it is not there."""
+        """Call a learner's or an actor's process; the process is started if necessary."""
         key = (call.kind, call.number)
         process = self._processes.get(key)
         if process is None:
@@ -141,61 +152,71 @@ class Processes:
         return options.remote(self._shared, os.getcwd(), sys.path)
 
     def wait(self) -> list[Done]:
-        """What has ended, at least one invocation; nothing if none is under way."""
+        """Wait for at least one invocation to end; returns those that ended, or nothing if none is under way."""
         while self._under_way:
             self._beat()
             ready, _ = ray.wait(list(self._under_way), timeout=POLL_SECONDS)
-            if ready:  # and whatever else is there already
+            if ready:  # also take all others that have ended
                 ready, _ = ray.wait(list(self._under_way), num_returns=len(self._under_way), timeout=0)
             done = [self._ended(reference) for reference in ready]
             done += self._overdue()
-            self._let_go()
+            self._end_idle()
             if done:
-                return sorted(done, key=lambda one: one.call.stamp)
+                return sorted(done, key=lambda ended: ended.call.stamp)
         return []
 
     def _ended(self, reference: Any) -> Done:
-        """An invocation of which something is known."""
-        one = self._under_way.pop(reference)
+        """Result of an invocation that has ended, by success or failure."""
+        invocation = self._under_way.pop(reference)
         try:
             value, seconds = ray.get(reference)
         except RayTaskError as error:
-            self._fail(one.call, error)
+            self._fail(invocation.call, error)
         except RayError as error:
-            self._replace(one)
+            self._replace(invocation)
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            return Done(one.call, None, 0.0, time.monotonic() - one.asked, f"{type(error).__name__}: {reason}")
-        cold, one.process.used = one.process.used is None, time.monotonic()
-        return Done(one.call, value, seconds, one.process.used - one.asked, cold=cold)
+            return Done(
+                invocation.call, None, 0.0, time.monotonic() - invocation.started, f"{type(error).__name__}: {reason}"
+            )
+        cold, invocation.process.used = invocation.process.used is None, time.monotonic()
+        return Done(invocation.call, value, seconds, invocation.process.used - invocation.started, cold=cold)
 
     def _fail(self, call: Call, error: RayTaskError) -> None:
-        """Raise what a function has raised: it would do so again."""
+        """Raise a function's error as a RunError; a retry would fail the same way."""
         cause = error.cause if isinstance(error.cause, Exception) else error
         last = (str(cause).strip() or type(cause).__name__).splitlines()[-1]
         raise RunError(f"{call.kind} {call.number} cannot go on: {type(cause).__name__}: {last}") from error
 
     def _overdue(self) -> list[Done]:
-        """Invocations that take too long, whose processes are ended."""
-        now, found = time.monotonic(), []
-        for reference, one in list(self._under_way.items()):
-            patience = self._config.live.timeout + one.call.grace
-            patience += START_SECONDS if one.process.used is None else 0.0
-            if now - one.asked > patience:
+        """Kill the processes of invocations that exceed their timeout; returns these."""
+        now, overdue = time.monotonic(), []
+        for reference, invocation in list(self._under_way.items()):
+            patience = self._config.live.timeout + invocation.call.grace
+            patience += START_SECONDS if invocation.process.used is None else 0.0
+            if now - invocation.started > patience:
                 del self._under_way[reference]
-                self._replace(one)
-                found.append(Done(one.call, None, 0.0, now - one.asked, f"nothing was heard for {patience:g} seconds"))
-        return found
+                self._replace(invocation)
+                overdue.append(
+                    Done(
+                        invocation.call,
+                        None,
+                        0.0,
+                        now - invocation.started,
+                        f"nothing was heard for {patience:g} seconds",
+                    )
+                )
+        return overdue
 
-    def _replace(self, one: UnderWay) -> None:
-        """Another process takes the place of one that is dead, or as good as that."""
-        key = (one.call.kind, one.call.number)
-        if self._processes.get(key) is one.process:
+    def _replace(self, invocation: UnderWay) -> None:
+        """Kill a dead or stuck process; its next invocation starts a new one."""
+        key = (invocation.call.kind, invocation.call.number)
+        if self._processes.get(key) is invocation.process:
             del self._processes[key]
-        ray.kill(one.process.actor)
+        ray.kill(invocation.process.actor)
 
-    def _let_go(self) -> None:
-        """End what has been idle for too long."""
-        busy = {id(one.process) for one in self._under_way.values()}
+    def _end_idle(self) -> None:
+        """End processes that have been idle for too long."""
+        busy = {id(invocation.process) for invocation in self._under_way.values()}
         now, patience = time.monotonic(), self._config.platform.keep_alive
         for key, process in list(self._processes.items()):
             if id(process) not in busy and process.used is not None and now - process.used > patience:
@@ -203,15 +224,15 @@ class Processes:
                 ray.kill(process.actor)
 
     def cool(self) -> None:
-        """End whatever is idle."""
-        busy = {id(one.process) for one in self._under_way.values()}
+        """End all idle processes."""
+        busy = {id(invocation.process) for invocation in self._under_way.values()}
         for key, process in list(self._processes.items()):
             if id(process) not in busy:
                 del self._processes[key]
                 ray.kill(process.actor)
 
     def close(self) -> None:
-        """End all processes, and the cluster if it is our own."""
+        """End all processes, and the cluster if this process started it."""
         for process in getattr(self, "_processes", {}).values():
             with suppress(Exception):
                 ray.kill(process.actor)

@@ -1,7 +1,7 @@
-"""Drives the coordinator by what really ends: functions of a pool instead of a heap of drawn durations.
+"""Conductor of a live run: drives the coordinator by real events, where the simulator uses drawn durations.
 
-A round is as in `stellaris_jax.timeline.simulate`. Here its seconds are measured, its data and gradients are computed
-when they are asked for, and what dies is computed again: a function returns the same whoever runs it.
+A round is as in `stellaris_jax.timeline.simulate`, but its seconds are measured and its data and gradients are computed
+on demand. Work of a dead process is computed again; a function returns the same result in any process.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.trace import Failure, Published, Roll, RoundTrace
 
 MOST_DEATHS = 10
-"""Times that one invocation may die, one after the other, before the run gives up."""
+"""Number of consecutive deaths of one invocation after which the run gives up."""
 REHEARSAL = -1
-"""The number of a fragment that nothing is learned from: learners keep data by its number."""
+"""Number of the rehearsal's fragment, which nothing is learned from; learners cache data by this number."""
 
 
 class Conductor:
-    """The parameter function and the data loader of one live run.
+    """Parameter function and data loader of one live run.
 
     Args:
-      config: the run's.
-      programs: what it computes itself.
-      seed: the run's.
-      standing: where its environments stand, if they are the host's.
+      config: configuration of the run.
+      programs: computations of the driver itself.
+      seed: seed of the run.
+      standing: position of the environments, if they are host environments.
     """
 
     def __init__(self, config: Config, programs: DriverSteps, seed: int, standing: Standing | None = None):
@@ -61,7 +61,7 @@ class Conductor:
         self._delivered: dict[tuple[int, int], tuple[Delivered, list[int]]] = {}
         self._fragments: dict[int, tuple[Any, int]] = {}
         self._versions: dict[int, Any] = {}
-        self._lost: list[Gradient] = []
+        self._interrupted: list[Gradient] = []
         self._deaths: dict[tuple[str, int], int] = {}
         self._forming: Group | None = None
         self._coefficient = 0.0
@@ -72,16 +72,16 @@ class Conductor:
     def round(
         self, state: EngineState, index: int, width: Width, step_scale: float
     ) -> tuple[EngineState, RoundMetrics, Round]:
-        """Collect fragment `index`, and go on until the one after it can be started.
+        """Collect fragment `index`, and continue until the next one can be started.
 
         Args:
-          state: of the one seed, every leaf `[1, ...]`.
+          state: state of the one seed, every leaf `[1, ...]`.
           index: number of the round.
-          width: how wide it is.
+          width: width of the round.
           step_scale: factor on the learning rate.
 
         Returns:
-          (the state after it, its metrics `[1, 1]`, what has happened).
+          State after the round, its metrics `[1, 1]`, and its record.
         """
         coordinator = self.coordinator
         self._origin = time.monotonic() - self.usage.seconds
@@ -91,7 +91,7 @@ class Conductor:
         self._state, self._carry = self.programs.open(state)
         self._coefficient = float(self._state.kl_coefficient)
         if not self._versions:
-            self._take_up()
+            self._hand_out_state()
         coordinator.remaining[index] = self._minibatches(width.envs)
         self._roll(index, width)
         consumed = index + 1 - self.depth
@@ -102,17 +102,17 @@ class Conductor:
                 group, self._forming = self._forming, None
                 self._aggregate(group)
                 continue
-            ended = self._pool.wait()
-            for done in ended:
+            invocations = self._pool.wait()
+            for done in invocations:
                 self._handle(done)
-            if ended:
+            if invocations:
                 continue
             if not coordinator.queue:
                 raise RunError(
                     f"system.rule={self.config.system.rule} and system.admission={self.config.system.admission} let no "
                     f"learner start at {self.now:.3g} seconds, while nothing else is under way; one must be allowed to."
                 )
-            self._do(coordinator.on_stall(self.now))
+            self._carry_out(coordinator.on_stall(self.now))
         coordinator.remaining.pop(consumed, None)
         self._forget(consumed)
         state, metrics = self.programs.finish(self._state, self._carry, self._episodes)
@@ -134,11 +134,11 @@ class Conductor:
         return self.pool
 
     def _minibatches(self, envs: int) -> int:
-        cut = self.spec.minibatch_layout
-        return cut.epochs * cut.count(envs)
+        layout = self.spec.minibatch_layout
+        return layout.epochs * layout.count(envs)
 
     def _handle(self, done: Done) -> None:
-        """Do what an invocation that has ended asks for."""
+        """Process an invocation that has ended."""
         call = done.call
         if done.value is None:
             self._died(call, done)
@@ -161,24 +161,24 @@ class Conductor:
             self.usage.learner_busy += busy
             self.usage.learner_startup += done.elapsed - busy
             gradient.start = self.now - busy
-            self._keep(gradient, done.value)
-            self._do(self.coordinator.on_delivery(gradient, self.now, gradient.peers))
+            self._store_gradient(gradient, done.value)
+            self._carry_out(self.coordinator.on_delivery(gradient, self.now, gradient.peers))
 
-    def _keep(self, gradient: Gradient, delivered: Delivered) -> None:
-        """A gradient is there; the peers that it was computed with are told of it, whatever the ring still holds."""
+    def _store_gradient(self, gradient: Gradient, delivered: Delivered) -> None:
+        """Store a delivered gradient with its peers, which the ring may drop meanwhile."""
         self._delivered[gradient.fragment, gradient.minibatch] = (delivered, gradient.peers)
 
     def _count_death(self, done: Done) -> None:
         call = done.call
-        again = self._deaths[call.kind, call.number] = self._deaths.get((call.kind, call.number), 0) + 1
-        if again > MOST_DEATHS:
+        deaths = self._deaths[call.kind, call.number] = self._deaths.get((call.kind, call.number), 0) + 1
+        if deaths > MOST_DEATHS:
             raise RunError(
-                f"{call.kind} {call.number} has died {again} times in a row, the last time after {done.elapsed:.1f} s"
+                f"{call.kind} {call.number} has died {deaths} times in a row, the last time after {done.elapsed:.1f} s"
                 + (f": {done.reason}" if done.reason else ".")
             )
 
     def _died(self, call: Call, done: Done) -> None:
-        """An invocation has died, which is written down and billed, and its work is to be done again."""
+        """Record and bill a dead invocation, and start its work again."""
         self._count_death(done)
         self._trace.failures.append(Failure(call.kind, call.number, self.now - done.elapsed, self.now, done.reason))
         if call.kind == ACTOR:
@@ -193,13 +193,13 @@ class Conductor:
     # Actors --------------------------------------------------------------------------------------------------------
 
     def _roll(self, index: int, width: Width, rehearsal: bool = False) -> None:
-        """Have all actors roll their shares of a fragment."""
+        """Start all actors on their shares of a fragment."""
         self._acts_on = (self._versions[self.coordinator.clock], jax.device_get(self._state.normalizers))
         acting = (self._acts_on[0], self._pool.put(self._acts_on[1]))
         self.rolls.begin(self._pool, self._state, index, width, acting, rehearsal)
 
     def _collect(self) -> None:
-        """A fragment is complete: it becomes training data, which learners may be invoked with."""
+        """Turn a complete fragment into training data for learners."""
         index, (_, envs, width) = self._record.index, self.rolls.width
         joined = self.rolls.joined()
         if joined is None:
@@ -223,7 +223,7 @@ class Conductor:
         return Call(kind, number, self._stamp, grace)
 
     def _invoke(self, gradient: Gradient) -> None:
-        """Have a learner compute a gradient on the newest version, beside those that others are computing on."""
+        """Start a learner on the newest version; its peers are the versions that other learners compute on."""
         held = [version for version in self.coordinator.held if version != gradient.version]
         gradient.peers = held[-self.spec.peers :] if self.spec.peers else []
         gradient.kl_coefficient = self._coefficient
@@ -241,8 +241,8 @@ class Conductor:
 
     # The parameter function ----------------------------------------------------------------------------------------
 
-    def _do(self, actions: Sequence[Action]) -> None:
-        """Do what the coordinator has decided."""
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        """Carry out the coordinator's decisions."""
         for action in actions:
             if isinstance(action, Drop):
                 self._record.dropped += action.gradients
@@ -254,18 +254,18 @@ class Conductor:
                 self._forming = action
 
     def _aggregate(self, group: Group) -> None:
-        """Make the next version of a group."""
+        """Aggregate a group into the next version."""
         begin = time.monotonic()
         delivered = []
         for gradient in group.gradients:
-            one, gradient.peers = self._delivered.pop((gradient.fragment, gradient.minibatch))
-            delivered.append(one)
+            gradient_and_metrics, gradient.peers = self._delivered.pop((gradient.fragment, gradient.minibatch))
+            delivered.append(gradient_and_metrics)
         self._merge(group, delivered)
         self._publish(self._carry)
         self.usage.aggregate_busy += time.monotonic() - begin
         group.published = self.now
         fragments = [gradient.fragment for gradient in group.gradients]
-        self._do(self.coordinator.on_publish(fragments, self.now))
+        self._carry_out(self.coordinator.on_publish(fragments, self.now))
 
     def _merge(self, group: Group, delivered: Sequence[Delivered]) -> None:
         context = (self._state.loader, self._state.kl_coefficient, np.float32(self._step_scale))
@@ -273,7 +273,7 @@ class Conductor:
             self._carry = self.programs.aggregate(context, self._carry, wave, gradients, metrics)
 
     def _publish(self, carry: WaveCarry) -> None:
-        """The newest version is there for whoever starts now."""
+        """Publish the newest version for learners that start from now on, and drop unused old ones."""
         version, params = int(carry.version), np.asarray(jax.device_get(carry.params))
         self._versions[version] = self._pool.put(params)
         oldest = self.shape.target(version - self.shape.versions - 1)
@@ -283,16 +283,16 @@ class Conductor:
         self._trace.versions.append(Published.of(version, self.now, params))
 
     def _forget(self, fragment: int) -> None:
-        """Nothing of a fragment is needed any more."""
+        """Drop all data of fragments up to this one."""
         for old in [old for old in self._fragments if old <= fragment]:
             del self._fragments[old]
 
-    # Warm, saved, restored -----------------------------------------------------------------------------------------
+    # Warm-up, saving, restoring ------------------------------------------------------------------------------------
 
     def warm(self, state: EngineState, width: Width) -> None:
-        """Have everything compiled everywhere, by a round that nothing is learned from.
+        """Compile everything in all processes, by a round that nothing is learned from.
 
-        The conductor has to be restored after it.
+        The conductor has to be restored afterwards.
         """
         pool, programs = self._pool, self.programs
         self.restore(self._beginning)
@@ -317,9 +317,9 @@ class Conductor:
             pool.cool()
 
     def _wait_all(self, take: Callable[[Done], object]) -> None:
-        """Take what invocations under way return; what dies is invoked again."""
-        while ended := self._pool.wait():
-            for done in ended:
+        """Pass the results of all invocations under way to `take`; dead ones are invoked again."""
+        while invocations := self._pool.wait():
+            for done in invocations:
                 if done.value is not None:
                     self._deaths.pop((done.call.kind, done.call.number), None)
                     take(done)
@@ -331,7 +331,7 @@ class Conductor:
                     self._learn(self._learning.pop(done.call.stamp))
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, as JSON data; what is under way is done again after it is restored."""
+        """Mutable state as JSON data; work under way is repeated after a restore."""
         learning = sorted(self._learning.values(), key=lambda gradient: gradient.learner)
         return {
             **self.coordinator.state(),
@@ -340,22 +340,22 @@ class Conductor:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state()` returned (it may have passed through JSON)."""
+        """Continue from a state that `state()` returned, possibly through JSON."""
         self._clear()
         self.usage = usage = self.coordinator.usage = Usage(**state["usage"])
         if usage.actor_invocations:
             self.rolls.seconds = usage.actor_busy / usage.actor_invocations
         self.coordinator.restore(state)
-        self._lost = [Gradient(**gradient) for gradient in state["learning"]]
+        self._interrupted = [Gradient(**gradient) for gradient in state["learning"]]
 
     def _clear(self) -> None:
-        """Nothing is under way, and nothing is kept for it."""
+        """Drop all work under way and its data."""
         self.rolls.clear()
         self._learning, self._delivered, self._fragments, self._versions = {}, {}, {}, {}
         self._forming = None
 
-    def _take_up(self) -> None:
-        """Where processes hold nothing of this run yet: give them what there is, and do again what was under way."""
+    def _hand_out_state(self) -> None:
+        """Send versions and data to processes that hold nothing of this run yet, and repeat interrupted work."""
         clock, ring = int(self._carry.version), np.asarray(jax.device_get(self._carry.ring))
         newest = np.asarray(jax.device_get(self._carry.params))
         for version in range(max(0, clock - len(ring) + 1), clock):
@@ -371,18 +371,20 @@ class Conductor:
                 samples = jax.tree.map(lambda x, at=buffer * size: x[at : at + size], loader.fragments)
                 data = self._pool.put((samples, loader.order[buffer]))
                 self._fragments[fragment] = (data, int(loader.version[buffer]))
-        again = [*self.coordinator.queue, *self.coordinator.early]
-        for gradient in [*again, *self._lost]:
+        unapplied = [*self.coordinator.queue, *self.coordinator.early]
+        for gradient in [*unapplied, *self._interrupted]:
             gradient.peers = [version for version in gradient.peers if version in self._versions]
-        for gradient in again:
+        for gradient in unapplied:
             self._learn(gradient)
-        self._wait_all(lambda done: self._keep(self._learning.pop(done.call.stamp), done.value))
-        for gradient in self._lost:
+        self._wait_all(lambda done: self._store_gradient(self._learning.pop(done.call.stamp), done.value))
+        for gradient in self._interrupted:
             self._learn(gradient)
-        self._lost = []
+        self._interrupted = []
 
 
 def _busy(done: Done, again: bool = False) -> float:
-    """Seconds of an invocation, computing and passing data; where that began with its process's start, or with
-    bringing environments back, computing alone."""
+    """Seconds of an invocation that are billed as busy: computation and data transfer.
+
+    Only computation counts if the invocation included its process's start or a replay of environments.
+    """
     return min(done.seconds, done.elapsed) if done.cold or again else done.elapsed

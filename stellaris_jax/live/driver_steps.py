@@ -1,4 +1,4 @@
-"""What the driver computes itself, of the engine's own parts: fragments into samples, gradients into versions."""
+"""Computations of a live run's driver: it uses the engine's parts to make samples and new versions."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from stellaris_jax.timeline.plan import Invocation, PlanShape
 from stellaris_jax.timeline.records import Gradient, Group
 
 Delivered = tuple[np.ndarray, LossMetrics]
-"""A gradient `[P]` and the metrics of its loss."""
+"""Gradient `[P]` and the metrics of its loss."""
 
 
 class DriverSteps:
-    """The engine's parts, one by one, for one seed.
+    """Compiled parts of the engine for one seed.
 
     Args:
-      engine: whose they are.
-      hyper: its numbers, arrays `[1]`.
+      engine: the engine.
+      hyper: hyper-parameters, arrays `[1]`.
     """
 
     def __init__(self, engine: Engine, hyper: Hyper):
         self.engine, self.spec = engine, engine.spec
         self.hyper: Hyper = jax.tree.map(lambda x: jnp.asarray(x[0]), hyper)
-        self.open = jax.jit(self._open)  # a round that fails leaves the state before it
+        self.open = jax.jit(self._open)  # not donated: if a round fails, the state before it stays valid
         self.collect = jax.jit(self._collect, donate_argnums=0, static_argnames="width")
         self.aggregate = jax.jit(self._aggregate, donate_argnums=1)
         self.finish = jax.jit(self._finish)
 
     def _open(self, state: EngineState) -> tuple[EngineState, WaveCarry]:
-        """A round's beginning: the state of the one seed without what its gradients change, and that."""
+        """Begin a round: take the one seed's state apart into an unchanging rest and the part that gradients change."""
         state = jax.tree.map(lambda x: x[0], state)
         without: dict[str, Any] = dict.fromkeys(CARRIED)
         return state._replace(**without), WaveCarry.start(state)
@@ -50,7 +50,7 @@ class DriverSteps:
     def _collect(
         self, state: EngineState, actor: ActorState, fragment: Fragment, envs: jax.Array, order: jax.Array, width: int
     ) -> tuple[EngineState, EpisodeStatistics, Samples]:
-        """A fragment of the first `envs` of `width` environments becomes training data; also the samples `[M, ...]`."""
+        """Turn the first `envs` of `width` environments' fragment into training data and samples `[M, ...]`."""
         present = jnp.arange(width) < envs if self.spec.masked else None
         state = state._replace(actor=actor)
         if self.spec.hosted:
@@ -75,7 +75,7 @@ class DriverSteps:
         gradients: jax.Array,
         metrics: LossMetrics,
     ) -> WaveCarry:
-        """A wave's gradients `[L, P]` join the group; `context` is data, weight of the KL penalty, and step scale."""
+        """Add a wave's gradients `[L, P]` to the group; `context` is data, KL penalty coefficient, and step scale."""
         loader, kl_coefficient, step_scale = context
         ring = versions.publish(carry.ring, carry.version, carry.params)
         carry, cache = carry._replace(ring=ring), Cache(ring, carry.version, loader, kl_coefficient)
@@ -84,7 +84,7 @@ class DriverSteps:
     def _finish(
         self, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
-        """The state after the round, with its axis `[1]` of seeds again, and the round's metrics `[1, 1]`."""
+        """State after the round, again with an axis `[1]` of seeds, and the round's metrics `[1, 1]`."""
         state, metrics = self.engine.finish(self.hyper, state, carry, episodes)
         return jax.tree.map(lambda x: x[None], state), jax.tree.map(lambda x: x[None, None], metrics)
 
@@ -94,21 +94,21 @@ CARRIED = ("params", "version", "ring", "aggregator")
 
 
 def waves(shape: PlanShape, group: Group, delivered: Sequence[Delivered]) -> list[tuple[Wave, np.ndarray, LossMetrics]]:
-    """A group's gradients, as many at a time as a wave has places `[L]`; empty places have weight 0.
+    """Split a group's gradients into waves of `[L]` places; empty places have weight 0.
 
     Args:
-      shape: of plans.
-      group: which of them, and how much they count.
-      delivered: what learners have delivered, in the order of the group.
+      shape: shape of plans.
+      group: gradients and their weights.
+      delivered: the learners' results, in the order of the group.
     """
-    found, places = [], shape.wave_size
+    result, places = [], shape.wave_size
     for first in range(0, len(group.gradients), places):
         gradients = group.gradients[first : first + places]
         part = delivered[first : first + places]
         empty = places - len(gradients)
         filled = [*part, *[jax.tree.map(np.zeros_like, part[0])] * empty]
         last = first + places >= len(group.gradients)
-        found.append(
+        result.append(
             (
                 Wave(
                     _invocations(shape, gradients, empty),
@@ -119,7 +119,7 @@ def waves(shape: PlanShape, group: Group, delivered: Sequence[Delivered]) -> lis
                 jax.tree.map(lambda *x: np.stack(x), *[metrics for _, metrics in filled]),
             )
         )
-    return found
+    return result
 
 
 def _invocations(shape: PlanShape, gradients: Sequence[Gradient], empty: int) -> Invocation:
@@ -131,5 +131,5 @@ def _invocations(shape: PlanShape, gradients: Sequence[Gradient], empty: int) ->
         minibatch=column([gradient.minibatch for gradient in gradients]),
         slot=column([gradient.version % shape.ring for gradient in gradients]),
         target_slot=column([shape.target(gradient.version) % shape.ring for gradient in gradients]),
-        peers=None,  # learners have had them
+        peers=None,  # learners have used them already
     )

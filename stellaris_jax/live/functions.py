@@ -1,7 +1,7 @@
-"""What runs in the processes: an actor's fragment and a learner's gradient, functions of what they are handed alone.
+"""Functions of the worker processes: an actor's fragment and a learner's gradient, each a pure function of its inputs.
 
-Neither keeps anything that another process would miss, so whatever dies is computed again, with the same result: host
-environments that an actor holds (`stellaris_jax.live.hosts`) are brought to where they stood.
+A process holds no state that another would miss, so a dead one's work is repeated with the same result. Host
+environments held by an actor (`stellaris_jax.live.hosts`) are restored by replay.
 """
 
 from __future__ import annotations
@@ -31,8 +31,15 @@ from stellaris_jax.timeline.plan import Peers
 
 
 class Pointer(NamedTuple):
-    """Which minibatch a learner is to learn from. fragment: its number. minibatch: which of it. version: of the policy.
-    behaviour: of the policy that acted. kl_coefficient: weight of the KL penalty."""
+    """Minibatch for a learner.
+
+    Attributes:
+      fragment: number of the fragment.
+      minibatch: number of the minibatch in the fragment.
+      version: version of the policy to differentiate.
+      behaviour: version of the policy that acted.
+      kl_coefficient: weight of the KL penalty.
+    """
 
     fragment: int
     minibatch: int
@@ -42,24 +49,34 @@ class Pointer(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Which part of a round an actor is to roll. round: its number. first: the first of its environments."""
+    """Share of a round for an actor.
+
+    Attributes:
+      round: number of the round.
+      first: number of its first environment.
+    """
 
     round: int
     first: int
 
 
 class Timed(NamedTuple):
-    """What a function returns, and the seconds it took once it was compiled."""
+    """Result of a function.
+
+    Attributes:
+      value: returned value.
+      seconds: seconds of computation, without compilation.
+    """
 
     value: Any
     seconds: float
 
 
 class Functions:
-    """Both functions of a configuration, compiled when they are first called.
+    """Functions of an actor and of a learner for a configuration, compiled at their first calls.
 
     Args:
-      config: the run's.
+      config: configuration of the run.
     """
 
     def __init__(self, config: Config):
@@ -76,14 +93,17 @@ class Functions:
     def roll(
         self, share: Share, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, envs: ActorState | Place
     ) -> Timed:
-        """A part of a fragment: the actors' state after it, and its trajectory, arrays of NumPy; of host environments
-        what is carried on, and the trajectory, or `NotAtPosition`.
+        """Roll a share of a fragment.
 
         Args:
-          share: which part.
-          key: data of the key which decides all that is random.
-          params, normalizers: what acts.
-          envs: the state `[n, ...]` of the environments, or where host environments are to stand.
+          share: share to roll.
+          key: data of the PRNG key for all randomness.
+          params, normalizers: acting policy.
+          envs: state `[n, ...]` of the environments, or the position for host environments.
+
+        Returns:
+          The actors' state after it and its trajectory, as NumPy arrays. For host environments the carry and the
+          trajectory, or `NotAtPosition`.
         """
         if isinstance(envs, Place):
             assert self._hosts is not None, "these actors step environments of JAX"
@@ -96,7 +116,7 @@ class Functions:
         self, numbers: tuple[jax.Array, ...], key: jax.Array, params: jax.Array, normalizers: Any, actor: ActorState
     ) -> tuple[ActorState, Trajectory]:
         round_, first = numbers
-        # As the engine's own actors draw them, so that a run repeats itself there.
+        # Same draws as in the engine's own actors, so that the engine can replay the run.
         start_key, actor_key = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key), round_))
         keys = jax.random.split(actor_key, self.spec.envs)
         assert self.program_env is not None, "these actors step host environments"
@@ -121,13 +141,13 @@ class Functions:
         target: np.ndarray | None,
         *others: np.ndarray,
     ) -> Timed:
-        """A gradient `[P]` and the metrics of its loss, arrays of NumPy.
+        """Compute a gradient `[P]` and the metrics of its loss, as NumPy arrays.
 
         Args:
-          pointer: of which minibatch.
+          pointer: minibatch to use.
           data: the fragment's samples `[M, ...]`, and the order `[G, B]` of its minibatches.
-          params: the policy that was fetched.
-          target: the target network in force, if there is one.
+          params: fetched policy.
+          target: current target network, if there is one.
           others: policies that other learners in flight hold.
         """
         if self._fragment[0] != pointer.fragment:
@@ -160,7 +180,7 @@ class Functions:
         return learner.gradient_of(self.network, self.spec, self.hyper, fetched)
 
     def _timed(self, name: Any, function: Callable[..., Any], *arguments: Any) -> Timed:
-        """What a function returns for arguments of always the same shapes."""
+        """Run a function, compiled once per `name`; its arguments must always have the same shapes."""
         if name not in self._programs:
             self._programs[name] = jax.jit(function).lower(*arguments).compile()
         begin = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Host environments of a live run: every actor holds its share of them, open from one invocation to the next.
+"""Host environments of a live run: every actor holds its share, open across invocations.
 
-They cannot be saved, but each is a function of its seed and of its actions. So an actor is told where its environments
-are to stand, and a process in which they stand elsewhere, because it is new or has done the work before, gets there by
-stepping through all actions since they were opened: whoever rolls a fragment, and however often, it is the same. The
-driver keeps those actions, and sees by a fragment's first observations whether environments do repeat themselves.
+They cannot be saved, but each is a function of its seed and its actions. So the driver tells an actor the position of
+its environments. A process at another position, because it is new or has rolled the fragment before, replays all
+actions since the environments were opened. Hence any process rolls the same fragment, any number of times. The driver
+stores the actions. A fragment's first observations show it whether the environments are deterministic.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from stellaris_jax.envs.base import HostEnv
 
 
 class Place(NamedTuple):
-    """Where an actor's environments are to stand when it is invoked.
+    """Position of an actor's environments at an invocation.
 
-    seed: of their pool. envs: n of them. opened: round they were opened for. fragments: that they have been stepped
-    through since. actions: `[fragments * T, n, ...]`; `None` is for a process that stands there already. rehearsal:
-    everything is to be made ready, and nothing stepped. carry: what the network carries to there, `[n, ...]`; `None`
-    without memory.
+    Attributes:
+      seed: seed of their pool.
+      envs: number n of environments.
+      opened: round that they were opened for.
+      fragments: number of fragments since.
+      actions: `[fragments * T, n, ...]`, actions since; `None` for a process that should be in position.
+      rehearsal: prepare everything, but step nothing.
+      carry: `[n, ...]`, recurrent state at the position; `None` without memory.
     """
 
     seed: int
@@ -42,16 +46,23 @@ class Place(NamedTuple):
 
 
 class NotAtPosition(NamedTuple):
-    """What a process answers that does not stand at its place, and was given no actions to get there."""
+    """Answer of a process that is not in position and was given no actions to replay."""
 
 
 Rolled = tuple[Carry, Trajectory]
-"""What is carried on after a fragment, and the fragment."""
+"""Recurrent state after a fragment, and the fragment."""
 
 
 @dataclass
 class Held:
-    """Environments that a process holds: opened for a round, and stepped through so many fragments since."""
+    """Environments that a process holds.
+
+    Attributes:
+      group: the environments.
+      seed: seed of their pool.
+      opened: round that they were opened for.
+      fragments: number of fragments since.
+    """
 
     group: HostGroup
     seed: int
@@ -59,16 +70,16 @@ class Held:
     fragments: int
 
     def stands_at(self, place: Place) -> bool:
-        """Whether a fragment can be rolled from there at once."""
-        there = (place.seed, place.envs, place.opened, place.fragments)
-        return (self.seed, len(self.group.obs), self.opened, self.fragments) == there
+        """Whether the environments are in position, so that a fragment can be rolled at once."""
+        position = (place.seed, place.envs, place.opened, place.fragments)
+        return (self.seed, len(self.group.obs), self.opened, self.fragments) == position
 
 
 class HostActors:
-    """The actors of one process; only threads of one process are several.
+    """Actors of one process; only a pool of threads has several in one process.
 
     Args:
-      env, network, config: the run's.
+      env, network, config: environment, policy network and configuration of the run.
     """
 
     def __init__(self, env: HostEnv, network: ActorCritic, config: Config):
@@ -81,8 +92,8 @@ class HostActors:
     def roll(
         self, round_: int, first: int, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, place: Place
     ) -> tuple[Rolled | NotAtPosition, float]:
-        """A part of a fragment, and the seconds it took; see `stellaris_jax.live.functions.Functions.roll`."""
-        held = self._there(first, place)
+        """Roll a share of a fragment; also returns the seconds. See `stellaris_jax.live.functions.Functions.roll`."""
+        held = self._in_position(first, place)
         if held is None:
             return NotAtPosition(), 0.0
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
@@ -90,8 +101,8 @@ class HostActors:
         group.carry = place.carry
 
         def act(t: int, _: int, obs: np.ndarray, carry: Carry) -> Any:
-            where = np.array([round_, t, 0], np.uint32)
-            return jax.device_get(self._act(tree, normalizers, obs, carry, key, where, np.int32(first)))
+            draw = np.array([round_, t, 0], np.uint32)
+            return jax.device_get(self._act(tree, normalizers, obs, carry, key, draw, np.int32(first)))
 
         if place.envs not in self._compiled:
             act(0, 0, group.obs, place.carry)
@@ -99,7 +110,7 @@ class HostActors:
         begin = time.perf_counter()
         group.envs = 0 if place.rehearsal else place.envs
         if not place.rehearsal:
-            del self._held[first]  # on the way it stands nowhere
+            del self._held[first]  # between two positions: an error leaves them unusable
         trajectory = host_rollout([group], act, self.network, self.length)
         if not place.rehearsal:
             self._held[first] = held
@@ -107,8 +118,8 @@ class HostActors:
         last_obs = trajectory.last_obs.astype(trajectory.obs.dtype)
         return (group.carry, trajectory._replace(last_obs=last_obs)), time.perf_counter() - begin
 
-    def _there(self, first: int, place: Place) -> Held | None:
-        """Environments where they are to stand; `None` if they cannot be brought there."""
+    def _in_position(self, first: int, place: Place) -> Held | None:
+        """Environments in position, after a replay if necessary; `None` if the actions for it are missing."""
         held = self._held.get(first)
         if held is not None and held.stands_at(place):
             return held
@@ -133,13 +144,18 @@ class HostActors:
 
 @dataclass
 class Standing:
-    """Where a run's host environments stand, as its driver knows it.
+    """Position of a run's host environments, stored by its driver.
 
-    env: the environment. blank: what is carried to the first observations of all of them, `[N, ...]`; `None` without
-    memory. most: fragments whose actions are kept; environments that have gone through more cannot be
-    brought back, and begin new episodes instead. opened, fragments: as of `Place`. actions: of every fragment since,
-    `[T, N, ...]`; `None` if there were too many. digest: of the observations where they stand; "" if they have just
-    been opened. carry: what is carried there, `[N, ...]`.
+    Attributes:
+      env: the environment.
+      blank: `[N, ...]`, recurrent state at the first observations of all; `None` without memory.
+      most: largest number of fragments whose actions are stored; beyond it environments cannot be restored, and begin
+        new episodes instead.
+      opened: round that they were opened for.
+      fragments: number of fragments since.
+      actions: `[T, N, ...]` for each fragment since; `None` if there were too many.
+      digest: fingerprint of the current observations; "" if they have just been opened.
+      carry: `[N, ...]`, current recurrent state.
     """
 
     env: HostEnv
@@ -155,12 +171,12 @@ class Standing:
         self.carry = self.blank
 
     def open(self, round_: int) -> None:
-        """All of them begin new episodes with this round."""
+        """Begin new episodes in all environments with this round."""
         self.opened, self.fragments, self.actions, self.digest = round_, 0, [], ""
         self.carry = self.blank
 
     def add(self, trajectory: Trajectory, carry: Carry) -> None:
-        """They have been stepped through one more fragment, and so much is carried on."""
+        """Add a fragment; `carry` is the recurrent state after it."""
         self.carry = carry
         self.fragments += 1
         if self.fragments > self.most:
@@ -170,8 +186,7 @@ class Standing:
         self.digest = fingerprint(np.asarray(trajectory.last_obs))
 
     def since(self, first: int, end: int) -> np.ndarray | None:
-        """The actions `[fragments * T, end - first, ...]` of some of them since they were opened; `None` if they are
-        not known any more."""
+        """Actions `[fragments * T, end - first, ...]` of some environments since opening; `None` if dropped."""
         if self.actions is None:
             return None
         if not self.actions:
@@ -179,5 +194,5 @@ class Standing:
         return np.concatenate([actions[:, first:end] for actions in self.actions])
 
     def has_come_to(self, obs: np.ndarray) -> bool:
-        """Whether observations `[N, ...]` are those of where they stand."""
+        """Whether observations `[N, ...]` match the current position."""
         return self.digest in ("", fingerprint(obs))

@@ -1,4 +1,4 @@
-"""This process becomes part of a Ray cluster, or starts one of its own."""
+"""Connection of this process to a Ray cluster, existing or local."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from stellaris_jax.live.accelerators import MEMORY
 from stellaris_jax.live.vitals import Vitals, own_programs
 
 LOCAL = "local"
-"""The address of a cluster that is started on this machine, and ends with who started it."""
+"""Address of a cluster that is started on this machine and ends with the process that started it."""
 PASSED = (
     *MEMORY, "JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONPATH", "XDG_CACHE_HOME", "HOME",
 )  # fmt: skip
-"""Variables that processes of the cluster run with as well."""
+"""Environment variables passed on to processes of the cluster."""
 CONNECT_SECONDS = 10.0
 _KEEPERS: list[subprocess.Popen[bytes]] = []
 _SESSIONS: list[Path] = []
@@ -36,35 +36,36 @@ _SESSIONS: list[Path] = []
 def join(key: str, address: str, store: int) -> Vitals | None:
     """Connect this process to a cluster, until `leave`.
 
-    Ray's processes listen on all interfaces, whatever they are told, but they answer only who has the token that Ray
-    keeps in the home directory (unless RAY_AUTH_MODE says otherwise).
+    Ray's processes always listen on all interfaces. They only answer clients with the token that Ray keeps in the home
+    directory (unless RAY_AUTH_MODE says otherwise).
 
     Args:
-      key: what the address was written for, for messages.
-      address: of the cluster, or `LOCAL`.
-      store: bytes of memory that a cluster of one's own reserves for objects.
+      key: configuration key of the address, for messages.
+      address: address of the cluster, or `LOCAL`.
+      store: bytes of memory that a local cluster reserves for objects.
 
     Returns:
-      What the cluster cannot lose; `None` if this process was connected before, by a caller who will also leave it.
+      Parts that the cluster cannot lose; `None` if this process was already connected, by a caller that will also
+      leave.
 
     Raises:
-      ConfigError: nobody can be joined there.
+      ConfigError: no cluster can be joined there.
     """
     if ray.is_initialized():
         return None
-    own: dict[str, Any] = {
+    local_options: dict[str, Any] = {
         "num_cpus": cores(),
         "include_dashboard": False,
         "object_store_memory": store,
     }
     try:
-        _listens(address)
-        with warnings.catch_warnings(), _elsewhere():
-            # Ray starts programs of its own, and forks for nothing else.
+        _check_listening(address)
+        with warnings.catch_warnings(), _in_root_folder():
+            # Ray only forks to start its programs.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
             context: Any = ray.init(
                 address,
-                **(own if address == LOCAL else {}),
+                **(local_options if address == LOCAL else {}),
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 runtime_env={"env_vars": {name: os.environ[name] for name in PASSED if name in os.environ}},
@@ -75,9 +76,9 @@ def join(key: str, address: str, store: int) -> Vitals | None:
     if address != LOCAL:
         return Vitals(store="" if address.startswith("ray://") else ray.get_runtime_context().gcs_address)
     session = Path(context.address_info["session_dir"])
-    if not Path("/proc/self/stat").exists():  # where nobody can see whose children processes are
+    if not Path("/proc/self/stat").exists():  # the parents of processes are not visible here
         return Vitals(session=str(session))
-    _keep()
+    _start_keeper()
     sessions.claim(session)
     sessions.clear(session.parent)
     _SESSIONS.append(session)
@@ -85,9 +86,12 @@ def join(key: str, address: str, store: int) -> Vitals | None:
 
 
 @contextmanager
-def _elsewhere() -> Iterator[None]:
-    """Be in the root folder meanwhile: Ray has its workers look for modules first where it is started, and somebody's
-    folder may hold a `numpy.py`. Workers go back to the driver's folder, and get its path, before they import more."""
+def _in_root_folder() -> Iterator[None]:
+    """Context that changes to the root folder, because Ray's workers first look for modules in Ray's start folder.
+
+    A user's folder may hold a `numpy.py`. Workers return to the driver's folder, and get its path, before they import
+    more.
+    """
     here = os.getcwd()
     os.chdir("/")
     try:
@@ -96,8 +100,8 @@ def _elsewhere() -> Iterator[None]:
         os.chdir(here)
 
 
-def _keep() -> None:
-    """Have somebody see to it that nothing of the cluster outlives this process, however it ends."""
+def _start_keeper() -> None:
+    """Start a keeper process, which kills all that is left of the cluster once this process has ended in any way."""
     program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py"))]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
@@ -111,11 +115,11 @@ def _keep() -> None:
 
 
 def leave(died: bool = False) -> None:
-    """Leave the cluster that was joined; one of one's own ends, and its folder is removed.
+    """Leave the joined cluster; a local cluster ends, and its folder is removed.
 
     Args:
-      died: it has lost what it cannot lose. Ray is not asked then, for it would wait, or end this process, which will
-        exit with code 1; the folder stays for its logs.
+      died: the cluster has lost a vital part. Then Ray is not shut down, because it would hang or end this process,
+        which will exit with code 1; the folder stays for its logs.
     """
     if died:
         atexit.register(_exit)
@@ -133,15 +137,15 @@ def leave(died: bool = False) -> None:
 
 
 def _exit() -> None:
-    """End this process at its exit without Ray's own end, which waits for what has died, or crashes."""
+    """Exit this process without Ray's exit handler, which hangs or crashes after a part of the cluster has died."""
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(1)
 
 
-def _listens(address: str) -> None:
-    """Raise OSError at once where nobody listens at HOST:PORT: Ray would try for minutes."""
+def _check_listening(address: str) -> None:
+    """Raise OSError at once if nothing listens at HOST:PORT; Ray would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()

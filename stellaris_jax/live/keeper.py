@@ -1,8 +1,8 @@
-"""Run as a program beside a Ray cluster of one's own: once its driver is gone, nothing of the cluster stays behind.
+"""Keeper program of a local Ray cluster: kills what is left of the cluster once its driver is gone.
 
-Ray ends its processes when a driver leaves in an orderly way, but some of them outlive a driver that was killed. They
-rename themselves, so the only way to know them is to have seen whose children they are. The program is started with a
-pipe as its input, which nobody writes to, and which ends with the driver.
+Ray ends its processes when a driver leaves in an orderly way, but some outlive a killed driver. They rename themselves,
+so the keeper records the driver's descendants while it runs. Its standard input is a pipe that nothing is written to
+and that closes with the driver.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 3.0
-"""For Ray to end its processes itself."""
+"""Seconds that Ray gets to end its processes itself."""
 
 
 def process_stat(process: int) -> tuple[int, str] | None:
@@ -33,7 +33,7 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def of_ray(process: int) -> bool:
-    """Whether a process is one of Ray's programs."""
+    """Whether a process runs one of Ray's programs."""
     try:
         return b"/ray/" in Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
@@ -41,14 +41,14 @@ def of_ray(process: int) -> bool:
 
 
 def cluster(driver: int) -> set[tuple[int, str]]:
-    """Ray's programs that a driver has started, and their descendants: process numbers and start times."""
+    """Ray's programs started by a driver, and their descendants: process numbers and start times."""
     running = processes()
-    found = set()
+    result = set()
     wave = {process for process, (parent, _) in running.items() if parent == driver and of_ray(process)}
     while wave:
-        found |= {(process, running[process][1]) for process in wave}
+        result |= {(process, running[process][1]) for process in wave}
         wave = {process for process, (parent, _) in running.items() if parent in wave}
-    return found
+    return result
 
 
 def alive(known: set[tuple[int, str]]) -> list[int]:
@@ -57,7 +57,7 @@ def alive(known: set[tuple[int, str]]) -> list[int]:
 
 
 def main() -> None:
-    """Wait for the driver's end, then end what is left of it."""
+    """Wait for the driver's end, then kill its remaining processes."""
     driver = int(sys.argv[1])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

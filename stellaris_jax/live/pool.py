@@ -1,4 +1,4 @@
-"""Where functions run: a pool of processes as the conductor sees it, and one of threads, for one process."""
+"""Pools that run functions: the interface for the conductor, and a pool of threads in one process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ LEARNER, ACTOR = "learner", "actor"
 
 
 class Call(NamedTuple):
-    """An invocation. kind: of a learner or of an actor. number: which one. stamp: number of the invocation; nothing is
-    taken twice that has the same. grace: seconds that it may take beyond what any may."""
+    """Invocation of a function.
+
+    Attributes:
+      kind: `LEARNER` or `ACTOR`.
+      number: number of the learner or actor.
+      stamp: unique number of the invocation.
+      grace: seconds in addition to the usual timeout.
+    """
 
     kind: str
     number: int
@@ -23,9 +29,16 @@ class Call(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An invocation that has ended. value: what it returned; None if it died or was given up, for this `reason`.
-    seconds: it has computed. elapsed: since it was asked for. cold: its process had to be started, and its function to
-    be compiled."""
+    """Invocation that has ended.
+
+    Attributes:
+      call: the invocation.
+      value: returned value; None if it died or timed out.
+      seconds: seconds of computation.
+      elapsed: seconds since the call.
+      reason: reason of the failure, if there was one.
+      cold: its process had to be started, and its function compiled.
+    """
 
     call: Call
     value: Any
@@ -36,39 +49,40 @@ class Done(NamedTuple):
 
 
 class Pool(Protocol):
-    """Runs functions somewhere."""
+    """Pool that runs functions."""
 
     def put(self, value: Any) -> Any:
-        """What stands for a value in calls, so that it travels once."""
+        """Store a value; returns its handle for calls, so that the value is sent once."""
         ...
 
     def get(self, handle: Any) -> Any:
-        """The value that stands behind it."""
+        """Value of a handle."""
         ...
 
     def submit(self, call: Call, *arguments: Any) -> None:
-        """Have a function called: a learner's `learn`, an actor's `roll`."""
+        """Call a function: a learner's `learn` or an actor's `roll`."""
         ...
 
     def wait(self) -> list[Done]:
-        """What has ended, at least one invocation; nothing if none is under way."""
+        """Wait for at least one invocation to end; returns those that ended, or nothing if none is under way."""
         ...
 
     def cool(self) -> None:
-        """End whatever is idle, so that it has to be started again."""
+        """End all idle processes, so that they have to be started again."""
         ...
 
     def close(self) -> None:
-        """End all of it."""
+        """End all processes."""
         ...
 
 
 class Threads:
-    """A pool of threads of this process, which all call the same functions.
+    """Pool of threads of this process, which share the same functions.
 
     Args:
-      functions: both.
-      clock: seconds.
+      functions: functions of actors and learners.
+      size: number of threads.
+      clock: time in seconds.
     """
 
     def __init__(self, functions: Functions, size: int, clock: Callable[[], float] = time.monotonic):
@@ -91,12 +105,12 @@ class Threads:
 
     def wait(self) -> list[Done]:
         ended, _ = wait(self._under_way, return_when=FIRST_COMPLETED) if self._under_way else (set(), set())
-        found = []
+        done = []
         for future in sorted(ended, key=lambda future: self._under_way[future][0].stamp):
-            call, asked = self._under_way.pop(future)
+            call, started = self._under_way.pop(future)
             value, seconds = future.result()
-            found.append(Done(call, value, seconds, self._clock() - asked))
-        return found
+            done.append(Done(call, value, seconds, self._clock() - started))
+        return done
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)

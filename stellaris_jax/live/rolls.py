@@ -1,4 +1,4 @@
-"""One fragment at a time, rolled by actors: who has which share of it, and what they have brought."""
+"""Rolling of one fragment by actors: shares under way, and results so far."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from stellaris_jax.live.hosts import NotAtPosition
 from stellaris_jax.live.pool import ACTOR, Call, Done, Pool
 
 GRACE = 2.0
-"""Times as long as fragments took to be rolled that stepping through their actions may take."""
+"""Allowed time of a replay, relative to the time that rolling the same fragments took."""
 
 
 class Rolling(NamedTuple):
-    """A share of a fragment that is being rolled. actor: which one. first, end: its environments. arguments: what it
-    was handed. behind: fragments that its environments have to be stepped through first."""
+    """Share of a fragment that is being rolled.
+
+    Attributes:
+      actor: number of the actor.
+      first, end: range of its environments.
+      arguments: arguments of its function.
+      behind: number of fragments that its environments have to replay first.
+    """
 
     actor: int
     first: int
@@ -27,20 +33,20 @@ class Rolling(NamedTuple):
 
 
 class Rolls:
-    """What actors are at.
+    """Shares of the current fragment.
 
     Args:
-      actors: what they are handed, and what is made of what they return.
-      call: makes an invocation of so many seconds' grace.
+      actors: makes the actors' inputs, and joins their results.
+      call: makes an invocation from kind, number and grace in seconds.
     """
 
     def __init__(self, actors: Actors, call: Callable[[str, int, float], Call]):
         self.actors, self._call = actors, call
-        self.seconds = 0.0  # that a share has taken
+        self.seconds = 0.0  # of the last share
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is under way."""
+        """Forget all shares."""
         self._rolling: dict[int, Rolling] = {}
         self._parts: dict[int, Any] = {}
 
@@ -58,27 +64,27 @@ class Rolls:
         acting: tuple[Any, Any],
         rehearsal: bool = False,
     ) -> None:
-        """Have all actors roll their shares of a fragment.
+        """Start all actors on their shares of a fragment.
 
         Args:
-          pool: where they are.
-          state: of the one seed, before the fragment.
-          index: the round.
-          width: how wide it is.
-          acting: what acts, parameters and normalisers, as the pool has them.
-          rehearsal: all is made ready, and nothing comes of it.
+          pool: pool of the actors.
+          state: state of the one seed before the fragment.
+          index: number of the round.
+          width: width of the round.
+          acting: parameters and normalizers of the acting policy, as handles of the pool.
+          rehearsal: prepare everything and discard the result.
         """
         self._pool, self._index, self.width, self._acting = pool, index, width, acting
         self.actors.begin(state, index, rehearsal)
-        self._share_out()
+        self._start_all()
 
-    def _share_out(self) -> None:
+    def _start_all(self) -> None:
         self._parts = {}
         for actor, (first, end) in enumerate(self.width.shares):
-            self._hand_over(actor, first, end)
+            self._start(actor, first, end)
 
-    def _hand_over(self, actor: int, first: int, end: int, again: bool = False) -> None:
-        """Have an actor roll a share, if it can be handed what it takes."""
+    def _start(self, actor: int, first: int, end: int, again: bool = False) -> None:
+        """Start an actor on a share, if its input is available."""
         handed = self.actors.handed(self._pool, first, end, again)
         if handed is not None:
             arguments = (Share(self._index, first), handed.key, *self._acting, handed.envs)
@@ -90,25 +96,30 @@ class Rolls:
         self._pool.submit(call, *rolling.arguments)
 
     def died(self, call: Call) -> None:
-        """An actor has died, and its share is to be rolled again."""
+        """Start a dead actor's share again."""
         self._submit(self._rolling.pop(call.stamp))
 
     def took(self, done: Done) -> Rolling | None:
-        """The share that an actor has brought; `None` of one whose environments stand elsewhere, which has been told
-        how to get there."""
+        """Accept an actor's result; returns its share.
+
+        Returns `None` if the actor's environments were not in position; the actor is then called again with the actions
+        to replay.
+        """
         rolling = self._rolling.pop(done.call.stamp)
         if isinstance(done.value, NotAtPosition):
-            self._hand_over(rolling.actor, rolling.first, rolling.end, again=True)
+            self._start(rolling.actor, rolling.first, rolling.end, again=True)
             return None
         self._parts[rolling.first] = done.value
         return rolling
 
     def joined(self) -> Joined | None:
-        """The fragment, once no share is under way; `None` if all of them are again, because environments cannot go on
-        from where they stood."""
+        """Join the shares to a fragment, once none is under way.
+
+        Returns `None` if environments could not continue; all shares are then started again.
+        """
         joined = self.actors.joined([self._parts[first] for first in sorted(self._parts)], self.width)
         self._parts = {}
         if joined is None:
             self.actors.begin_anew()
-            self._share_out()
+            self._start_all()
         return joined

@@ -1,4 +1,4 @@
-"""Folders that Ray leaves behind for each cluster of one's own; those of our own dead runs are removed."""
+"""Folders that Ray leaves behind for each local cluster; those of this user's dead runs are removed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from stellaris_jax.config.outputs import write_atomically
 from stellaris_jax.live.keeper import alive, process_stat
 
 OWNER = "stellaris-jax.owner"
-"""File in the folder of a cluster that we have started. It holds machine, process namespace, number and start time of
+"""Owner file in the folder of a cluster that this package started: machine, process namespace, number and start time of
 the driver."""
 LATEST = "session_latest"
-"""Ray's link to the folder that was made last."""
+"""Ray's link to the newest folder."""
 
 
 def claim(session: Path) -> None:
@@ -38,7 +38,7 @@ def remove(session: Path) -> None:
 def clear(folder: Path) -> list[Path]:
     """Remove the folders of clusters that dead runs of this user have started; returns them.
 
-    Folders without our mark, of other users, or of runs that are still there, are left alone.
+    Folders without an owner file, of other users, or of live runs are left alone.
     """
     removed = []
     for session in sorted(folder.glob("session_*")):
@@ -48,7 +48,7 @@ def clear(folder: Path) -> list[Path]:
             *place, number, started = read_text(session / OWNER).split()
             if place != _place():
                 continue
-            in_use = bool(alive({(int(number), started)})) or _runs(session)
+            in_use = bool(alive({(int(number), started)})) or _is_used(session)
         except (OSError, ValueError):
             continue
         if not in_use:
@@ -58,12 +58,12 @@ def clear(folder: Path) -> list[Path]:
 
 
 def _place() -> list[str]:
-    """Where process numbers mean what they mean here: the machine, and the namespace, for containers share folders."""
+    """Scope of process numbers: the machine, and the process namespace, because containers may share folders."""
     return [os.uname().nodename, os.readlink("/proc/self/ns/pid")]
 
 
-def _runs(session: Path) -> bool:
-    """Whether a program was started with the folder of a cluster among its arguments."""
+def _is_used(session: Path) -> bool:
+    """Whether a running program has the cluster's folder among its arguments."""
     name = session.name.encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

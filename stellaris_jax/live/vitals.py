@@ -1,4 +1,4 @@
-"""Checks that the parts of a Ray cluster without which no run can go on are still there, without asking Ray."""
+"""Checks that the vital parts of a Ray cluster are alive, without asking Ray."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from stellaris_jax.config.schema import RunError
 from stellaris_jax.live.keeper import alive, cluster
 
 PROGRAMS = {"raylet": "node manager, raylet", "gcs_server": "control store, gcs_server"}
-"""Programs of Ray that a cluster of one's own cannot lose, and their names in messages; first those that others follow.
-"""
+"""Programs of Ray that a local cluster cannot lose, and their names in messages; causes come before consequences."""
 CONNECT_SECONDS = 2.0
 OUT_OF_REACH_SECONDS = 45.0
-"""How long the control store of a cluster that was joined may be out of reach, at most: it may be restarted meanwhile,
-but Ray ends its drivers after 60 s."""
+"""Longest outage of a joined cluster's control store, in seconds: it may restart meanwhile, but Ray ends its drivers
+after 60 s."""
 
 
 class ClusterDied(RunError):
-    """A part of the Ray cluster has died, without which the run cannot go on; it can be resumed."""
+    """Error: a vital part of the Ray cluster has died; the run can be resumed."""
 
 
 class Program(NamedTuple):
-    """A program of Ray on this machine. name: its file's. number: of its process. started: when, as Linux counts."""
+    """Program of Ray on this machine.
+
+    Attributes:
+      name: file name.
+      number: process number.
+      started: start time, in Linux's count.
+    """
 
     name: str
     number: int
@@ -34,8 +39,10 @@ class Program(NamedTuple):
 class Vitals(NamedTuple):
     """Parts of a cluster that a run needs.
 
-    programs: those of a cluster of one's own. store: address `HOST:PORT` of the control store of a cluster that was
-    joined. session: folder of a cluster of one's own, with its logs.
+    Attributes:
+      programs: programs of a local cluster.
+      store: address `HOST:PORT` of a joined cluster's control store.
+      session: folder of a local cluster, with its logs.
     """
 
     programs: tuple[Program, ...] = ()
@@ -44,33 +51,33 @@ class Vitals(NamedTuple):
 
     @property
     def about_logs(self) -> str:
-        """Where Ray's logs are, as the end of a sentence; empty for the logs of others."""
+        """Place of Ray's logs, as the end of a sentence; empty for a joined cluster."""
         return f"; Ray's logs are in {self.session}/logs until the next run" if self.session else ""
 
 
 def own_programs(driver: int) -> tuple[Program, ...]:
-    """The programs that a cluster of one's own cannot lose.
+    """Programs that a local cluster cannot lose.
 
     Args:
-      driver: process that has started the cluster.
+      driver: number of the process that started the cluster.
     """
-    found = []
+    programs = []
     for number, started in sorted(cluster(driver)):
         try:
             name = Path(Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")[0].decode()).name
         except (OSError, UnicodeDecodeError):
             continue
         if name in PROGRAMS:
-            found.append(Program(name, number, started))
-    return tuple(sorted(found, key=lambda program: [*PROGRAMS].index(program.name)))
+            programs.append(Program(name, number, started))
+    return tuple(sorted(programs, key=lambda program: [*PROGRAMS].index(program.name)))
 
 
 class Watch:
-    """Tells what of a cluster has died.
+    """Watch over the vital parts of a cluster.
 
     Args:
       vitals: parts of the cluster.
-      patience: seconds for which the control store of a cluster that was joined may be out of reach.
+      patience: longest outage of a joined cluster's control store, in seconds.
     """
 
     def __init__(self, vitals: Vitals, patience: float):
@@ -78,7 +85,7 @@ class Watch:
         self._reached = time.monotonic()
 
     def died(self) -> str:
-        """What has died, as the beginning of a sentence; empty if all is there."""
+        """Part that has died, as the beginning of a sentence; empty if all parts are alive."""
         for name, number, started in self.vitals.programs:
             if not alive({(number, started)}):
                 return f"Ray's {PROGRAMS[name]} (process {number}), has died"

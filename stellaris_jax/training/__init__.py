@@ -1,1 +1,1 @@
-"""Runs: the trainer, where its data come from, what it saves, and what is evaluated."""
+"""Training runs: trainer, data sources, checkpoints and evaluation."""

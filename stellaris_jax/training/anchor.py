@@ -13,18 +13,18 @@ from stellaris_jax.report.telemetry.commands import resume_command
 
 CHECKPOINTS = "checkpoints"
 UNFINISHED = re.compile(r"\d+\.orbax-checkpoint-tmp.*|\d+")
-"""Names of what a checkpoint that is being written leaves."""
+"""Names of entries that an unfinished checkpoint leaves."""
 
 
 class DirectoryGone(RunError):
-    """The directory of a run, or its checkpoints, were moved or removed while it was trained."""
+    """Error: a run's directory or its checkpoints were moved or removed during training."""
 
 
 class Anchor:
-    """Open descriptors of a run's directory and of its checkpoints, by which a move is told from a removal.
+    """Open descriptors of a run's directory and its checkpoints; they tell a move from a removal.
 
     Args:
-      run_dir: the directory.
+      run_dir: directory of the run.
     """
 
     def __init__(self, run_dir: Path):
@@ -35,12 +35,12 @@ class Anchor:
                 self._open[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def check(self) -> None:
-        """Raise DirectoryGone where the directory, or the one of its checkpoints, is no longer in its place."""
+        """Raise DirectoryGone if the run's directory or its checkpoints are no longer in place."""
         if trouble := self.trouble():
             raise DirectoryGone(trouble)
 
     def trouble(self) -> str:
-        """What has become of the directory, in a sentence that says how to go on; "" while nothing has."""
+        """Sentence on a moved or removed directory and how to continue; "" while all is in place."""
         for path, descriptor in self._open.items():
             if not _is_same(path, descriptor):
                 return self._whole(descriptor) if path == self.run_dir else self._checkpoints(path, descriptor)
@@ -67,7 +67,7 @@ class Anchor:
         )
 
     def clear(self) -> None:
-        """Remove what writers that were under way have made again in the old place: unfinished checkpoints only."""
+        """Remove unfinished checkpoints that pending writes created again at the old path; keep everything else."""
         if not self.trouble():
             return
         folder = self.run_dir / CHECKPOINTS
@@ -77,10 +77,10 @@ class Anchor:
                     _remove_unfinished(path)
         for path in (folder, self.run_dir):
             with suppress(OSError):
-                path.rmdir()  # it fails where anything else is in it
+                path.rmdir()  # fails if anything else is in it
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the descriptors."""
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -95,12 +95,12 @@ def _is_same(path: Path, descriptor: int) -> bool:
         there = os.stat(path)
     except OSError:
         return False
-    ours = os.fstat(descriptor)
-    return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+    opened = os.fstat(descriptor)
+    return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def _now_at(descriptor: int) -> Path | None:
-    """Where an open directory lies now; None where it was removed, or where the system does not tell."""
+    """Current path of an open directory; None if it was removed or the system does not report paths."""
     try:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except OSError:

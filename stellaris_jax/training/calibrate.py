@@ -1,9 +1,9 @@
-"""This machine's own durations as a delay model: one fragment's rollout, one minibatch gradient, one aggregation.
+"""Delay model measured on this machine: one fragment's rollout, one minibatch gradient, one aggregation.
 
-Each is compiled, run once, and then timed alone, waiting for its result; the table of seconds is the `measured` delay
-model of `delays.learner`, `delays.actor` and `delays.aggregate`, and of `delays.scaling` where the job measures
-something to scale its actors by. All environments are one actor here: on a platform with several, each is given the
-whole fragment's seconds, an upper bound for its share.
+Each part is compiled, run once, and then timed alone until its result is ready. The table of seconds is the `measured`
+delay model of `delays.learner`, `delays.actor` and `delays.aggregate`. It also serves `delays.scaling` if the job
+measures something to scale its actors by. All environments count as one actor here. On a platform with several actors,
+each actor gets the whole fragment's seconds, an upper bound for its share.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Table = dict[str, list[float]]
 
 
 def calibrate(config: Config, repeats: int) -> Table:
-    """Seconds of `repeats` runs of each part of the job `config`, by the names of `delays`."""
+    """Seconds of `repeats` runs of each part of the job `config`, keyed by names of `delays`."""
     trainer = Trainer(config)
     trainer.run(1)  # fragments to learn from
     state, hyper = jax.tree.map(lambda x: x[0], (trainer.state, trainer.members.hyper))
     first = jax.tree.map(lambda x: jnp.asarray(x[0, 0, 0]), empty_plan(trainer.shape).invocations)
     if first.peers is not None:
-        first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.shape.peers)))  # all there can be
+        first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.shape.peers)))  # the maximum
 
     @jax.jit
     def gradient(invocation: Invocation) -> jax.Array:
@@ -57,7 +57,7 @@ def calibrate(config: Config, repeats: int) -> Table:
         members = trainer.members
         parts["scaling"] = partial(trainer.probe, members.hyper, members.states[0], jnp.int32(0), counts)
     for part in parts.values():
-        _seconds(part)  # what happens once
+        _seconds(part)  # first call: caches and lazy set-up, not timed
     table = {name: [_seconds(part) for _ in range(repeats)] for name, part in parts.items()}
     trainer.close()
     return table
@@ -70,7 +70,13 @@ def _seconds(part: Callable[[], Any]) -> float:
 
 
 def write(table: Table, path: Path, about: str) -> None:
-    """A file of group `delays` whose name is the path's."""
+    """Write a file of configuration group `delays`, named after the path.
+
+    Args:
+      table: seconds, keyed by part.
+      path: file to write.
+      about: comment at the top of the file.
+    """
     rows = [
         f"{name}: {{kind: measured, options: {{table: [{', '.join(f'{seconds:.3g}' for seconds in values)}]}}}}"
         for name, values in table.items()

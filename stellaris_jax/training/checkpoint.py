@@ -1,4 +1,4 @@
-"""Checkpoints of everything: engine state, timelines, counters. Atomic, asynchronous, verified when restored."""
+"""Checkpoints of engine state, timelines and counters: atomic, asynchronous, verified when restored."""
 
 from __future__ import annotations
 
@@ -32,27 +32,32 @@ from stellaris_jax.training.sources.actionlog import ActionLog
 from stellaris_jax.training.specs import plug_leak
 
 DAMAGED = "damaged-"
-"""What the name of a checkpoint that was set aside begins with."""
+"""Prefix of the names of damaged checkpoints that were set aside."""
 LIMITS = {
     "metadata": 4 * inputs.DOCUMENT, "_METADATA": inputs.DOCUMENT, "_CHECKPOINT_METADATA": inputs.DOCUMENT,
     ".zarray": checkpoint_arrays.LARGEST, checkpoint_arrays.MANIFEST: inputs.DOCUMENT,
 }  # fmt: skip
-"""Bytes that Orbax's documents in a checkpoint may have; the first one holds the timelines."""
+"""Largest size, in bytes, of Orbax's documents in a checkpoint; `metadata` holds the timelines."""
 
 
 class OtherSettings(ConfigError):
-    """A checkpoint was made with other settings than the run's configuration has now."""
+    """Error: a checkpoint was made with settings that differ from the run's configuration."""
 
 
 class Saved(NamedTuple):
-    """The arrays of a checkpoint: the engine's state, and its source's (`None` without any)."""
+    """Arrays of a checkpoint.
+
+    Attributes:
+      engine: the engine's state.
+      host: the data source's state; `None` if it has none.
+    """
 
     engine: Any
     host: Any
 
 
 class CheckpointError(RunError):
-    """A checkpoint could not be saved, or none could be restored; the message says what was tried."""
+    """Error: a checkpoint could not be saved, or none could be restored; the message lists the attempts."""
 
 
 def _is_key(x: Any) -> bool:
@@ -60,17 +65,17 @@ def _is_key(x: Any) -> bool:
 
 
 ORBAX = threading.Lock()
-"""Held while Orbax is called: what it counts and waits for is one for the process, and two threads that save at once
-wait for each other for ever."""
+"""Lock around calls of Orbax. Orbax's counters and barriers are global to the process, so two threads that save at once
+deadlock."""
 
 
 def leaves_of(state: Any) -> list[Any]:
-    """The leaves of a state, PRNG keys as their data."""
+    """Leaves of a state, PRNG keys as their data."""
     return [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(state)]
 
 
 def to_host(state: Any) -> list[np.ndarray]:
-    """The leaves of a state as NumPy copies (PRNG keys as their data), safe from the donation of the state."""
+    """Leaves of a state as NumPy copies (PRNG keys as their data), safe from donation of the state."""
     return [np.array(x, copy=True) for x in jax.device_get(leaves_of(state))]
 
 
@@ -88,7 +93,7 @@ def to_device(leaves: list[np.ndarray], abstract: Any) -> Any:
 
 
 def digest(leaves: list[np.ndarray], host: dict[str, Any]) -> str:
-    """A fingerprint of all that a checkpoint holds."""
+    """SHA-256 fingerprint of a checkpoint's arrays and host data."""
     sha = hashlib.sha256(json.dumps(host, sort_keys=True).encode())
     for leaf in leaves:
         sha.update(np.ascontiguousarray(leaf).tobytes())
@@ -96,7 +101,7 @@ def digest(leaves: list[np.ndarray], host: dict[str, Any]) -> str:
 
 
 class _Best:
-    """Preserves the checkpoint of the best score; the later one of equals."""
+    """Preservation policy: keep the checkpoint with the best score, the later one of equals."""
 
     def __init__(self, scores: dict[int, float]):
         self.scores = scores
@@ -114,20 +119,20 @@ class _Best:
 
 
 class Checkpoints:
-    """The checkpoints of one run: the most recent `keep` and the one with the best score.
+    """Checkpoints of one run: the most recent `keep` and the one with the best score.
 
-    A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one. Beside
-    them lies what host environments were given since they were opened (`actions`).
+    A checkpoint appears under its final name only when it is complete, so a killed run never leaves half of one. The
+    same directory holds a log of the actions that host environments have taken since they were opened (`actions`).
 
     Args:
-      directory: holds one directory a round.
-      keep: most recent checkpoints kept.
-      read_only: nothing on disk is touched, so that the checkpoints of a run that is being trained can be read.
-      settings: of the run, by their dotted keys, those that never change; none are compared where there are none.
+      directory: parent directory; each checkpoint is a subdirectory named by its round.
+      keep: number of most recent checkpoints kept.
+      read_only: leave the disk untouched, so that another process can train the run meanwhile.
+      settings: settings of the run that never change, by dotted key; without any, none are compared.
 
     Raises:
-      OSError: the directory is a link, and checkpoints are to be written and deleted, or it cannot be made.
-      CheckpointError: what Orbax would open in it is no regular file.
+      OSError: the directory cannot be made, or it is a link and checkpoints are to be written.
+      CheckpointError: a file that Orbax would open there is not a regular file.
     """
 
     def __init__(self, directory: Path, keep: int, read_only: bool = False, settings: Mapping[str, Any] | None = None):
@@ -139,7 +144,7 @@ class Checkpoints:
             [checkpoint_managers.LatestN(keep), _Best(self._scores)],
         )
         alone = ocp.options.MultiprocessingOptions()
-        if jax.process_count() > 1:  # the others neither write nor wait
+        if jax.process_count() > 1:  # the other processes neither write nor wait
             mine = jax.process_index()
             alone = ocp.options.MultiprocessingOptions(
                 primary_host=mine, active_processes={mine}, barrier_sync_key_prefix=f"process{mine}"
@@ -147,7 +152,7 @@ class Checkpoints:
         if not read_only:
             refuse_links(self.directory)
             self.directory.mkdir(parents=True, exist_ok=True)
-        for document in self.directory.glob("*/_CHECKPOINT_METADATA"):  # read by Orbax at once, whichever is restored
+        for document in self.directory.glob("*/_CHECKPOINT_METADATA"):  # Orbax reads all of these at once
             try:
                 inputs.open_regular(document, inputs.DOCUMENT).close()
             except OSError as error:
@@ -158,36 +163,42 @@ class Checkpoints:
             create=False,
             multiprocessing_options=alone,
         )
-        # Orbax finds what it has to merge in this format by a pattern, in which a directory may look like another one.
+        # Orbax finds files to merge by a glob pattern, which characters of the directory's name may break.
         merged = not re.search(r"[][*?]", str(self.directory))
         handlers = {"state": ocp.StandardCheckpointHandler(use_ocdbt=merged), "host": ocp.JsonCheckpointHandler()}
         for name in ("absl", "asyncio"):
             logging.getLogger(name).addFilter(_is_news)
-        if not isinstance(sys.unraisablehook, _DeafToAsyncio):
-            sys.unraisablehook = _DeafToAsyncio(sys.unraisablehook)
+        if not isinstance(sys.unraisablehook, _WithoutAsyncio):
+            sys.unraisablehook = _WithoutAsyncio(sys.unraisablehook)
         plug_leak()
         with ORBAX:
             self._manager = ocp.CheckpointManager(self.directory, item_handlers=handlers, options=options)
         self.actions = ActionLog(self.directory.with_name("actions.bin"))
 
     def rounds(self) -> list[int]:
-        """Rounds there is a checkpoint of, oldest first."""
+        """Rounds with a checkpoint, oldest first."""
         return sorted(self._manager.all_steps())
 
     def newest(self) -> int:
-        """The newest round that is on disk, whole; 0 without one. What is being written is not, nor what is damaged."""
+        """Newest round whose checkpoint is complete and not known to be damaged; 0 without one."""
         rounds = {int(path.name) for path in self.directory.glob("[0-9]*") if path.name.isdigit() and path.is_dir()}
         return max(rounds - set(self._damaged), default=0)
 
     def score(self, round_: int, value: float | None) -> None:
-        """What the policy of a round is worth; nothing where that is not a number."""
+        """Record the score of a round's policy; scores that are not finite are ignored."""
         if value is not None and math.isfinite(value):
             self._scores[round_] = value
 
     def save(self, round_: int, state: Any, host: dict[str, Any]) -> None:
-        """Copy the state at once, write it in the background. A round that is saved already is left alone.
+        """Copy the state at once and write it in the background; a round that is saved already is skipped.
 
-        Raises CheckpointError if this, or what was written before, could not be saved.
+        Args:
+          round_: number of the round.
+          state: arrays to save.
+          host: further state, as JSON data.
+
+        Raises:
+          CheckpointError: this save or an earlier one failed.
         """
         self.wait()
         self._set_aside()
@@ -198,35 +209,35 @@ class Checkpoints:
         if self._settings:
             document |= {"settings": self._settings, "settings_digest": digest([], self._settings)}
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(leaves), host=ocp.args.JsonSave(document))
-        with self._told(round_):
-            # Forced, for the manager passes over rounds below the latest without a word.
+        with self._reported_failures(round_):
+            # Forced, because the manager silently skips rounds below the latest.
             self._manager.save(round_, args=arguments, force=True)
         self._saving = round_
 
     def wait(self) -> None:
-        """Until what is being written is complete. Raises CheckpointError where it is not, after all."""
+        """Wait until the save under way is complete. Raises CheckpointError if it failed."""
         if self._saving is None:
             return
         round_, self._saving = self._saving, None
-        with self._told(round_):
+        with self._reported_failures(round_):
             self._manager.wait_until_finished()
             if not (self.directory / str(round_)).is_dir():
                 raise FileNotFoundError(f"there is no {self.directory / str(round_)}")
 
     @contextmanager
-    def _told(self, round_: int) -> Iterator[None]:
+    def _reported_failures(self, round_: int) -> Iterator[None]:
         try:
             with ORBAX:
                 yield
-        except Exception as error:  # whatever the writer raises, in whichever of its threads
+        except Exception as error:  # the writer may raise anything, in any of its threads
             place = f"round {round_} could not be saved in {self.directory}"
             raise CheckpointError(f"{place} ({_reason(error)}).") from error
 
     def restore(self, abstract: Any, note: Callable[[str], None]) -> tuple[int, Any, dict[str, Any]]:
-        """The newest intact checkpoint: its round, state and host data.
+        """Newest intact checkpoint: its round, state and host data.
 
-        A damaged one is passed over for the one before, and `note` is told. The next `save` sets it aside. A save under
-        way is waited for.
+        A damaged checkpoint is reported to `note` and skipped; the next `save` sets it aside. Waits for a save under
+        way.
         """
         self.wait()
         wanted, damaged = self.rounds(), []
@@ -235,7 +246,7 @@ class Checkpoints:
                 state, host = self._read(candidate, abstract)
             except OtherSettings:
                 raise
-            except Exception as error:  # whatever a damaged file makes the reader raise
+            except Exception as error:  # a damaged file can make the reader raise anything
                 damaged.append(candidate)
                 note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
                 continue
@@ -248,38 +259,37 @@ class Checkpoints:
     def arrays(
         self, check: Callable[[int], None], note: Callable[[str], None]
     ) -> tuple[list[np.ndarray], dict[str, Any]]:
-        """The newest intact checkpoint of a run whose shapes are not known: leaves, PRNG keys as their data, and host
-        data.
+        """Newest intact checkpoint of a run whose shapes are unknown: leaves (PRNG keys as their data) and host data.
 
         Args:
-          check: called with the bytes of a checkpoint before it is read; raises where these are too many.
-          note: told of damaged checkpoints, which are passed over.
+          check: called with a checkpoint's size in bytes before it is read; raises if that is too large.
+          note: reports damaged checkpoints, which are skipped.
         """
         for candidate in reversed(self.rounds()):
             try:
                 self._check_files(candidate)
                 templates = checkpoint_arrays.templates(self.directory / str(candidate) / "state")
-                size = sum(math.prod(one.shape) * one.dtype.itemsize for one in templates)
-            except Exception as error:  # whatever a damaged file makes the reader raise
+                size = sum(math.prod(template.shape) * template.dtype.itemsize for template in templates)
+            except Exception as error:  # a damaged file can make the reader raise anything
                 note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
                 continue
             check(size)
             try:
                 leaves, document = self._leaves(candidate, templates)
                 return leaves, document["host"]
-            except Exception as error:  # whatever a damaged file makes the reader raise
+            except Exception as error:  # a damaged file can make the reader raise anything
                 note(f"checkpoint of round {candidate} is damaged and passed over ({_reason(error)})")
         raise CheckpointError(f"there is no intact checkpoint in {self.directory}.")
 
     def _set_aside(self) -> None:
-        """Rename what was found damaged, so that its rounds can be saved anew."""
+        """Rename damaged checkpoints, so that their rounds can be saved again."""
         for round_ in self._damaged:
             aside = next(
                 path
                 for number in itertools.count(1)
                 if not os.path.lexists(path := self.directory / f"{DAMAGED}{round_}{f'-{number}' * (number > 1)}")
             )
-            with self._told(round_):
+            with self._reported_failures(round_):
                 (self.directory / str(round_)).rename(aside)
         if self._damaged:
             self._damaged = []
@@ -291,7 +301,7 @@ class Checkpoints:
         return to_device(leaves, abstract), document["host"]
 
     def _leaves(self, round_: int, templates: list[Any]) -> tuple[list[np.ndarray], dict[str, Any]]:
-        """The arrays of a round, and the document beside them. Raises ValueError for what is damaged."""
+        """Arrays of a round and the document stored with them. Raises ValueError if they are damaged."""
         self._check_files(round_, checkpoint_arrays.largest_file(templates))
         checkpoint_arrays.check(self.directory / str(round_) / "state", templates)
         arguments = ocp.args.Composite(
@@ -305,14 +315,14 @@ class Checkpoints:
         return leaves, document
 
     def _check_files(self, round_: int, largest: int | None = None) -> None:
-        """Raise ValueError for what is no regular file, or longer than its limit, among the files of a round."""
+        """Raise ValueError if a file of a round is not a regular file or exceeds its size limit."""
         try:
             inputs.check_tree(self.directory / str(round_), LIMITS, largest)
         except OSError as error:
             raise ValueError(f"{error.filename}: {inputs.reason(error)}") from None
 
     def _compare(self, round_: int, document: dict[str, Any]) -> None:
-        """Raise OtherSettings where a checkpoint's settings are not the run's; keys that only one has do not count."""
+        """Raise OtherSettings if a checkpoint's settings differ from the run's in keys that both have."""
         saved = document.get("settings", {})
         if saved and document.get("settings_digest") != digest([], saved):
             raise ValueError("its settings do not match their fingerprint")
@@ -325,16 +335,16 @@ class Checkpoints:
                 )
 
     def close(self) -> None:
-        """Wait, and let go of the directory. Raises CheckpointError as `wait` does."""
+        """Wait for the save under way and close the directory. Raises CheckpointError as `wait` does."""
         try:
             self.wait()
         finally:
-            with suppress(Exception), ORBAX:  # told of by `wait` already
+            with suppress(Exception), ORBAX:  # `wait` has reported it already
                 self._manager.close()
 
 
 def _reason(error: Exception) -> str:
-    """What the system says, where it has a word in it; else the first line of the message, which may be long."""
+    """Operating system's message, if the error has a code; else the first line of the error, cut to 200 characters."""
     text = str(error).strip()
     if code := re.search(r"os_error_code='(\d+)'|^\[Errno (\d+)\]", text):
         return os.strerror(int(code[1] or code[2]))
@@ -342,14 +352,15 @@ def _reason(error: Exception) -> str:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a log says more than what Orbax raises as well, or than how reads failed that it had given up by then."""
+    """True unless a log only repeats an error that Orbax raises as well, or concerns reads that Orbax gave up."""
     return "orbax" not in record.pathname and not re.search("never retrieved.*(zarr|OCDBT)", record.getMessage(), re.S)
 
 
-class _DeafToAsyncio:
-    """`sys.unraisablehook`, but for what TensorStore's threads meet that go on with files given up by Orbax.
+class _WithoutAsyncio:
+    """Filter for `sys.unraisablehook`: drops errors of TensorStore threads that still work on files Orbax gave up.
 
-    They may do so at any time after a damaged file or a full disk, and tell at length that the event loop is closed.
+    These threads may fail at any time after a damaged file or a full disk, each with a long trace about a closed event
+    loop.
     """
 
     def __init__(self, hook: Callable[[Any], Any]):

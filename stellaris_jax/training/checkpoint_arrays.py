@@ -1,7 +1,7 @@
-"""Documents of a checkpoint's arrays, checked before TensorStore takes the memory that they ask for.
+"""Checks of a checkpoint's array documents, before TensorStore allocates the memory they request.
 
-Each array has a document `.zarray`, in a directory of its own or within Orbax's OCDBT files. It says how large a chunk
-is once it is unpacked, whatever the array's size: a few bytes could unpack to more than all memory.
+Each array has a document `.zarray`, in its own directory or within Orbax's OCDBT files. The document states the
+unpacked size of a chunk, independent of the array's size: a few bytes could unpack to more than all memory.
 """
 
 from __future__ import annotations
@@ -21,67 +21,67 @@ from stellaris_jax.config import inputs
 
 MANIFEST = "manifest.ocdbt"
 LARGEST = inputs.MIB
-"""Bytes that a document may have."""
+"""Largest size of a document, in bytes."""
 MOST_CHUNKS = 2**12
-"""Chunks that an array may have. Orbax writes one for each part of it that lay on a device of its own."""
+"""Largest number of chunks of an array. Orbax writes one for each part that lay on its own device."""
 SPARE = inputs.DOCUMENT
-"""Bytes that a file may have beyond those of the arrays: indices, and padding."""
+"""Bytes that a file may have beyond those of the arrays: indices and padding."""
 PLAIN = re.compile(r"[<|][biuf]\d+", re.ASCII)
 NARROW = re.compile(r"bfloat16|u?int[24]|float[468]_e\w+", re.ASCII)
-"""Types by the names that JAX adds to NumPy's."""
+"""Names of the dtypes that JAX adds to NumPy's."""
 
 
 def templates(state: Path, most: int | None = None) -> list[jax.ShapeDtypeStruct]:
-    """Shapes and types of the arrays below `state`, which are named `0`, `1`, ...
+    """Shapes and dtypes of the arrays below `state`, which are named `0`, `1`, ...
 
     Args:
-      state: the directory that Orbax wrote a list of arrays to.
-      most: arrays that there may be.
+      state: directory that Orbax wrote a list of arrays to.
+      most: largest number of arrays accepted.
 
     Raises:
-      ValueError: an array is not stored as Orbax does it, or there are too many.
+      ValueError: an array is not stored in Orbax's format, or there are too many.
     """
     spec: dict[str, Any] = {"driver": "file", "path": f"{state}{os.sep}"}
     if os.path.lexists(state / MANIFEST):
         spec = {"driver": "ocdbt", "base": spec}
     store = ts.KvStore.open(spec).result()
-    found: list[jax.ShapeDtypeStruct] = []
-    while (text := _read(store, f"{len(found)}/.zarray")) is not None:
-        if len(found) == most:
+    arrays: list[jax.ShapeDtypeStruct] = []
+    while (text := _read(store, f"{len(arrays)}/.zarray")) is not None:
+        if len(arrays) == most:
             raise ValueError(f"it holds more than {most} arrays")
-        if _read(store, f"{len(found)}/zarr.json") is not None:
-            raise ValueError(f"array {len(found)} has documents of two formats")
+        if _read(store, f"{len(arrays)}/zarr.json") is not None:
+            raise ValueError(f"array {len(arrays)} has documents of two formats")
         try:
-            found.append(_template(json.loads(text)))
+            arrays.append(_template(json.loads(text)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ValueError(f"array {len(found)} is not stored as checkpoints are") from None
-    if _read(store, f"{len(found)}/zarr.json") is not None:
-        raise ValueError(f"array {len(found)} is not stored as checkpoints are")
-    return found
+            raise ValueError(f"array {len(arrays)} is not stored as checkpoints are") from None
+    if _read(store, f"{len(arrays)}/zarr.json") is not None:
+        raise ValueError(f"array {len(arrays)} is not stored as checkpoints are")
+    return arrays
 
 
 def check(state: Path, expected: list[Any]) -> None:
-    """Raise ValueError unless the arrays below `state` have the shapes and types of `expected`, one for one."""
+    """Raise ValueError unless the arrays below `state` have the shapes and dtypes of `expected`, in order."""
     stored = templates(state, len(expected))
     if len(stored) < len(expected):
         raise ValueError(f"it holds {len(stored)} of {len(expected)} arrays")
-    for number, (one, other) in enumerate(zip(stored, expected, strict=True)):
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
+    for number, (got, wanted) in enumerate(zip(stored, expected, strict=True)):
+        if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
             raise ValueError(
-                f"array {number} is {one.dtype.name}{list(one.shape)}, not {other.dtype.name}{list(other.shape)}"
+                f"array {number} is {got.dtype.name}{list(got.shape)}, not {wanted.dtype.name}{list(wanted.shape)}"
             )
 
 
 def largest_file(expected: list[Any]) -> int:
-    """Bytes that a file of a checkpoint of these arrays may have: compression may make them a little larger."""
-    return 2 * sum(math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in expected) + SPARE
+    """Largest file size, in bytes, of a checkpoint of these arrays; compression may make them slightly larger."""
+    return 2 * sum(math.prod(template.shape) * np.dtype(template.dtype).itemsize for template in expected) + SPARE
 
 
 def _read(store: ts.KvStore, key: str) -> bytes | None:
-    """A document; None where there is none. Raises ValueError where it is too long, without reading it."""
+    """Content of a document; None if there is none. Raises ValueError if it is too long, without reading it."""
     try:
         beyond = store.read(key, byte_range=slice(LARGEST, LARGEST + 1)).result()
-    except ValueError:  # so long it is not
+    except ValueError:  # the document is shorter than the limit
         beyond = None
     if beyond is not None and beyond.state == "value":
         raise ValueError(f"{key} holds more than {LARGEST // inputs.MIB} MiB")
@@ -90,7 +90,7 @@ def _read(store: ts.KvStore, key: str) -> bytes | None:
 
 
 def _template(document: dict[str, Any]) -> jax.ShapeDtypeStruct:
-    """The shape and type of an array. Raises ValueError and others for what Orbax does not write."""
+    """Shape and dtype of an array. Raises ValueError and others if Orbax would not write such a document."""
     shape, chunks, name = tuple(document["shape"]), tuple(document["chunks"]), document["dtype"]
     sizes = all(type(size) is int and size >= 0 for size in (*shape, *chunks))
     if not sizes or len(shape) != len(chunks) or not (PLAIN.fullmatch(name) or NARROW.fullmatch(name)):

@@ -1,4 +1,4 @@
-"""What a trainer executes at once: a few planned rounds."""
+"""Chunk of planned rounds that a trainer executes at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from stellaris_jax.timeline import Plan, Round
 
 @dataclass(frozen=True)
 class Chunk:
-    """Planned rounds.
+    """Chunk of planned rounds, for `S` seeds and `R` rounds.
 
-    begin: rounds before them. plans: what the engine runs, one for every block of seeds that it runs side by side.
-    widths: environments that each of them is compiled for. envs: `[S]`, that take part, the same ones in all rounds.
-    rounds: `[R][S]`, what the timelines say. computed: `[R]`, gradients that the engine computes, empty places
-    included. timelines: `[S]`, their states after the last round.
+    Attributes:
+      begin: number of rounds before the chunk.
+      plans: plans for the engine, one for each block of seeds that runs side by side.
+      widths: number of environments that each plan is compiled for.
+      envs: `[S]`, participating environments, the same in all rounds.
+      rounds: `[R][S]`, rounds as the timelines report them.
+      computed: `[R]`, gradients that the engine computes, padding included.
+      timelines: `[S]`, timeline states after the last round.
     """
 
     begin: int
@@ -28,14 +32,16 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """Rounds there have been after them."""
+        """Number of rounds once the chunk is done."""
         return self.begin + len(self.rounds)
 
 
 class Following(NamedTuple):
-    """The round after a chunk, as far as it is known before that one has taught anything.
+    """Next round after a chunk, as far as it is known before the chunk has been trained.
 
-    actors: `[S]`, that take part. envs: `[S]`, their environments; `None` if there may be no such round.
+    Attributes:
+      actors: `[S]`, participating actors.
+      envs: `[S]`, their environments; `None` if there may be no such round.
     """
 
     actors: list[int]

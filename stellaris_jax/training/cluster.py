@@ -1,7 +1,7 @@
-"""Points of a sweep on a Ray cluster: workers that train them one after the other, each in a process of its own.
+"""Sweep points on a Ray cluster: each worker trains points one after the other in its own process.
 
-A worker keeps its compiled programs from point to point. Run directories are written where the point is trained, so
-all nodes share the file system that the sweep lies on.
+A worker keeps its compiled programs from point to point. Workers write the run directories, so all nodes must share the
+sweep's file system.
 """
 
 from __future__ import annotations
@@ -39,16 +39,22 @@ from stellaris_jax.training.session import Interrupted
 from stellaris_jax.training.signals import Signals
 
 STORE_BYTES = 2**27
-"""What a cluster of one's own reserves for objects: only progress passes through it."""
+"""Bytes that a local cluster reserves for objects; only progress passes through it."""
 POLL_SECONDS = 0.5
 START_SECONDS = 120.0
-"""How long a worker may take to start; a cluster that has lost its nodes never starts one."""
+"""Seconds within which a worker must start; a cluster that has lost its nodes never starts one."""
 SAVE_SECONDS = 20.0
-"""How long points may take to be saved by workers that have outlived a part of their cluster."""
+"""Seconds that surviving workers get to save their points after a part of the cluster has died."""
 
 
 class Progress(NamedTuple):
-    """What a worker has to tell since it was asked last: env steps of its point, returns and messages."""
+    """Progress of a worker since the last call.
+
+    Attributes:
+      steps: environment steps of its point.
+      returns: evaluated returns.
+      notes: messages.
+    """
 
     steps: int
     returns: list[float]
@@ -56,7 +62,7 @@ class Progress(NamedTuple):
 
 
 class Relay:
-    """What stands for the line of all points where it is shown elsewhere: it keeps what is to be told until then."""
+    """Buffer with the interface of the shared display: a worker's progress waits here until the driver fetches it."""
 
     def __init__(self) -> None:
         self.console = Console(quiet=True)
@@ -78,7 +84,7 @@ class Relay:
             self._notes.append(text)
 
     def fetch(self) -> Progress:
-        """What there is to tell since the last call."""
+        """Return the progress since the last call."""
         with self._lock:
             news = Progress(self._steps, self._returns, self._notes)
             self._returns, self._notes = [], []
@@ -86,7 +92,13 @@ class Relay:
 
 
 class Ended(NamedTuple):
-    """How a point has ended: with a result, stopped, or with an error, which is `foreseen` or comes with a trace."""
+    """Outcome of a point.
+
+    Attributes:
+      stopped: the point was stopped and saved.
+      error: message of the error; "" without one.
+      foreseen: False if the error is a bug; then `error` includes the trace.
+    """
 
     stopped: bool = False
     error: str = ""
@@ -94,10 +106,10 @@ class Ended(NamedTuple):
 
 
 class Worker:
-    """What trains points in a process of a cluster. Its calls are answered while a point is under way."""
+    """Ray actor that trains points in a process of the cluster; it answers calls while a point is under way."""
 
     def __init__(self, directory: str, devices: int, path: Sequence[str]):
-        with suppress(OSError):  # where plug-ins are named by relative paths; elsewhere they are found or told of
+        with suppress(OSError):  # for plug-ins with relative paths; loading reports those it does not find
             os.chdir(directory)
         extend_path(path)
         emulate(devices)
@@ -106,11 +118,11 @@ class Worker:
         self._signals = Signals(self._relay.note, lambda: None)
 
     def ready(self) -> bool:
-        """Answers once the process is there."""
+        """Return True once the process is up."""
         return True
 
     def train(self, group: int, config: Config) -> Ended:
-        """Train a point in its directory; those of a group share programs."""
+        """Train a point in its directory; points of one group share compiled programs."""
         self._relay.advanced(0, 0)
         display = PointDisplay(self._relay, 0, config.rounds, config.num_seeds)
         programs = self._programs.get(group) or ProgramCache(Plans(SHARED))
@@ -128,16 +140,22 @@ class Worker:
         return Ended()
 
     def progress(self) -> Progress:
-        """News of the point under way."""
+        """Return the progress of the current point."""
         return self._relay.fetch()
 
     def stop(self) -> None:
-        """Have the point under way saved and left."""
+        """Save the current point and stop it."""
         self._signals.stop()
 
 
 class Resources(NamedTuple):
-    """What every worker has for itself."""
+    """Resources of one worker.
+
+    Attributes:
+      cpus: CPU cores.
+      gpus: GPUs.
+      memory: bytes.
+    """
 
     cpus: float
     gpus: float
@@ -145,45 +163,45 @@ class Resources(NamedTuple):
 
 
 def places(nodes: Sequence[dict[str, float]], memory: int) -> tuple[Resources, int]:
-    """What each worker gets, and how many workers there can be: one per GPU where there are any, else one per core.
+    """Resources of each worker and number of workers: one per GPU if there are any, else one per core.
 
     Args:
-      nodes: the resources of each, as Ray counts them.
+      nodes: resources of each node, as Ray counts them.
       memory: bytes that a worker needs.
 
     >>> places([{"CPU": 4, "memory": 8e9}, {"CPU": 2, "memory": 1.5e9}], memory=10**9)
     (Resources(cpus=1.0, gpus=0.0, memory=1000000000), 5)
     """
     gpus = any(node.get("GPU", 0) >= 1 for node in nodes)
-    places = [node.get("GPU" if gpus else "CPU", 0) for node in nodes]
+    slots = [node.get("GPU" if gpus else "CPU", 0) for node in nodes]
     room = [node.get("memory", 0) // max(1, memory) for node in nodes]
-    return Resources(1.0, float(gpus), memory), sum(int(min(pair)) for pair in zip(places, room, strict=True))
+    return Resources(1.0, float(gpus), memory), sum(int(min(pair)) for pair in zip(slots, room, strict=True))
 
 
 class Remote:
-    """A worker of a cluster, from here."""
+    """Driver-side handle of a worker."""
 
     def __init__(self, actor: Any, cluster: Cluster):
         self.actor, self._cluster = actor, cluster
-        self._news: Any = None  # asked for, and not here yet
+        self._news: Any = None  # pending request for progress
 
     def train(self, group: int, config: Config, display: PointDisplay, stopping: threading.Event) -> None:
-        """Train a point there, and show here how that goes.
+        """Train a point on the worker and show its progress here.
 
         Args:
-          group: the same number for points that share programs.
-          config: the point's.
-          display: shows it.
-          stopping: once it is set, the point is saved and left.
+          group: number shared by points that share compiled programs.
+          config: configuration of the point.
+          display: shows progress.
+          stopping: once it is set, the point is saved and stopped.
 
         Raises:
-          Interrupted: it was stopped.
-          RunError: it has no result; RuntimeError for a reason that nobody foresaw.
-          WorkerLost: its process is gone.
-          ClusterDied: so is a part of the cluster; the point has been saved, if its process is still there.
+          Interrupted: the point was stopped.
+          RunError: the point has no result; RuntimeError for an unforeseen reason.
+          WorkerLost: the worker's process is gone.
+          ClusterDied: a part of the cluster is gone; the point was saved if its process survived.
         """
         under_way: Any = self.actor.train.remote(group, config)
-        asked = False
+        stop_sent = False
         try:
             while not ray.wait([under_way], timeout=POLL_SECONDS)[0]:
                 if self._cluster.died:
@@ -191,9 +209,9 @@ class Remote:
                     ray.wait([under_way], timeout=SAVE_SECONDS)
                     self._cluster.check()
                 self._show(display)
-                if stopping.is_set() and not asked:
+                if stopping.is_set() and not stop_sent:
                     self.actor.stop.remote()
-                    asked = True
+                    stop_sent = True
             ended: Ended = ray.get(under_way)
             if self._news is not None:
                 self._show(display, SAVE_SECONDS)
@@ -207,7 +225,7 @@ class Remote:
             raise RunError(ended.error) if ended.foreseen else RuntimeError(ended.error)
 
     def _show(self, display: PointDisplay, timeout: float = POLL_SECONDS) -> None:
-        """Show the worker's news; where they take longer than `timeout` seconds to come, a later call shows them."""
+        """Show the worker's progress; a reply later than `timeout` seconds is shown by a later call."""
         if self._news is None:
             self._news = self.actor.progress.remote()
         if ray.wait([self._news], timeout=timeout)[0]:
@@ -216,21 +234,21 @@ class Remote:
 
 
 class Cluster:
-    """The cluster that this process is connected to.
+    """Connection of this process to a cluster, with a thread that watches it.
 
     Args:
-      vitals: parts that it cannot lose; `None` of a cluster that nobody looks after.
+      vitals: parts that the cluster cannot lose; `None` for a cluster that is not watched.
 
-    `died` says which of them has died, as the beginning of a sentence; it is empty while all are there.
+    `died` names the part that has died, as the beginning of a sentence; it is empty while all parts live.
     """
 
     def __init__(self, vitals: Vitals | None):
         self._vitals = vitals or Vitals()
         self.died = ""
         self._over = threading.Event()
-        threading.Thread(target=self._look, name="cluster", daemon=True).start()
+        threading.Thread(target=self._watch_parts, name="cluster", daemon=True).start()
 
-    def _look(self) -> None:
+    def _watch_parts(self) -> None:
         watch = Watch(self._vitals, OUT_OF_REACH_SECONDS)
         while not (self.died or self._over.wait(POLL_SECONDS)):
             self.died = watch.died()
@@ -238,21 +256,21 @@ class Cluster:
     def check(self) -> None:
         """Raise ClusterDied if a part of the cluster has died."""
         if not self.died:
-            time.sleep(2 * POLL_SECONDS)  # who asks may have noticed before `_look`
+            time.sleep(2 * POLL_SECONDS)  # the caller may have noticed before `_watch_parts`
         if self.died:
             raise ClusterDied(f"{self.died}{self._vitals.about_logs}.")
 
     def close(self) -> None:
-        """Look after the cluster no longer."""
+        """Stop watching the cluster."""
         self._over.set()
 
     def places(self, configs: Sequence[Config]) -> tuple[Resources, int]:
-        """What each worker for some of these runs gets, and how many there can be."""
+        """Resources of each worker and number of workers, for these runs."""
         return places([node["Resources"] for node in ray.nodes() if node["Alive"]], needed(configs))
 
     @contextmanager
     def worker(self, resources: Resources, devices: int) -> Iterator[Remote]:
-        """A worker whose JAX sees so many devices, until the context ends. Raises WorkerLost if there is none."""
+        """Worker whose JAX sees `devices` devices, until the context ends. Raises WorkerLost if there is none."""
         options = {
             "num_cpus": resources.cpus,
             "num_gpus": resources.gpus,
@@ -268,11 +286,11 @@ class Cluster:
             self.check()
             raise WorkerLost(str(error)) from None
         finally:
-            if not self.died:  # Ray would wait for it
+            if not self.died:  # Ray would wait for a dead cluster
                 ray.kill(actor)
 
     def _wait_for(self, ready: Any) -> None:
-        """Wait for a worker to start; raises GetTimeoutError if it takes too long, ClusterDied if it never will."""
+        """Wait for a worker to start. Raises GetTimeoutError after `START_SECONDS`, ClusterDied if it never will."""
         deadline = time.monotonic() + START_SECONDS
         while not ray.wait([ready], timeout=POLL_SECONDS)[0]:
             if self.died:
@@ -284,7 +302,7 @@ class Cluster:
 
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
-    """The cluster at an address, or `local`, which this process is part of as long as the context lasts.
+    """Connection to the cluster at an address, or to a `local` one that ends with the context.
 
     Raises ConfigError.
     """

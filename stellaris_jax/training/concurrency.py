@@ -1,4 +1,4 @@
-"""Several runs under way in one program: their threads, and how a signal ends them."""
+"""Concurrent runs in one program: their threads, and how a signal ends them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ from stellaris_jax.training.signals import Abandoned, Signals
 
 
 class WorkerLost(Exception):
-    """The process that trained a run is gone; the run can be gone on with."""
+    """Error: the process that trained a run is gone; the run can be resumed."""
 
 
 @contextmanager
 def stoppable(display: SharedDisplay, directory: Path, farewell: Callable[[], str]) -> Iterator[Signals]:
-    """Within, a signal stops the runs that share the `Signals`, and `farewell` tells how to go on with them.
+    """Context in which a signal stops the runs that share the `Signals`.
+
+    Args:
+      display: shows messages.
+      directory: directory of the runs, for the exception.
+      farewell: makes the sentence on how to continue.
 
     Raises:
-      Interrupted: after a signal, with everything saved, at the end; Abandoned after a second one.
-      ClusterDied: as it is raised within.
+      Interrupted: a signal arrived and all runs were saved; raised at the end of the context.
+      Abandoned: a second signal arrived.
+      ClusterDied: raised within the context.
     """
 
     def leave() -> None:
         for end in (lambda: display.note(farewell()), display.close):
-            with suppress(OSError, SystemExit):  # of a terminal that is gone
+            with suppress(OSError, SystemExit):  # the terminal may be gone
                 end()
 
     with Signals(display.note, leave) as signals:
@@ -43,7 +49,13 @@ def stoppable(display: SharedDisplay, directory: Path, farewell: Callable[[], st
 
 
 def in_threads(width: int, name: str, worker: Callable[[], None]) -> None:
-    """Call `worker` in so many threads, until all have returned; nobody waits for them after an exception."""
+    """Call `worker` in several threads until all have returned; an exception ends the wait.
+
+    Args:
+      width: number of threads.
+      name: prefix of their names.
+      worker: function to call.
+    """
     threads = ThreadPoolExecutor(width, name)
     try:
         for future in [threads.submit(worker) for _ in range(width)]:

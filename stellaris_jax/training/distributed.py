@@ -1,7 +1,7 @@
-"""`engine.distributed=true`: one run of several processes; the first decides and writes, and the others follow.
+"""One run of several processes (`engine.distributed=true`): the first decides and writes, the others follow.
 
-The first one trains as any process does. Before each step that takes all devices it tells the others, who are in the
-same state, to take it as well; what it alone has read, a checkpoint, it hands on.
+The first process trains as a single process does. Before each step that uses all devices it broadcasts an order to the
+others, which are in the same state. It also broadcasts each checkpoint that it reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ADVICE = "what was saved is whole: start all of them again with resume=RUN_DIR."
 
 
 class Order(IntEnum):
-    """What all processes do next."""
+    """Next action of all processes."""
 
     END = 0
     COMPILE = 1
@@ -46,15 +46,15 @@ class Order(IntEnum):
 
 
 class SharedMembers(SeedStates):
-    """States that live on the devices of several processes."""
+    """Seed states on the devices of several processes."""
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
-        _ = self.states  # made now: the program needs all processes at once
+        _ = self.states  # made now, because the program needs all processes at once
 
     @property
     def state(self) -> EngineState:
-        """The state of all seeds, whole, in this process; all of them must ask for it."""
+        """State of all seeds, gathered in this process; all processes must read it together."""
         return super().gather(lambda state: processes.gathered(state, self.engine.mesh))
 
     @state.setter
@@ -62,19 +62,19 @@ class SharedMembers(SeedStates):
         self._states = [self.engine.layout.place(block) for block in self.blocks(state)]
 
     def gather(self, pick: Callable[[EngineState], T]) -> T:
-        """As of any members; of environments a state has those of this process only."""
+        """Value of `SeedStates.gather`; environment states are those of this process only."""
         return super().gather(lambda state: pick(processes.own(state)))
 
     def each(self, function: Callable[..., T], *rows: Any) -> list[T]:
-        """As of any members, with states as `together` has them."""
+        """Values of `SeedStates.each`, with the states that `gather` passes on."""
         return super().each(lambda state, *more: function(processes.own(state), *more), *rows)
 
 
 class SharedTrainer(Trainer):
-    """What all processes of a run have in common.
+    """Trainer of one process of a distributed run.
 
     Raises:
-      ConfigError: they do not have the same configuration, or the environment is stepped outside the program.
+      ConfigError: the processes' configurations differ, or the environment is stepped outside the program.
     """
 
     distributed: ClassVar[bool] = True
@@ -92,7 +92,7 @@ class SharedTrainer(Trainer):
 
 
 class Leader(SharedTrainer):
-    """The first process: a trainer that is not alone."""
+    """Trainer of the first process: tells the others each step."""
 
     _led = True
 
@@ -104,7 +104,7 @@ class Leader(SharedTrainer):
         return super().compile()
 
     def step(self, ahead: bool = False) -> list[Record]:
-        """Train one chunk of rounds; never ahead, for what is told between chunks needs the devices as well."""
+        """Train one chunk of rounds; never ahead, because orders between chunks need the devices as well."""
         if self.finished:
             return []
         self.compile()
@@ -113,17 +113,17 @@ class Leader(SharedTrainer):
             return super().step()
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Write a checkpoint of the current round, in the background, of what is gathered from all processes."""
+        """Write a checkpoint of the current round in the background, gathered from all processes."""
         self._tell(Order.GATHER)
         with processes.naming_lost_process(ADVICE):
             super().save(checkpoints)
 
     def restore(self, checkpoints: Checkpoints, note: Callable[[str], None] = print, train: bool = True) -> int:
-        """Continue from the newest intact checkpoint, and have the others do so; returns its round."""
-        return super().restore(_HandedOn(checkpoints, self._tell), note, train)  # type: ignore[arg-type]
+        """Continue from the newest intact checkpoint, in all processes; returns its round."""
+        return super().restore(_BroadcastCheckpoints(checkpoints, self._tell), note, train)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Let the others go."""
+        """End the other processes' part of the run."""
         if self._led:
             self._led = False
             with suppress(RunError):
@@ -136,10 +136,10 @@ class Leader(SharedTrainer):
 
 
 class Follower(SharedTrainer):
-    """Another process: does what the first one tells it."""
+    """Trainer of any other process: follows the first one's orders."""
 
     def follow(self) -> None:
-        """Do so, until the run is over. Raises RunError if the first process is gone."""
+        """Follow orders until the run is over. Raises RunError if the first process is gone."""
         with processes.naming_lost_process(ADVICE):
             while (order := Order(int(processes.broadcast_from_first(np.int32(0))))) != Order.END:
                 match order:
@@ -150,11 +150,11 @@ class Follower(SharedTrainer):
                     case Order.GATHER:
                         _ = self.members.state
                     case Order.RESTORE:
-                        self.restore(_Received(), note=lambda text: None)  # type: ignore[arg-type]
+                        self.restore(_ReceivedCheckpoint(), note=lambda text: None)  # type: ignore[arg-type]
 
 
-class _HandedOn:
-    """Checkpoints of the first process; what it reads it tells the others."""
+class _BroadcastCheckpoints:
+    """Checkpoints of the first process; each one it reads is broadcast."""
 
     def __init__(self, checkpoints: Checkpoints, tell: Callable[[Order], None]):
         self.checkpoints, self.tell = checkpoints, tell
@@ -169,8 +169,8 @@ class _HandedOn:
         return restored, state, host
 
 
-class _Received:
-    """The checkpoint that the first process has read."""
+class _ReceivedCheckpoint:
+    """Checkpoint received from the first process."""
 
     actions = None
 
@@ -183,21 +183,21 @@ class _Received:
 
 
 def _here(abstract: Any) -> Any:
-    """Shapes and dtypes of arrays that lie on one device of this process."""
+    """Shapes and dtypes of arrays on one device of this process."""
     here = SingleDeviceSharding(jax.local_devices()[0])
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract)
 
 
 def _digest(config: Config) -> np.ndarray:
-    """Of all that training depends on: eight numbers."""
+    """Digest of all settings that training depends on: eight numbers."""
     alike = config.replace({"run.dir": "", "run.name": "", "run.progress": "auto", "resume": ""})
     return np.frombuffer(hashlib.sha256(repr(alike).encode()).digest(), np.uint32)
 
 
 def follow(config: Config) -> dict[str, Any]:
-    """Take part in a run that another process decides on and writes down; there is no summary of it here.
+    """Take part in a run that another process controls and records; returns no summary.
 
-    Signals are left to that process.
+    The first process handles signals; this one ignores them.
     """
     if threading.current_thread() is threading.main_thread():
         for signum in SIGNALS:

@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes of the current policy on environments of their own."""
+"""Evaluation: whole episodes of the current policy in separate environments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ from stellaris_jax.training.sources.watch import Watch
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Undiscounted returns and lengths of whole episodes, arrays `[S, E]` (seeds, episodes)."""
+    """Undiscounted returns and lengths of whole episodes.
+
+    Attributes:
+      returns: `[S, E]`, one for each seed and episode.
+      lengths: `[S, E]`, environment steps of each episode.
+    """
 
     returns: np.ndarray
     lengths: np.ndarray
@@ -36,7 +41,7 @@ class Evaluation:
         return [float(x) for x in self.returns.mean(axis=1)]
 
     def mean_ci95(self) -> tuple[float, float]:
-        """Mean return and half its 95 % interval: over seeds if there are several, else over episodes."""
+        """Mean return and half-width of its 95 % interval: over seeds if there are several, else over episodes."""
         sample = self.per_seed if len(self.returns) > 1 else [float(x) for x in self.returns[0]]
         return mean_ci95(sample)
 
@@ -50,8 +55,19 @@ def act(
     carry: Carry,
     key: jax.Array,
 ) -> tuple[jax.Array, Carry]:
-    """Actions of an evaluation `[E, ...]` on observations `[E, ...]`, and what is carried on; `key` is used unless they
-    are greedy."""
+    """Actions of an evaluation and the network's next carry.
+
+    Args:
+      network, config: policy network and configuration of the run.
+      tree: the policy's parameters, as a tree.
+      normalizers: observation statistics.
+      obs: `[E, ...]`, observations.
+      carry: recurrent state of the network.
+      key: PRNG key; unused if evaluation is greedy.
+
+    Returns:
+      Actions `[E, ...]` and the carry of the next step.
+    """
     distribution, carry = network.act(tree, view(normalizers, obs, config.env), carry)
     if config.evaluation.greedy:
         return network.distribution.mode(distribution), carry
@@ -67,7 +83,18 @@ def play(
     key: jax.Array,
     episodes: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns and lengths `[E]` of one episode in each of E fresh environments. Statistics are read, never updated."""
+    """Play one episode in each of E fresh environments; normalizer statistics are read, never updated.
+
+    Args:
+      env, network, config: environment, policy network and configuration of the run.
+      params: `[P]`, flat parameters of the policy.
+      normalizers: observation statistics.
+      key: PRNG key.
+      episodes: E.
+
+    Returns:
+      Returns and lengths, both `[E]`.
+    """
     tree = network.unravel(params)
     reset_key, start_key, step_key = jax.random.split(key, 3)
     state, obs = env.reset(jax.random.split(reset_key, episodes))
@@ -102,13 +129,13 @@ def play(
 
 
 class HostEvaluator:
-    """Evaluates one seed after the other on host environments.
+    """Evaluator of host environments, one seed after the other.
 
     Args:
-      env, network, config: of the run.
-      episodes: per seed.
-      stopping: watch the environments, on a thread of their own (see `training.sources.watch`). Without it the calling
-        thread steps them: what draws pictures works only in the thread that made it.
+      env, network, config: environment, policy network and configuration of the run.
+      episodes: number of episodes per seed.
+      stopping: if given, a watched thread steps the environments (see `training.sources.watch`). Without it the calling
+        thread steps them, because renderers only work in the thread that made them.
     """
 
     def __init__(
@@ -128,30 +155,38 @@ class HostEvaluator:
         ) -> tuple[jax.Array, Carry]:
             return act(network, config, tree, normalizers, obs, carry, jax.random.fold_in(key, t))
 
-        self._act, self._unravel, self._blank = jax.jit(step), jax.jit(network.unravel), network.initial_carry(episodes)
+        self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
+        self._initial_carry = network.initial_carry(episodes)
 
     def over(self, members: SeedStates, stream: int) -> Evaluation:
-        """The newest policies of all seeds."""
+        """Evaluate the newest policies of all seeds."""
         return self(*members.learned, members.seeds, stream)
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
-        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness.
+        """Evaluate policies on episodes drawn from (seed, stream), independent of all training randomness.
 
-        Raises EnvStalled if the environment does not answer.
+        Args:
+          params: `[S, P]`, flat parameters of each seed's policy.
+          normalizers: observation statistics, with a leading axis `[S]`.
+          seeds: `[S]`, seeds of the runs.
+          stream: number of the evaluation.
+
+        Raises:
+          EnvStalled: the environment does not answer.
         """
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         rows = []
         for i, seed in enumerate(seeds):
-            mine = jax.tree.map(lambda x, i=i: x[i], normalizers)
+            seed_normalizers = jax.tree.map(lambda x, i=i: x[i], normalizers)
             key = evaluation_key(seed, stream)
-            play = partial(self._play, params[i], mine, key)
+            play = partial(self._play, params[i], seed_normalizers, key)
             rows.append(play() if self._watch is None else self._watch.call(play))
         returns, lengths = zip(*rows, strict=True)
         return Evaluation(np.stack(returns), np.stack(lengths))
 
     def _play(self, params: jax.Array, normalizers: Normalizers, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
         pool = self.env.open(self.episodes, int(jax.random.bits(key) >> 1), evaluation=True)
-        obs, tree, carry = pool.recv().obs, self._unravel(params), self._blank
+        obs, tree, carry = pool.recv().obs, self._unravel(params), self._initial_carry
         playing = np.ones(self.episodes, bool)
         returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
         t = 0
@@ -169,33 +204,35 @@ class HostEvaluator:
         return returns, lengths
 
     def close(self) -> None:
-        """End the thread."""
+        """End the watched thread."""
         if self._watch is not None:
             self._watch.close()
 
 
 def evaluation_key(seed: int | jax.Array, stream: int | jax.Array) -> jax.Array:
-    """The key of an evaluation, apart from those training uses."""
+    """PRNG key of an evaluation, independent of the keys that training uses."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0x5EED), stream)
 
 
 class Evaluator:
-    """Evaluates all seeds' policies at once; compiled on first use."""
+    """Evaluator of all seeds' policies at once; compiled on first use."""
 
     def __init__(self, env: VecEnv, network: ActorCritic, config: Config, episodes: int):
         def run(
             params: jax.Array, normalizers: Normalizers, seeds: jax.Array, stream: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            def one(params: jax.Array, normalizers: Normalizers, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def evaluate_seed(
+                params: jax.Array, normalizers: Normalizers, seed: jax.Array
+            ) -> tuple[jax.Array, jax.Array]:
                 return play(env, network, config, params, normalizers, evaluation_key(seed, stream), episodes)
 
-            return jax.vmap(one)(params, normalizers, seeds)
+            return jax.vmap(evaluate_seed)(params, normalizers, seeds)
 
         self._run, self._lock = jax.jit(run), threading.Lock()
         self._programs: dict[int, jax.stages.Compiled] = {}
 
     def _program(self, *arguments: Any) -> jax.stages.Compiled:
-        """Compiled once for every number of seeds, whichever thread asks first."""
+        """Program for this number of seeds, compiled once by the first thread that needs it."""
         seeds = len(arguments[0])
         with self._lock:
             if seeds not in self._programs:
@@ -204,18 +241,18 @@ class Evaluator:
             return self._programs[seeds]
 
     def over(self, members: SeedStates, stream: int) -> Evaluation:
-        """The newest policies of all seeds, executed as they are trained."""
-        seeds = members.blocks(members.seeds)
-        parts = members.each(lambda state, mine: self(state.params, state.normalizers, mine, stream), seeds)
+        """Evaluate the newest policies of all seeds, in the blocks that training uses."""
+        blocks = members.blocks(members.seeds)
+        parts = members.each(lambda state, seeds: self(state.params, state.normalizers, seeds, stream), blocks)
         return Evaluation(*(np.concatenate(x) for x in zip(*((e.returns, e.lengths) for e in parts), strict=True)))
 
     def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
-        """`params` `[S, P]`. Episodes are drawn from (seed, stream), apart from all training randomness."""
-        # Evaluation runs on one device, whatever the mesh the state lives on.
+        """Evaluate policies `[S, P]` on episodes drawn from (seed, stream); see `HostEvaluator.__call__`."""
+        # Evaluation runs on one device, regardless of the state's mesh.
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
         arguments = (params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
         returns, lengths = jax.device_get(self._program(*arguments)(*arguments))
         return Evaluation(returns, lengths)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Release nothing; counterpart of `HostEvaluator.close`."""

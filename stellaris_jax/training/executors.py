@@ -1,4 +1,4 @@
-"""The trainer that a configuration asks for."""
+"""Choice of the trainer for a configuration."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from stellaris_jax.training.replay import ReplayTrainer
 from stellaris_jax.training.trainer import Trainer
 
 EXECUTORS = {"simulated": Trainer, "live": LiveTrainer, "replay": ReplayTrainer}
-"""Values of `executor`."""
+"""Trainer classes, keyed by the value of `executor`."""
 
 
 def check_installed(config: Config) -> None:
-    """Raise ConfigError if what `config.executor` needs is not installed."""
+    """Raise ConfigError if a dependency of `config.executor` is not installed."""
     if config.executor != "live":
         return
     if find_spec("ray") is None:
         raise ConfigError("executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'.")
-    # In a process of its own, for this one never loads Ray (`live.broker`).
-    tried = subprocess.run([sys.executable, "-P", "-c", "import ray"], capture_output=True, text=True)
-    if tried.returncode != 0:
-        reason = (tried.stderr.strip() or "no reason given").splitlines()[-1]
+    # Tried in a separate process, because this one never loads Ray (`live.broker`).
+    attempt = subprocess.run([sys.executable, "-P", "-c", "import ray"], capture_output=True, text=True)
+    if attempt.returncode != 0:
+        reason = (attempt.stderr.strip() or "no reason given").splitlines()[-1]
         raise ConfigError(f"executor=live needs Ray, which cannot be imported ({reason}); install it anew.")
 
 
 def trainer_of(
     config: Config, stopping: threading.Event | None = None, programs: ProgramCache | None = None
 ) -> Trainer:
-    """A trainer of `config.executor`, in the first process where there are several; see `Trainer`."""
+    """Trainer for `config.executor`; the leader if the run has several processes. See `Trainer`."""
     if config.engine.distributed:
         return Leader(config, stopping, programs)
     return EXECUTORS[config.executor](config, stopping, programs)

@@ -1,4 +1,4 @@
-"""Attributes that are read once, and refuse another value."""
+"""Attributes that are set once and then refuse another value."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 
 class Fixed:
-    """A base of classes whose attributes named by `FIXED` are set once: another value would change nothing."""
+    """Base of classes whose attributes named by `FIXED` are set once, because a new value would have no effect."""
 
     FIXED: ClassVar[tuple[str, ...]] = ()
     INSTEAD: ClassVar[str] = ""
-    """Advice, as the end of a sentence."""
+    """Advice for the error message, as the end of a sentence."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.FIXED and name in vars(self):

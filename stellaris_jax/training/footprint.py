@@ -1,4 +1,4 @@
-"""What a run takes of memory, at least: so that sizes that cannot work are refused before anything is made."""
+"""Lower bounds on the memory of a run, so that impossible sizes are refused before anything is allocated."""
 
 from __future__ import annotations
 
@@ -22,29 +22,36 @@ from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
 from stellaris_jax.registry import register
 
 SPARE = 0.5
-"""Share of the memory there is that runs beside each other may need at least: what compilers and libraries add to it,
-nobody knows beforehand."""
+"""Share of memory that concurrent runs may need by this estimate; the rest is left to compilers and libraries, whose
+needs are unknown beforehand."""
 PROCESS = 2**29
-"""Bytes of a process that has done nothing yet but start JAX."""
+"""Bytes of a process that has only started JAX."""
 FUNCTION = 240 * 2**20
 """Bytes of a process of a live run with a small program: 240 to 270 MB of proportional set size with CartPole."""
 RAY = 600 * 2**20
-"""Bytes of Ray's own programs (375 MB, counted as above) and of the broker (240 MB), without objects."""
+"""Bytes of Ray's programs (375 MB, counted as above) and of the broker (240 MB), without objects."""
 SAVED = 2
-"""Copies that saving makes of seeds that are executed apart: with default settings on CartPole, the peak of resident
-memory rose by 6.3 MB a seed from 50 to 200 seeds, 4.2 times a seed's state (docs/limits.md)."""
+"""Number of copies that saving makes of seeds that run in separate blocks. With default settings on CartPole, the peak
+of resident memory rose by 6.3 MB a seed from 50 to 200 seeds, 4.2 times a seed's state (docs/limits.md)."""
 WORD = 4
 """Bytes of a number on a device."""
 OBJECT = 64
-"""Bytes of a Python object in a container, about."""
+"""Approximate bytes of a Python object in a container."""
 
 
 class Sizes(NamedTuple):
-    """What a configuration alone does not say; by default the least that can be.
+    """Sizes that the configuration alone does not determine; the defaults are lower bounds.
 
-    observation, viewed: bytes of an observation, as the environment gives it and as the network sees it. state: bytes
-    of one environment's. starts: start states drawn for a fragment. action, distribution, parameters, carry: numbers in
-    an action, in what it is drawn from, in a policy, and in what it carries. host: fragments come from the host.
+    Attributes:
+      observation: bytes of an observation as the environment returns it.
+      viewed: bytes of an observation as the network receives it.
+      state: bytes of one environment's state.
+      starts: number of start states drawn for a fragment.
+      action: numbers in an action.
+      distribution: numbers in an action distribution.
+      parameters: numbers in a policy.
+      carry: numbers in a network's recurrent state.
+      host: True if fragments come from a host environment.
     """
 
     observation: int = WORD
@@ -59,9 +66,12 @@ class Sizes(NamedTuple):
 
 
 def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: ActorCritic | None = None) -> None:
-    """Raise ConfigError, with the sum, if a run needs more memory than there is.
+    """Raise ConfigError, with the sum, if a run needs more memory than the machine has.
 
-    Without its environment and network, only what is certain without them is counted: enough to make them.
+    Args:
+      config: configuration of the run.
+      env: its environment.
+      network: its network. Without both, only parts that do not depend on them are counted.
     """
     if env is None or network is None:
         check_fits(parts(config, _least(config)))
@@ -70,25 +80,25 @@ def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: Acto
 
 
 def _least(config: Config) -> Sizes:
-    """What is certain without the environment and the network."""
+    """Sizes that are certain without the environment and the network."""
     return Sizes(parameters=sum(a * b for a, b in pairwise([1, *config.network.hidden])))
 
 
 def max_concurrent_runs(configs: Sequence[Config]) -> int:
-    """How many of these runs can be under way beside each other: one per core, as far as there is memory for them.
+    """Number of these runs that can train concurrently: one per core, as far as memory allows.
 
-    Engines over several devices are executed one at a time.
+    Runs whose engines use several devices train one at a time.
     """
     if any(config.engine.devices > 1 for config in configs):
         return 1
     device = jax.local_devices()[0]
     whole = [list(parts(config, _least(config))) for config in configs]
-    host = max((sum(part.host for part in needed) for needed in whole), default=0)
-    inside = max((sum(part.device for part in needed) for needed in whole), default=0)
-    there_are = [of_host() / max(1, host + inside if device.platform == "cpu" else host)]
+    host = max((sum(part.host for part in run_parts) for run_parts in whole), default=0)
+    inside = max((sum(part.device for part in run_parts) for run_parts in whole), default=0)
+    ratios = [of_host() / max(1, host + inside if device.platform == "cpu" else host)]
     if device.platform != "cpu":
-        there_are.append(of_device(device) / max(1, inside))
-    return max(1, min(cores(), int(SPARE * min(there_are))))
+        ratios.append(of_device(device) / max(1, inside))
+    return max(1, min(cores(), int(SPARE * min(ratios))))
 
 
 def needed(configs: Sequence[Config]) -> int:
@@ -114,16 +124,20 @@ def _sizes(config: Config, env: VecEnv | HostEnv, network: ActorCritic) -> Sizes
 
 
 def _state(env: VecEnv) -> EnvState:
-    """The state of one environment."""
+    """State of one environment."""
     return env.reset(jax.random.split(jax.random.key(0), 1))[0]
 
 
 def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
-    """What a run holds at its fullest, without what the compiler adds to that.
+    """Parts of a run's memory at its peak, without the compiler's own needs.
 
-    The state is there twice when it is saved, and on a CPU once more for every further device that it emulates. Seeds
-    that are executed apart are put side by side for it, and written from there, which makes two copies more. A plan is
-    there as orders of minibatches, laid out for the engine, and on the device.
+    The state exists twice during a save, and on a CPU once more for every further emulated device. Blocks of seeds that
+    run separately are gathered for a save, which makes two more copies. A plan exists three times: as minibatch orders,
+    as the engine's layout and on the device.
+
+    Args:
+      config: configuration of the run.
+      sizes: sizes of its environment and network.
     """
     spec = ProgramSpec.of(config, sizes.host)
     shape, kind = spec.shape, spec.algorithm
@@ -133,7 +147,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
     order = shape.gradients * shape.batch * WORD
 
     def of(*keys: str) -> tuple[str, ...]:
-        """The settings of these keys and of num_seeds, without those that add nothing."""
+        """Settings of these keys and of num_seeds, without values that add nothing."""
         settings = {key: value_of(config, key) for key in (*keys, "num_seeds")}
         return tuple(f"{key}={plain(value)}" for key, value in settings.items() if value not in (0, 1, (), {}))
 
@@ -186,5 +200,5 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
 
 
 def live_actors(config: Config) -> int:
-    """Actors of a live run whose number does not change."""
+    """Number of actors of a live run without scaling."""
     return min(config.live.actors or min(config.platform.actors, cores()), config.env.num_envs)

@@ -1,4 +1,4 @@
-"""`executor=live`: the trainer whose rounds processes live through (`stellaris_jax.live`) instead of planning them."""
+"""Trainer of `executor=live`: its rounds run in processes (`stellaris_jax.live`) instead of being planned."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ from stellaris_jax.training.sources.live import LiveSource
 from stellaris_jax.training.trainer import Trainer
 
 MakePool = Callable[[Config, int], Pool]
-"""Makes what runs the functions of a configuration, and of so many actors."""
+"""Function of a configuration and a largest number of actors that makes the pool running the functions."""
 
 
 def settled(config: Config, actors: int = 0) -> Config:
-    """The configuration with as many actors as there will be processes, and one round at a time, of which nothing is
-    rolled while the one before it is learned from but what `system.actors` says."""
+    """Configuration adjusted to live execution: as many actors as processes and one round per chunk.
+
+    No rollout overlaps the learning of the round before, except as `system.actors` says.
+    """
     config = config.replace({"engine.chunk_rounds": 1, "env.overlap": False})
     if is_scaled(config):
         return config
@@ -44,11 +46,11 @@ def settled(config: Config, actors: int = 0) -> Config:
 
 
 class LivePlanner(Planner):
-    """Says what the next round is to be; what becomes of it is amended once it is over.
+    """Planner that knows the next round's size in advance and its content once it is over.
 
     Args:
-      conductor: lives through the rounds.
-      arguments: of `Planner`.
+      conductor: runs the rounds.
+      arguments: arguments of `Planner`.
     """
 
     def __init__(self, conductor: Conductor, *arguments: Any):
@@ -59,31 +61,31 @@ class LivePlanner(Planner):
         return [self._conductor]
 
     def plan(self, begin: int, size: int) -> Chunk:
-        """The next round, as far as it is known before it is lived through."""
+        """Next round, as far as it is known before it runs."""
         _, envs, widths = self._allot(None)
         plan = empty_plan(self.shape)
         plan.learning_rate[0] = self._learning_rate_factor(begin)
         return Chunk(begin, [plan], widths, envs, rounds=[[]], computed=[0], timelines=[])
 
     def plan_ahead(self) -> None:
-        """Nothing can be said of a round before the one before it is over."""
+        """Do nothing: a round cannot be planned before the one before it is over."""
 
     @property
     def actors(self) -> int:
-        """Those of the next round."""
+        """Number of actors in the next round."""
         return self._allot(None).actors[0]
 
     def lived(self, chunk: Chunk) -> None:
-        """The next round is over, and was this."""
+        """Replace the plan of the next round by the round as it ran."""
         self._chunks[0] = chunk
 
 
 class LiveTrainer(Trainer):
-    """Trains one agent by processes that come and go.
+    """Trainer of one agent whose learners and actors are processes that come and go.
 
     Args:
-      config, stopping, programs: as of `Trainer`.
-      make_pool: makes what runs the functions, when it is needed; processes on Ray by default.
+      config, stopping, programs: see `Trainer`.
+      make_pool: makes the pool that runs the functions, when it is needed; processes on Ray by default.
     """
 
     executor = "live"
@@ -114,11 +116,11 @@ class LiveTrainer(Trainer):
 
     @property
     def compiled(self) -> bool:
-        """Whether processes are there, with their functions compiled."""
+        """Whether the processes are up, with their functions compiled."""
         return self._is_warm
 
     def compile(self) -> float:
-        """Start the processes, and have everything compiled there and here; returns the seconds it took."""
+        """Start the processes and compile everything there and here; returns the seconds it took."""
         if self._is_warm:
             return 0.0
         begin = time.perf_counter()
@@ -134,7 +136,7 @@ class LiveTrainer(Trainer):
         return seconds + self._compile_probe()
 
     def _widths(self) -> list[Width]:
-        """Those that rounds may have, but for how many of the environments take part."""
+        """Widths that rounds may have, except for the number of participating environments."""
         if not is_scaled(self.config):
             return [self._width(self.planner.next)]
         limits = self.limits
@@ -144,24 +146,24 @@ class LiveTrainer(Trainer):
         return Width(self.planner.actors, chunk.envs[0], chunk.widths[0])
 
     def step(self, ahead: bool = False) -> list[Record]:
-        """Live through the next round; its record, as of any run."""
+        """Run the next round and return its record."""
         if self.finished:
             return []
         self.compile()
         chunk, before = self.planner.next, self.usages
-        begun = time.perf_counter()
+        begin = time.perf_counter()
         scale = float(chunk.plans[0].learning_rate[0])
-        state, metrics, lived = self.conductor.round(self.members.states[0], chunk.begin, self._width(chunk), scale)
+        state, metrics, round_ = self.conductor.round(self.members.states[0], chunk.begin, self._width(chunk), scale)
         self.members.state = state
-        used = sum(len(group.gradients) for group in lived.groups) + len(lived.dropped)
-        chunk = replace(chunk, rounds=[[lived]], computed=[used], timelines=[self.conductor.state()])
+        used = sum(len(group.gradients) for group in round_.groups) + len(round_.dropped)
+        chunk = replace(chunk, rounds=[[round_]], computed=[used], timelines=[self.conductor.state()])
         self.planner.lived(chunk)
         probes = self._measure(chunk)
         self.planner.executed()
-        return self._accounted(chunk, metrics, before, time.perf_counter() - begun, probes)
+        return self._accounted(chunk, metrics, before, time.perf_counter() - begin, probes)
 
     def write(self, run_dir: Path) -> None:
-        """Add the rounds since the last call to the run's trace."""
+        """Append the rounds since the last call to the run's trace."""
         path, rounds = run_dir / trace.NAME, self.conductor.traced
         if not rounds:
             return

@@ -1,4 +1,4 @@
-"""Configurations that can run: composed, and checked by everybody who has something to say of them."""
+"""Runnable configurations: composed, then checked by every part of the package that has conditions."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ def load_config(
     alone: bool = False,
     trust: Trust = False,
 ) -> Config:
-    """Compose and check_and_start_jax a configuration.
+    """Compose and check a configuration; the check starts JAX.
 
     Args:
-      overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
+      overrides: command-line overrides, such as `["env=gymnax/acrobot", "seed=3"]`.
       config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
-      alone: this process trains this one run and no more, so that JAX is started for it (`engine.mesh.threads_of`).
-      trust: what of a run named by `resume` or `trace` may be imported and connected to: everything (`True`), or the
-        plug-ins, modules and services of these names; by default what this user's own commands made or allowed.
+      alone: this process trains only this run, so JAX is started for it (`engine.mesh.threads_of`).
+      trust: plug-ins, modules and services that a run named by `resume` or `trace` may import or connect to: all
+        (`True`), or those of these names; by default those that this user's own commands made or allowed.
 
     With `resume=RUN_DIR` the configuration is the stored one of that run, with the overrides that may change.
-    Raises ConfigError, whose message is one sentence, for anything that cannot run.
+
+    Raises:
+      ConfigError: the configuration cannot run; the message is one sentence.
     """
     return checked(compose_config(overrides, config_dir, trust), alone)
 
 
 def checked(config: Config, alone: bool = False) -> Config:
-    """The configuration, if it can run, with the full name of its environment, and all that its spaces decide.
+    """Configuration with the environment's full name and the settings that its spaces decide.
 
-    Raises ConfigError.
+    Raises ConfigError if it cannot run.
     """
     config = complete(config)
     check_and_start_jax(config, alone)
-    # Last and late, because a suite is a heavy import that every other mistake should not have to wait for.
+    # Imported late: a suite is a heavy import, and every other mistake should be reported before it.
     from stellaris_jax.envs.registry import resolve, settled
 
     named = config.replace({"env.name": resolve(config.env.name)})
@@ -50,10 +52,10 @@ def checked(config: Config, alone: bool = False) -> Config:
 def check_and_start_jax(config: Config, alone: bool = False) -> None:
     """Raise ConfigError for the first value or combination of values that cannot run here.
 
-    That takes JAX to be started, with as many devices as are asked for; for this run only where it is `alone`.
+    The check starts JAX with as many devices as configured; if `alone`, tuned for this run only.
     """
     check_values(config)
-    # Late, because they start JAX, which every other mistake should not have to wait for.
+    # Imported late: these start JAX, and every other mistake should be reported before that.
     from stellaris_jax.engine.mesh import check_spread, threads_of, use_devices
     from stellaris_jax.live.accelerators import take_memory_as_needed
     from stellaris_jax.timeline.scaling.check import conditions

@@ -1,4 +1,4 @@
-"""What comes next in a run: every seed's timeline and scaling rule, and the chunks that are laid out of them."""
+"""Planner of a run: every seed's timeline and scaling rule, and the chunks built from them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def without_collection(function: F) -> F:
-    """Run a function without Python's garbage collector: it makes many objects, and no circles of them.
+    """Decorator: run a function without Python's garbage collector; it makes many objects and no reference cycles.
 
-    The collector takes a third of the time otherwise, for it goes through all of JAX's objects as well.
+    The collector would take a third of the time, because it also traverses all of JAX's objects.
     """
 
     @wraps(function)
@@ -47,7 +47,13 @@ def without_collection(function: F) -> F:
 
 
 class Allotment(NamedTuple):
-    """Actors and environments `[S]` that take part in a round, and the environments that blocks are compiled for."""
+    """Participants of a round.
+
+    Attributes:
+      actors: `[S]`, participating actors.
+      envs: `[S]`, participating environments.
+      widths: number of environments that each block is compiled for.
+    """
 
     actors: list[int]
     envs: list[int]
@@ -55,15 +61,15 @@ class Allotment(NamedTuple):
 
 
 class Planner:
-    """Plans the chunks of a run, each when it is asked for or while the one before it is executed.
+    """Planner of a run's chunks, each planned on demand or while the chunk before it is executed.
 
     Args:
-      config: the run's.
-      spec: what shapes its program.
+      config: configuration of the run.
+      spec: settings that shape the run's program.
       seeds: one per agent.
-      source: of its data.
-      accounts: its books.
-      plans: what other runs have planned that it may execute as well.
+      source: source of the run's data.
+      accounts: money and usage of the run.
+      plans: plans of other runs that this run may execute as well.
     """
 
     def __init__(
@@ -84,41 +90,41 @@ class Planner:
         self.scalings = [scaling_of(config) for _ in seeds]
         self.round = 0
         self.states = [timeline.state() for timeline in self.timelines]
-        self._simulated = 0  # rounds that the timelines have come to, unless one of them is under way
+        self._simulated = 0  # rounds simulated so far; UNKNOWN while a round is under way
         self._shared_by = shared_by(config, spec)
-        self._chunks: deque[Chunk] = deque()  # planned, in order, and not executed
+        self._chunks: deque[Chunk] = deque()  # planned, in order, not executed yet
 
     def _timelines(self) -> Sequence[Any]:
-        """One per seed: what is lived through, round by round."""
+        """Timelines, one per seed."""
         return [Timeline.of(self.config, seed) for seed in self.seeds]
 
-    # Where the run stands ------------------------------------------------------------------------------------------
+    # State of the run ----------------------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
-        """All rounds are done, or every seed has reached its target or spent its budget."""
+        """True once all rounds are done, or every seed has reached its target or spent its budget."""
         return self.round >= self.total_rounds or all(scaling.finished for scaling in self.scalings)
 
     @property
     def usages(self) -> list[Usage]:
-        """What each seed has used up to the current round."""
+        """Usage of each seed up to the current round."""
         return [Timeline.usage_of(state) for state in self.states]
 
     @cached_property
     def evaluation_rounds(self) -> list[int]:
-        """Rounds after which the policy is evaluated, spread evenly, the last round among them."""
+        """Rounds after which the policy is evaluated, spread evenly; they include the last round."""
         points = self.config.evaluation.points if self.config.evaluation.episodes > 0 else 0
         return planned_evaluations(self.total_rounds, points)
 
     @cached_property
     def checkpoint_rounds(self) -> list[int]:
-        """Rounds after which a checkpoint is due, the last round among them."""
+        """Rounds after which a checkpoint is due; they include the last round."""
         interval = self.config.checkpoint.interval
         due = self.evaluation_rounds if interval == 0 else range(interval, self.total_rounds, interval)
         return sorted({*due, self.total_rounds})
 
     def state(self) -> dict[str, Any]:
-        """Everything the next rounds depend on, as JSON data."""
+        """State that the next rounds depend on, as JSON data."""
         return {
             "round": self.round,
             "timelines": self.states,
@@ -126,7 +132,7 @@ class Planner:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state()` returned."""
+        """Continue from a state that `state()` returned."""
         self.round, self.states = state["round"], state["timelines"]
         self._chunks.clear()
         self._simulate_from(self.round)
@@ -137,13 +143,13 @@ class Planner:
 
     @property
     def next(self) -> Chunk:
-        """The next chunk to be executed, which is planned if it was not."""
+        """Next chunk to execute; planned now if it was not."""
         if not self._chunks:
             self._chunks.append(self.plan(self.round, self._size(self.round)))
         return self._chunks[0]
 
     def plan_ahead(self) -> None:
-        """Plan the chunk after the next one, unless that takes knowing what comes of the next one."""
+        """Plan the chunk after the next one, unless that depends on the next one's results."""
         begin = self.next.end
         if len(self._chunks) > 1:
             return
@@ -151,29 +157,29 @@ class Planner:
             self._chunks.append(self.plan(begin, self._size(begin)))
 
     def executed(self) -> None:
-        """Told that the next chunk has become part of the run."""
+        """Mark the next chunk as executed."""
         chunk = self._chunks.popleft()
         self.round, self.states = chunk.end, chunk.timelines
 
     def _size(self, begin: int) -> int:
-        """Rounds of the chunk that begins at round `begin`: it ends where an evaluation or a checkpoint is due."""
+        """Size of the chunk that begins at round `begin`; it ends when an evaluation or a checkpoint is due."""
         return min([self.shape.rounds, *(stop - begin for stop in self._due_after(begin))])
 
     def is_due(self, round_: int) -> bool:
-        """Whether an evaluation or a checkpoint is due after so many rounds."""
+        """Whether an evaluation or a checkpoint is due after `round_` rounds."""
         return round_ in self._due_after(round_ - 1)
 
     def _due_after(self, round_: int) -> list[int]:
-        """The next rounds after `round_` that an evaluation and a checkpoint are due after, as far as there are any."""
+        """Next rounds after `round_` with an evaluation and with a checkpoint due, as far as there are any."""
         due = (self.evaluation_rounds, self.checkpoint_rounds)
         return [rounds[place] for rounds in due if (place := bisect(rounds, round_)) < len(rounds)]
 
     def plan(self, begin: int, size: int) -> Chunk:
-        """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
+        """Simulate rounds `begin` to `begin + size - 1` and lay them out for the engine."""
         return self.plans.chunk(self._shared_by, begin, size, lambda: self._plan(begin, size))
 
     def _simulate_from(self, begin: int) -> None:
-        """Bring the timelines to where the planned rounds end, of which there are `begin`."""
+        """Restore the timelines to the end of the planned rounds, which is round `begin`."""
         states = self._chunks[-1].timelines if self._chunks else self.states
         for timeline, state in zip(self.timelines, states, strict=True):
             timeline.restore(deepcopy(state))
@@ -181,7 +187,7 @@ class Planner:
 
     @without_collection
     def _plan(self, begin: int, size: int) -> Chunk:
-        if begin != self._simulated:  # another run has planned what lies between
+        if begin != self._simulated:  # another run has planned the rounds between
             self._simulate_from(begin)
         self._simulated = UNKNOWN
         actors, envs, widths = self._allot(self.source.asked)
@@ -193,7 +199,7 @@ class Planner:
 
         def plan(block: slice, width: int) -> Plan:
             cuts = list(zip(self.seeds[block], envs[block], strict=True))
-            # Drawn where they are laid out, one at a time: none of them takes memory of its own for long.
+            # Drawn one at a time when they are laid out, so that none keeps memory for long.
             orders = ((minibatch_order(seed, begin + r, self.cut, n, width) for seed, n in cuts) for r in range(size))
             return build_plan(self.shape, [row[block] for row in rounds], orders, factors, [envs[block]] * size)
 
@@ -210,17 +216,17 @@ class Planner:
         )
 
     def following(self, chunk: Chunk) -> Following:
-        """The round after a chunk, from what is known before that one is over."""
+        """Round after a chunk, as known before the chunk is over."""
         actors, envs, _ = self._allot(None)
         return Following(actors, envs if chunk.end < self.total_rounds else None)
 
-    def _allot(self, asked: list[int] | None) -> Allotment:
-        """What takes part in the next round; `asked` are the actors whose fragments are under way already."""
+    def _allot(self, in_flight: list[int] | None) -> Allotment:
+        """Participants of the next round; `in_flight` gives the actors whose fragments are already under way."""
         if not is_scaled(self.config):
-            going, all_ = [not scaling.finished for scaling in self.scalings], self.spec.envs
-            taking_part = [self.limits.maximum * go for go in going]
-            return Allotment(taking_part, [all_ * go for go in going], [all_] * len(self.blocks))
-        actors = asked or [scaling.actors for scaling in self.scalings]
+            unfinished, total = [not scaling.finished for scaling in self.scalings], self.spec.envs
+            actors = [self.limits.maximum * is_active for is_active in unfinished]
+            return Allotment(actors, [total * is_active for is_active in unfinished], [total] * len(self.blocks))
+        actors = in_flight or [scaling.actors for scaling in self.scalings]
         actors = [n * (not scaling.finished) for n, scaling in zip(actors, self.scalings, strict=True)]
         widths = [self.source.width(max(actors[block])) for block in self.blocks]
         return Allotment(actors, [n * self.limits.envs for n in actors], widths)
@@ -231,9 +237,13 @@ class Planner:
     # Scaling -------------------------------------------------------------------------------------------------------
 
     def observe(self, chunk: Chunk, metrics: RoundMetrics, before: list[Usage], probes: list[list[float]]) -> None:
-        """Tell every seed's scaling rule of the rounds of a chunk that is over.
+        """Pass the rounds of a finished chunk to every seed's scaling rule.
 
-        `before` `[S]` is what had been used before it, `probes` `[S]` what the rules asked to be measured after it.
+        Args:
+          chunk: the chunk.
+          metrics: its metrics, `[R, S]`.
+          before: `[S]`, usage before the chunk.
+          probes: `[S]`, measurements that the rules requested, taken after the chunk.
         """
         if not self.adaptive:
             return

@@ -1,4 +1,4 @@
-"""Plans, shared by runs that differ in nothing which planning depends on, such as a grid of learning rates."""
+"""Cache of plans, shared by runs whose differences do not affect planning, such as a grid of learning rates."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from stellaris_jax.timeline.scaling import is_adaptive
 from stellaris_jax.training.chunk import Chunk
 
 SHARED = 2**28
-"""Bytes of plans that the runs of a sweep keep for each other."""
+"""Bytes of plans that the runs of a sweep share."""
 
 GRADIENT_BYTES = 550
-"""What Python keeps of a simulated gradient, its group's share included; measured."""
+"""Python's memory for a simulated gradient in bytes, its share of the group included; measured."""
 
 
 class Plans:
-    """Chunks that several runs execute: planned by the first that asks, kept for the others.
+    """LRU cache of chunks that several runs execute: the first run plans a chunk, the others reuse it.
 
     Args:
-      limit: bytes that are kept; 0 for a run that shares with nobody. Where they do not suffice, the chunks of the runs
-        that were asked for longest ago go, and then nothing more is kept of the ones at hand.
+      limit: capacity in bytes; 0 for a run that shares nothing. A full cache evicts the least recently used runs'
+        chunks, then stops to keep new chunks of the current run.
     """
 
     def __init__(self, limit: int = 0):
@@ -36,9 +36,13 @@ class Plans:
         self._planning: dict[Hashable, threading.Lock] = {}
 
     def chunk(self, run: Hashable, begin: int, size: int, plan: Callable[[], Chunk]) -> Chunk:
-        """The chunk of `size` rounds from round `begin` on, of the runs that `run` stands for; `None` shares nothing.
+        """Chunk of `size` rounds from round `begin` on, planned at most once; a second caller waits for the first.
 
-        Whoever asks while another plans it waits for that.
+        Args:
+          run: key of the runs that share the chunk; `None` shares nothing.
+          begin: first round.
+          size: number of rounds.
+          plan: plans the chunk.
         """
         if run is None or self.limit == 0:
             return plan()
@@ -62,24 +66,24 @@ class Plans:
     def _keep(self, run: Hashable, place: tuple[int, int], chunk: Chunk) -> None:
         size = size_of(chunk)
         while self.size + size > self.limit and next(iter(self._kept)) != run:
-            _, gone = self._kept.popitem(last=False)
-            self.size -= sum(map(size_of, gone.values()))
+            _, evicted = self._kept.popitem(last=False)
+            self.size -= sum(map(size_of, evicted.values()))
         if self.size + size <= self.limit:
             self._kept[run][place] = chunk
             self.size += size
 
 
 def size_of(chunk: Chunk) -> int:
-    """Bytes that a chunk takes, about."""
+    """Approximate bytes of a chunk."""
     gradients = sum(len(group.gradients) for row in chunk.rounds for record in row for group in record.groups)
     return sum(array.nbytes for array in jax.tree.leaves(chunk.plans)) + GRADIENT_BYTES * gradients
 
 
 def shared_by(config: Config, spec: ProgramSpec) -> Hashable:
-    """All that the plans of a run depend on; `None` where they depend on what is learned."""
+    """Key made of everything that a run's plans depend on; `None` if they depend on what is learned."""
     if is_adaptive(config):
         return None
     seeds = (config.seed, config.num_seeds)
-    # Learners' options and weights are the system's; of numbers of the algorithm only the schedule is planned.
+    # Learners' options and weights belong to the system; of the algorithm's numbers only the schedule affects plans.
     schedule = config.algorithm.anneal and config.total_steps
     return spec, config.system, config.platform, config.delays, config.scaling, seeds, schedule

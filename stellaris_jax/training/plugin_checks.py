@@ -1,4 +1,4 @@
-"""Shapes of what plug-ins return, by `jax.eval_shape`, before anything is compiled: one sentence with file and line."""
+"""Checks of the shapes that plug-ins return, by `jax.eval_shape` before compilation; errors name file and line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stellaris_jax.envs.names import retold
 from stellaris_jax.registry import place_of, register
 
 ROWS, PARAMETERS, INPUTS = 2, 4, 3
-"""Gradients, parameters and features that plug-ins are tried with."""
+"""Numbers of gradients, parameters and features in the trial calls of plug-ins."""
 
 
 def check_plugins(config: Config) -> None:
     """Check the memory cell and the corrections that a configuration names.
 
     Raises:
-      ConfigError: for the first one that returns what cannot be trained with.
+      ConfigError: a plug-in returns shapes that training cannot use; reports the first one.
     """
     if config.network.memory != "none":
         _check_cell(config.network.memory, config.network.memory_size)
@@ -34,15 +34,15 @@ def check_plugins(config: Config) -> None:
 
 
 def check_answer(callback: Callable[..., object], answer: object) -> bool:
-    """Answer of a callback as a truth value. Raises RunError for anything but true, false and None."""
+    """Answer of a callback as a bool. Raises RunError for anything but true, false and None."""
     if answer is None or isinstance(answer, bool | np.bool_):
         return bool(answer)
     if isinstance(answer, jax.Array | np.ndarray) and answer.shape == () and answer.dtype == bool:
         return bool(answer)
     name = next((name for name, thing in register.callback.items() if thing is callback), None)
-    who = f"the callback {name}" if name else "a callback"
+    label = f"the callback {name}" if name else "a callback"
     accepted = "accepted: true, which ends the run, false or None"
-    raise RunError(f"{who} ({place_of(callback)}) returned {shown(answer)}; {accepted}.")
+    raise RunError(f"{label} ({place_of(callback)}) returned {shown(answer)}; {accepted}.")
 
 
 def _check_cell(name: str, size: int) -> None:
@@ -86,24 +86,24 @@ def _check_correction(name: str, correction: Correction) -> None:
     _check_like(f"{what} ({place_of(type(correction).published)})", "a state", published, state)
 
 
-def _check_like(place: str, what: str, found: Any, wanted: Any) -> None:
-    structure: Any = jax.tree.structure(found)
+def _check_like(place: str, what: str, actual: Any, wanted: Any) -> None:
+    structure: Any = jax.tree.structure(actual)
     same = structure == jax.tree.structure(wanted)
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True) if same else ()
-    if not same or any((one.shape, one.dtype) != (other.shape, other.dtype) for one, other in pairs):
-        raise ConfigError(f"{place} returns {what} of {_shapes(found)}, which was {_shapes(wanted)} before.")
+    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(wanted), strict=True) if same else ()
+    if not same or any((leaf.shape, leaf.dtype) != (expected.shape, expected.dtype) for leaf, expected in pairs):
+        raise ConfigError(f"{place} returns {what} of {_shapes(actual)}, which was {_shapes(wanted)} before.")
 
 
 def _traced(what: str, method: Any, trial: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return jax.eval_shape(trial, *arguments)
-    except Exception as error:  # whatever somebody else's code does
+    except Exception as error:  # plug-in code may raise anything
         raise ConfigError(f"{what} ({place_of(method)}) cannot be traced by JAX ({retold(error)}).") from error
 
 
 def _shapes(tree: Any) -> str:
-    def told(leaf: Any) -> str:
+    def shape_of(leaf: Any) -> str:
         return f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "shape") else type(leaf).__name__
 
-    leaves = jax.tree.map(told, tree)
+    leaves = jax.tree.map(shape_of, tree)
     return ", ".join(map(str, jax.tree.leaves(leaves))) or "nothing"

@@ -1,4 +1,4 @@
-"""A trained policy as a function of observations."""
+"""Trained policy as a function of observations."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """Call it with one observation or a batch `[B, ...]`; with a key it samples, without one it acts by the mode.
+    """Trained policy, called with one observation or a batch `[B, ...]`; samples if given a key, else takes the mode.
 
-    It is compiled at its first call, and again for every other size of a batch. It can be pickled. Actions of a
+    The policy compiles at its first call, and again for every new batch size. It can be pickled. Actions of a
     continuous space are clipped to its bounds, as environments do in training.
 
-    A policy with memory keeps nothing itself: `step` is handed what is carried, and returns what is carried on.
+    A policy with memory stores no state: `step` takes the carry and returns the next one.
 
-    Args:
-      network: what the parameters belong to.
-      params: `[P]`.
-      normalizers: statistics of observations, of one seed.
-      config: of the run.
-      own: the environment's own actions, where the network's are from -1 to 1 (`env.rescale_action`): the policy's
-        actions are within these bounds.
+    Attributes:
+      network: network of the parameters.
+      params: `[P]`, flat parameters.
+      normalizers: observation statistics of one seed.
+      config: configuration of the run.
+      own: the environment's action space if the network's actions are rescaled from [-1, 1] (`env.rescale_action`); the
+        policy's actions are within these bounds.
     """
 
     network: ActorCritic
@@ -54,9 +54,9 @@ class Policy:
         return f"Policy({self.config.env.name}, {spaces}{memory})"
 
     def __call__(self, obs: Any, key: jax.Array | None = None) -> jax.Array:
-        """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes.
+        """Actions for observations `[*obs]` or `[B, *obs]`, with the same number of leading axes.
 
-        Raises ValueError for arrays of any other shape, and for a policy with memory, which takes `step`.
+        Raises ValueError for arrays of any other shape, and for a policy with memory, which needs `step`.
         """
         if self.network.recurrent:
             memory = self.config.network.memory
@@ -64,17 +64,18 @@ class Policy:
         return self.step(obs, key=key)[0]
 
     def step(self, obs: Any, carry: Carry = None, key: jax.Array | None = None) -> tuple[jax.Array, Carry]:
-        """Actions as of a call, and what is carried on to the next observations of the same environments.
-
-        Without memory that is `None`.
+        """Actions as a call returns them, and the carry for the next observations of the same environments.
 
         Args:
           obs: observations `[*obs]` or `[B, *obs]`.
-          carry: what the step before returned; `None` before the first step of episodes.
-          key: to sample by.
+          carry: carry that the previous step returned; `None` before the first step of episodes.
+          key: PRNG key to sample with; without it actions are the mode.
+
+        Returns:
+          Actions and the next carry, which is `None` without memory.
 
         Raises:
-          ValueError: for arrays of any other shape.
+          ValueError: the array has any other shape.
         """
         space = self.network.observation_space
         obs = jnp.asarray(obs, space.dtype)  # bytes stay bytes: networks read them as fractions of their space's unit
@@ -85,11 +86,11 @@ class Policy:
         return action, carry
 
     def outputs(self, obs: jax.Array) -> Outputs:
-        """All that a policy without memory says of observations `[B, ...]` of their space's dtype."""
-        return self._said(self.params, self.normalizers, obs)
+        """Outputs of a policy without memory for observations `[B, ...]` of their space's dtype."""
+        return self._compiled_outputs(self.params, self.normalizers, obs)
 
     @cached_property
-    def _said(self) -> Callable[..., Outputs]:
+    def _compiled_outputs(self) -> Callable[..., Outputs]:
         return jax.jit(self._outputs)
 
     def _outputs(self, params: jax.Array, normalizers: Normalizers, obs: jax.Array) -> Outputs:
@@ -124,11 +125,11 @@ class Policy:
         return jax.jit(act)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what was compiled
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # compiled functions cannot be pickled
 
 
 def policy_of(trainer: Trainer, seed: int | None = None) -> Policy:
-    """The newest policy of a trainer, of one of its seeds (the first, if none is named). Raises ConfigError."""
+    """Newest policy of a trainer for one of its seeds (default: the first). Raises ConfigError for an unknown seed."""
     seed = trainer.seeds[0] if seed is None else seed
     if seed not in trainer.seeds:
         raise ConfigError(f"seed={seed} is not in the run; accepted: {', '.join(map(str, trainer.seeds))}.")

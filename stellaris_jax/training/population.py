@@ -1,4 +1,4 @@
-"""Many runs at once: as few programs as their configurations allow, on all the cores there are."""
+"""Many runs at once on all cores, with as few compiled programs as their configurations allow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Population:
-    """Trains runs of any configurations; those that differ in data alone, such as learning rates, share a program.
+    """Group of runs with any configurations; runs that differ only in data, such as learning rates, share a program.
 
     >>> from stellaris_jax import load_config
     >>> small = load_config(["env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=64"])
@@ -28,13 +28,13 @@ class Population:
     >>> [len(records) for records in population.run()], population.engines
     ([1, 1], 1)
 
-    Each run is what it would be alone, to the bit where seeds are executed apart (`engine.members`).
+    Each run equals the same run alone; bit for bit if seeds run in separate blocks (`engine.members`).
 
     Args:
-      configs: one for each run, which may have several seeds; at least one.
+      configs: at least one configuration, one for each run; a run may have several seeds.
 
     Raises:
-      ConfigError: there is none, or one that cannot run; before anything is made.
+      ConfigError: there is no configuration, or one cannot run; raised before anything is built.
     """
 
     def __init__(self, configs: Sequence[Config]):
@@ -47,19 +47,19 @@ class Population:
 
     @property
     def engines(self) -> int:
-        """Engines that the runs share."""
+        """Number of engines that the runs share."""
         return len({id(trainer.engine) for trainer in self.trainers})
 
     def run(self, rounds: int | None = None) -> list[list[Record]]:
-        """Train every run for `rounds` more rounds, or to its end; the records of each."""
+        """Train every run for `rounds` more rounds, or to its end; returns the records of each run."""
         return self._each(lambda trainer: trainer.run(rounds))
 
     def evaluate(self, episodes: int | None = None) -> list[Evaluation]:
-        """Whole episodes of every run's policies."""
+        """Evaluate every run's policies on whole episodes."""
         return self._each(lambda trainer: trainer.evaluate(episodes))
 
     def close(self) -> None:
-        """End what works for the runs."""
+        """Close all trainers."""
         for trainer in self.trainers:
             trainer.close()
 

@@ -1,4 +1,4 @@
-"""Compiled programs, shared by runs whose configurations do not differ in what shapes them."""
+"""Cache of compiled programs, shared by runs whose configurations have the same shapes."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ T = TypeVar("T")
 
 
 MOST = 512
-"""Things kept: each program takes some of the mappings of memory that Linux allows a process, 65,530 by default, and
-XLA crashes where there are none left."""
+"""Largest number of cached programs. Each takes some of the memory mappings that Linux allows a process (65,530 by
+default); XLA crashes when none are left."""
 
 
 class ProgramCache:
     """LRU cache of compiled programs, keyed by environment, network and spec.
 
-    Plans, hyper-parameters and seeds are data of a program, and no part of its key.
+    Plans, hyper-parameters and seeds are inputs of a program and not part of its key.
 
     Args:
-      plans: shared as well, by runs whose timelines are the same; nothing is by default.
+      plans: cache of plans, shared by runs with the same timelines; by default nothing is shared.
     """
 
     def __init__(self, plans: Plans | None = None) -> None:
         self.plans = plans or Plans()
-        self._made: dict[Hashable, Any] = {}
+        self._cached: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     def engine(self, config: Config, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec) -> Engine:
-        """The engine; see `stellaris_jax.engine.program.Engine`."""
+        """Engine of a configuration; see `stellaris_jax.engine.program.Engine`."""
         return self._once(("engine", *_shape(config), spec), lambda: Engine(config.env, env, network, spec))
 
     def evaluator(self, config: Config, env: VecEnv, network: ActorCritic, episodes: int) -> Evaluator:
-        """What evaluates that many episodes of an environment inside the program."""
+        """Evaluator that plays `episodes` episodes of an environment inside the program."""
         key = ("evaluator", *_shape(config), config.evaluation.greedy, config.evaluation.episode_limit, episodes)
         return self._once(key, lambda: Evaluator(env, network, config, episodes))
 
     def probe(self, config: Config, network: ActorCritic, spec: ProgramSpec, kind: str) -> Probe | None:
-        """What measures what a scaling rule asks for."""
+        """Probe that takes a scaling rule's measurements."""
         key = ("probe", *_shape(config), spec, config.scaling, kind)
         return self._once(key, lambda: make_probe(network, config, spec, kind))
 
     def forget(self) -> None:
-        """Let go of everything; who has something keeps it."""
+        """Clear the cache; objects already handed out stay valid."""
         with self._lock:
-            self._made.clear()
+            self._cached.clear()
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
-            made: T = self._made.pop(key) if key in self._made else make()
-            self._made[key] = made
-            if len(self._made) > MOST:
-                del self._made[next(iter(self._made))]  # what has not been asked for longest
-            return made
+            item: T = self._cached.pop(key) if key in self._cached else make()
+            self._cached[key] = item
+            if len(self._cached) > MOST:
+                del self._cached[next(iter(self._cached))]  # least recently used
+            return item
 
 
 def _shape(config: Config) -> tuple[Hashable, ...]:

@@ -1,7 +1,7 @@
-"""Proposals and rungs of a search as functions of what is stored, so that a killed search goes on as one that was not.
+"""Proposals and rungs of a search as functions of the stored trials, so that a killed search resumes unchanged.
 
-Neither keeps a state of its own: the sampler's random numbers follow from the search's seed and the trial's number, and
-successive halving compares the returns that Optuna's storage holds.
+Neither keeps its own state. The sampler's random numbers follow from the search's seed and the trial's number, and
+successive halving compares the returns in Optuna's storage.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
 Returns = Mapping[int, float]
-"""Returns of a trial's evaluations, by their numbers, which count from 1."""
+"""Returns of a trial's evaluations, keyed by their numbers, which count from 1."""
 
 
 class Sampler(optuna.samplers.BaseSampler):
-    """TPE whose proposals depend on the search's seed, the trial's number, and the results of the other trials."""
+    """TPE sampler whose proposals depend on the search's seed, the trial's number and the other trials' results."""
 
     def __init__(self, seed: int):
         self.seed = seed
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Space of the parameters that are proposed together."""
+        """Space of the parameters that are proposed jointly."""
         return self._of(trial).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Values of the parameters that are proposed together."""
+        """Values of the parameters that are proposed jointly."""
         return self._of(trial).sample_relative(study, trial, search_space)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Value of one parameter, which does not depend on how many were drawn before it."""
+        """Value of one parameter, independent of how many were drawn before it."""
         return self._of(trial, param_name).sample_independent(study, trial, param_name, param_distribution)
 
     def _of(self, trial: FrozenTrial, name: str = "") -> optuna.samplers.TPESampler:
@@ -48,12 +48,12 @@ class Sampler(optuna.samplers.BaseSampler):
 
 @dataclass(frozen=True)
 class Halving:
-    """Successive halving of a search (Li et al. 2020): one of `reduction` trials goes on at every rung.
+    """Successive halving of a search (Li et al. 2020): one of `reduction` trials continues at every rung.
 
     Attributes:
-      reduction: 0 lets all trials run to their end.
+      reduction: one of `reduction` trials continues at a rung; 0 lets all trials run to their end.
       evaluations: number of evaluations of a whole run.
-      points: `evaluation.points`, of which the first rung takes the part 1 / reduction².
+      points: `evaluation.points`; the first rung comes after 1 / reduction² of them.
     """
 
     reduction: int
@@ -70,18 +70,23 @@ class Halving:
         return rungs
 
     def goes_on(self, own: Returns, others: Sequence[Returns]) -> bool:
-        """Whether a trial is among the best at the rungs that its last evaluation has completed."""
+        """Whether a trial is among the best at every rung that its last evaluation has completed.
+
+        Args:
+          own: returns of the trial.
+          others: returns of each other trial.
+        """
         last = max(own)
         completed = [rung for rung in self.rungs if rung <= last and not any(rung <= number < last for number in own)]
         return all(self._is_among_best(rung, own[last], others) for rung in completed)
 
     def _is_among_best(self, rung: int, value: float, others: Sequence[Returns]) -> bool:
-        rivals = [reached for one in others if (reached := _at(one, rung)) is not None]
+        rivals = [reached for returns in others if (reached := _at(returns, rung)) is not None]
         ranked = sorted([*rivals, value], reverse=True)
         return value >= ranked[max(1, len(ranked) // self.reduction) - 1]
 
 
 def _at(returns: Returns, rung: int) -> float | None:
-    """Return of the first evaluation from a rung on; an earlier one may be missing."""
+    """Return of the first evaluation at or after a rung, because an earlier one may be missing; None without any."""
     numbers = [number for number in returns if number >= rung]
     return returns[min(numbers)] if numbers else None

@@ -1,4 +1,4 @@
-"""What a result depends on beside its configuration."""
+"""Provenance of a result: package versions, devices and processor."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ PACKAGES = (
 
 def versions() -> dict[str, str]:
     """Versions of Python, of this package and of the packages a result depends on."""
-    found = {"python": platform.python_version(), "stellaris_jax": __version__}
+    result = {"python": platform.python_version(), "stellaris_jax": __version__}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            result[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 def device_name(config: Config) -> str:
-    """What the run was executed on, in words."""
+    """Devices and host of a run, in words."""
     device = jax.devices()[0]
     host = f"{os.cpu_count()} host cores, {processor()}"
     return f"{config.engine.devices} x {device.platform}:{device.device_kind} ({host})"
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What the host computes with, in words: cloud machines of one name differ by a factor of two in speed."""
+    """Name of the host's processor: cloud machines of one name differ by a factor of two in speed."""
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:
         lines = []
-    found = [[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]
-    told = dict(reversed(found))  # of the first of several
-    name = told.get("model name") or platform.processor() or platform.machine()
-    numbers = [f"{word} {told[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if told.get(key)]
+    pairs = [[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]
+    facts = dict(reversed(pairs))  # the first of several processors
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{word} {facts[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if facts.get(key)]
     return f"{name} ({', '.join(numbers)})" if numbers else name

@@ -1,4 +1,4 @@
-"""Records and summary of a run: what its timelines, its engine and its evaluations have to say, as plain data."""
+"""Records and summary of a run as plain data, from its timelines, its engine and its evaluations."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ from stellaris_jax.training.evaluate import Evaluation
 Record = dict[str, Any]
 
 WARNINGS = ("entropy", "ess", "chi2", "k3", "m2", "tv", "grad_norm", "update_norm", "update_cosine")
-"""What a record has of every seed, for it may announce that learning breaks down (docs/methods.md)."""
+"""Metrics that a record has for every seed, because they may announce that learning breaks down (docs/methods.md)."""
 
 
 @dataclass
 class Counters:
     """Host-side totals of a run that its timelines do not carry; saved with every checkpoint.
 
-    train_seconds: real seconds spent executing chunks, compilation apart. detection_seconds: of them, measuring what
-    scaling asks for. planning_seconds: the most that the device may have waited for a plan. computed: gradients
-    computed, empty places of waves included.
+    Attributes:
+      train_seconds: real seconds spent executing chunks, without compilation.
+      wall_seconds: real seconds of the run.
+      detection_seconds: part of `train_seconds` spent on measurements for scaling.
+      planning_seconds: upper bound on the seconds that the device waited for plans.
+      computed: gradients computed, padding of waves included.
+      nonfinite: gradients rejected because they were not finite.
     """
 
     train_seconds: float = 0.0
@@ -41,7 +45,7 @@ class Counters:
 
 
 class Accounts:
-    """Keeps the books of one configuration; what it returns are means over seeds unless they are counts."""
+    """Accounts of one configuration: usage, money and records; values are means over seeds unless they are counts."""
 
     def __init__(self, config: Config):
         self.config = config
@@ -50,13 +54,13 @@ class Accounts:
         self.steps_per_round = config.env.num_envs * config.algorithm.rollout_length
 
     def env_steps(self, usages: list[Usage]) -> float:
-        """Env steps the actors have made; a whole number wherever all seeds have as many."""
+        """Environment steps made by the actors; a whole number if all seeds have the same number."""
         total = sum(usage.actor_invocations for usage in usages) * self.steps_per_round
         steps, rest = divmod(total, self.actors * len(usages))
         return steps if rest == 0 else total / (self.actors * len(usages))
 
     def money(self, usages: list[Usage]) -> dict[str, list[float]]:
-        """Seconds, dollars by the system's own rule and at the common price, one figure per seed."""
+        """Seconds, and dollars by the system's own rule and at the common price, one value per seed."""
         config = self.config
         rules = {"cost_usd": bill, "cost_common_usd": common_bill}
         return {
@@ -68,7 +72,7 @@ class Accounts:
         }
 
     def gate(self, usages: list[Usage]) -> dict[str, int | None]:
-        """Groups aggregated so far, and how many of them the gate had refused, over all seeds; None without a gate."""
+        """Numbers of groups aggregated so far and of gate escapes among them, over all seeds; None without a gate."""
         if not register.rule[self.config.system.rule].gated:
             return {"gate_escapes": None, "gate_groups": None}
         return {
@@ -76,11 +80,12 @@ class Accounts:
             "gate_groups": sum(usage.updates for usage in usages),
         }
 
-    def _trust(self, groups: list[Group]) -> float:
-        """What staleness leaves of the learning rate: the mean over the steps that the optimizer makes of the groups.
+    def _mean_weight(self, groups: list[Group]) -> float:
+        """Mean factor of staleness weights on the learning rate, over the optimizer's steps.
 
-        It makes one of each group, whose gradients' mean weight scales it if they are `factored` or `fractional`; of
-        mode `gradient` weights never reach the step size; and in mode `sequential` it makes one of each gradient.
+        The optimizer makes one step per group; the group's mean weight scales it if aggregation is `factored` or
+        `fractional`. In mode `gradient`, weights never reach the step size. In mode `sequential`, each gradient is a
+        step.
         """
         aggregation = self.config.system.aggregation
         if aggregation == "gradient":
@@ -90,25 +95,28 @@ class Accounts:
         return mean([mean(group.weights) for group in groups], 1.0)
 
     def _wasted(self, row: list[Round]) -> Record:
-        """What admission wastes: time of learners, and slow work more than other work.
+        """Waste of admission: idle learner time, and whether slow gradients are dropped more often than others.
 
-        A round in which nothing was computed, or nothing thrown away, has None for what it cannot know.
+        A value is None if the round does not define it: nothing was computed, or nothing was dropped.
         """
         used = [g.end - g.start for record in row for group in record.groups for g in group.gradients]
-        lost = [g.end - g.start for record in row for g in record.dropped]
-        usual = mean(used + lost)
+        dropped = [g.end - g.start for record in row for g in record.dropped]
+        mean_seconds = mean(used + dropped)
         n, usages = self.config.system.learners, [record.usage for record in row]
         return {
             "learner_utilisation": mean([u.learner_busy / (n * u.seconds) for u in usages if u.seconds > 0.0]),
-            "gradient_seconds": usual if used or lost else None,
-            "dropped_seconds": sum(lost),
-            "dropped_slowness": mean(lost) / usual if lost and usual > 0.0 else None,
+            "gradient_seconds": mean_seconds if used or dropped else None,
+            "dropped_seconds": sum(dropped),
+            "dropped_slowness": mean(dropped) / mean_seconds if dropped and mean_seconds > 0.0 else None,
         }
 
     def timeline(self, row: list[Round], factor: float, computed: int) -> Record:
-        """What the timelines know of a round, one of which `row` holds per seed.
+        """Record of a round from its timelines.
 
-        `factor` is the learning rate schedule's, `computed` the gradients computed so far, empty places included.
+        Args:
+          row: `[S]`, the round of each seed.
+          factor: factor of the learning rate schedule.
+          computed: gradients computed so far, padding included.
         """
         staleness = [record.staleness() for record in row]
         groups = [group for record in row for group in record.groups]
@@ -140,7 +148,7 @@ class Accounts:
             **self.gate(usages),
             "group_size": mean([len(group.gradients) for group in groups]),
             "actor_staleness": data_lag(row, [record.behaviour_version for record in row]),
-            "learning_rate": self.config.algorithm.learning_rate * factor * self._trust(groups),
+            "learning_rate": self.config.algorithm.learning_rate * factor * self._mean_weight(groups),
             **{name: mean(values) for name, values in money.items()},
             "occupancy": useful / computed if computed else 1.0,
             **self._wasted(row),
@@ -155,13 +163,13 @@ class Accounts:
         }
 
     def learning(self, metrics: RoundMetrics) -> list[Record]:
-        """What the engine knows of each round of a chunk; arrays `[R, S]`."""
+        """Records of each round of a chunk from the engine's metrics, arrays `[R, S]`."""
         with np.errstate(invalid="ignore", divide="ignore"):
             returns = metrics.episodes.total_return / metrics.episodes.ended
             lengths = metrics.episodes.total_length / metrics.episodes.ended
         losses = metrics.loss._asdict()
         square = losses.pop("ratio_square")
-        del losses["ratio"]  # whose mean is about 1
+        del losses["ratio"]  # its mean is about 1
         over_seeds = {
             **losses,
             "ess": metrics.loss.ess,
@@ -172,7 +180,7 @@ class Accounts:
             "data_lag": metrics.data_lag,
             "kl_coefficient": metrics.kl_coefficient,
         }
-        learned = metrics.gradients > 0  # a seed that is finished has no losses
+        learned = metrics.gradients > 0  # a finished seed has no losses
         counted = np.maximum(learned.sum(axis=1), 1)
         columns = {name: ((values * learned).sum(axis=1) / counted).tolist() for name, values in over_seeds.items()}
         columns["train_return"] = [_finite_mean(row) for row in returns.tolist()]
@@ -188,11 +196,11 @@ class Accounts:
 
     @property
     def actions(self) -> str:
-        """How evaluations choose actions: `greedy` or `sampled`."""
+        """Choice of actions in evaluations: `greedy` or `sampled`."""
         return "greedy" if self.config.evaluation.greedy else "sampled"
 
     def evaluation(self, evaluation: Evaluation, usages: list[Usage]) -> Record:
-        """An evaluation of the policies that have cost so much."""
+        """Record of an evaluation; `usages` `[S]` is the usage of the evaluated policies so far."""
         value, ci95 = evaluation.mean_ci95()
         money = self.money(usages)
         return {
@@ -209,7 +217,13 @@ class Accounts:
         }
 
     def summary(self, evaluation: Evaluation | None, usages: list[Usage], computed: int) -> Record:
-        """The figures of `summary.json` that evaluation and timelines account for."""
+        """Part of `summary.json` that comes from evaluation and timelines.
+
+        Args:
+          evaluation: last evaluation; None without any.
+          usages: `[S]`, usage of each seed.
+          computed: gradients computed, padding included.
+        """
         config = self.config
         items = [bill(config.system, config.prices, usage, self.reserved).items for usage in usages]
         gradients, dropped = sum(u.gradients for u in usages), sum(u.dropped for u in usages)
@@ -248,16 +262,16 @@ class Accounts:
 
 
 def data_lag(row: Iterable[Round], versions: Iterable[int]) -> float:
-    """Versions between a round's policy, of `versions` by seed, and the newest one when its data was complete.
+    """Mean number of versions between a round's policy and the newest version when its data was complete.
 
-    The mean over seeds whose actors have rolled something: what is finished has no data.
+    Only seeds with active actors count; finished seeds have no data. `versions` `[S]` holds the rounds' policies.
     """
     pairs = zip(row, versions, strict=True)
     return mean([record.arrived - version for record, version in pairs if record.actors > 0])
 
 
 def mean(values: Iterable[float], empty: float = 0.0) -> float:
-    """The mean, or `empty` of nothing."""
+    """Mean of the values, or `empty` if there are none."""
     values = list(values)
     return float(sum(values) / len(values)) if values else empty
 

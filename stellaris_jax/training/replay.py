@@ -1,4 +1,4 @@
-"""`executor=replay`: the compiled engine repeats a live run from its trace, and says how far it comes."""
+"""Trainer of `executor=replay`: the compiled engine repeats a live run from its trace and reports deviations."""
 
 from __future__ import annotations
 
@@ -31,24 +31,30 @@ from stellaris_jax.training.sources.host import HostSource
 from stellaris_jax.training.trainer import Trainer
 
 APART = 1e-3
-"""Deviation, as a share of a version's norm, above which a replay is said to be another run."""
+"""Deviation, as a share of a version's norm, above which a replay counts as a different run."""
 NAME = "replay.json"
 
 
 class Deviation(NamedTuple):
-    """How far a version of a replay is from the recorded one, as a share of its norm; 0 if they are the same to the
-    bit."""
+    """Deviation of a replayed policy version from the recorded one.
+
+    Attributes:
+      version: number of the version.
+      deviation: distance as a share of the recorded version's norm; 0 if they are equal to the bit.
+    """
 
     version: int
     deviation: float
 
 
 class Outline(NamedTuple):
-    """Summary of a trace, of which no more than this is held.
+    """Summary of a trace, which is too large to hold in memory.
 
-    scales: every round's factor on the learning rate. actors: those of the first round. oldest: the largest number of
-    versions that a gradient reaches back, or that a round publishes. penalised: every gradient has its weight of the KL
-    penalty.
+    Attributes:
+      scales: learning rate factor of every round.
+      actors: number of actors in the first round.
+      oldest: largest number of versions that a gradient reaches back or that a round publishes.
+      penalised: whether every gradient has its KL penalty coefficient.
     """
 
     scales: Sequence[float]
@@ -58,12 +64,12 @@ class Outline(NamedTuple):
 
     @classmethod
     def of(cls, trace: Trace) -> Outline:
-        """Read a trace from its beginning to its end."""
+        """Read a trace from beginning to end."""
         scales, actors, oldest, penalised = array("d"), 1, 0, True
-        for one in trace.rounds:
-            groups = one.record.groups
-            actors = actors if scales else one.record.actors
-            scales.append(one.step_scale)
+        for round_ in trace.rounds:
+            groups = round_.record.groups
+            actors = actors if scales else round_.record.actors
+            scales.append(round_.step_scale)
             ages = (group.clock - min([g.version, *g.peers]) for group in groups for g in group.gradients)
             oldest = max(oldest, len(groups), *ages)
             penalised &= all(g.kl_coefficient is not None for group in groups for g in group.gradients)
@@ -71,12 +77,12 @@ class Outline(NamedTuple):
 
 
 class ReplayPlanner(Planner):
-    """Plans what was recorded.
+    """Planner of recorded rounds.
 
     Args:
-      recorded: the timeline of the one seed.
-      scales: factors on the learning rate, where those of the run count.
-      arguments: of `Planner`.
+      recorded: recorded timeline of the one seed.
+      scales: learning rate factors of the recorded run, or `None` to use the schedule of this configuration.
+      arguments: arguments of `Planner`.
     """
 
     def __init__(self, recorded: Recorded, scales: Sequence[float] | None, *arguments: Any):
@@ -90,17 +96,17 @@ class ReplayPlanner(Planner):
     def _learning_rate_factor(self, round_: int) -> float:
         return super()._learning_rate_factor(round_) if self._scales is None else self._scales[round_]
 
-    def _allot(self, asked: list[int] | None) -> Allotment:
+    def _allot(self, in_flight: list[int] | None) -> Allotment:
         if not is_scaled(self.config) or self._recorded.done >= len(self._recorded.rounds):
-            return super()._allot(asked)
+            return super()._allot(in_flight)
         actors = self._recorded.rounds[self._recorded.done].record.actors
         return Allotment([actors], [actors * self.limits.envs], [self.source.width(actors)])
 
 
 class ReplayTrainer(Trainer):
-    """Trains one agent as a live run has done; see `Trainer`. Whatever is configured otherwise happens otherwise.
+    """Trainer of one agent that repeats a recorded live run; see `Trainer`. Changed settings take effect.
 
-    `deviations` says how far its versions are from those of the live run.
+    `deviations` lists the deviations of its versions from the live run's.
     """
 
     executor = "replay"
@@ -127,25 +133,25 @@ class ReplayTrainer(Trainer):
     def _planner(self) -> Planner:
         config = self.config
         stored = from_yaml(_run_of(config) / "config.yaml")
-        own = stored.system
-        other = (config.system.weights, config.system.options) != (own.weights, own.options)
-        weights = register.weight[config.system.weights](config.system.options) if other else None
+        system = stored.system
+        changed = (config.system.weights, config.system.options) != (system.weights, system.options)
+        weights = register.weight[config.system.weights](config.system.options) if changed else None
         recorded = Recorded(self.trace.rounds, weights)
         same = config.algorithm.anneal == stored.algorithm.anneal
         scales = self._outline.scales if same else None
         return ReplayPlanner(recorded, scales, config, self.spec, self.seeds, self.source, self.accounts)
 
     def step(self, ahead: bool = False) -> list[Record]:
-        """Repeat the next round; see `Trainer`. Its record says how far its versions are from the recorded ones."""
+        """Repeat the next round; its record includes the deviation from the recorded versions. See `Trainer`."""
         number = self.round
         if number < len(self.trace.rounds) and self.trace.rounds[number].opened and isinstance(self.source, HostSource):
             self.source.begin_anew()
         records = super().step()
         if not records:
             return records
-        found = [self._deviation(version) for version in self.trace.rounds[number].versions]
-        self.deviations += found
-        records[0]["replay_deviation"] = max((one.deviation for one in found), default=0.0)
+        deviations = [self._deviation(version) for version in self.trace.rounds[number].versions]
+        self.deviations += deviations
+        records[0]["replay_deviation"] = max((deviation.deviation for deviation in deviations), default=0.0)
         return records
 
     def _deviation(self, recorded: Published) -> Deviation:
@@ -155,12 +161,12 @@ class ReplayTrainer(Trainer):
         return Deviation(recorded.version, recorded.deviation(np.asarray(jax.device_get(row))))
 
     def write(self, run_dir: Path) -> None:
-        """Write down how far the replay has come with the recorded run."""
-        apart = [one for one in self.deviations if not one.deviation <= APART]
+        """Write the deviations of the replay so far to `replay.json`."""
+        apart = [deviation for deviation in self.deviations if not deviation.deviation <= APART]
         record = {
             "versions": len(self.deviations),
-            "identical": sum(one.deviation == 0.0 for one in self.deviations),
-            "largest_deviation": max((one.deviation for one in self.deviations), default=0.0),
+            "identical": sum(deviation.deviation == 0.0 for deviation in self.deviations),
+            "largest_deviation": max((deviation.deviation for deviation in self.deviations), default=0.0),
             "apart_above": APART,
             "first_apart": apart[0]._asdict() if apart else None,
         }
@@ -173,9 +179,9 @@ def _run_of(config: Config) -> Path:
 
 
 def traced(config: Config) -> Trace:
-    """The trace that a configuration names. Raises ConfigError, also where its run ended with another one."""
+    """Trace that a configuration names. Raises ConfigError, also if the run's seal does not match the trace."""
     run, path = _run_of(config), _run_of(config) / trace.NAME
-    found = trace.read(path)
+    result = trace.read(path)
     try:
         summary = json.loads(read_text(run / SUMMARY))
         seal = seal_of(summary) if isinstance(summary, dict) else None
@@ -183,4 +189,4 @@ def traced(config: Config) -> Trace:
         seal = None
     if seal is not None and seal.trace and seal.trace != digest_of(path):
         raise ConfigError(f"{path} is not as its run left it, says {run / SUMMARY}; put the right one back.")
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""One run on disk: a `Session` around a `Trainer`, in the run's directory; and runs that are there already."""
+"""One run on disk: a `Session` around a `Trainer` in the run's directory; also opens existing runs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def train(config: Config, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     """Train as configured, in a run directory; returns the summary. With `config.resume`, continue a run.
 
     Args:
-      config: what to train.
-      callbacks: those beside `config.run.callbacks`.
+      config: configuration of the run.
+      callbacks: callbacks in addition to `config.run.callbacks`.
 
     Raises:
-      ConfigError: before anything is compiled, if the run cannot start.
-      Interrupted: after a signal, with everything saved; Abandoned after a second one.
-      RunError: if the run cannot go on; or if it is over, but nothing was learned, or what it returns, takes or costs
-        is not finite: then `summary.json` says so too, under "failure".
+      ConfigError: the run cannot start; raised before anything is compiled.
+      Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
+      RunError: the run cannot continue; or it is over, but nothing was learned, or its return, time or cost is not
+        finite. In the second case `summary.json` reports it under "failure".
     """
     check_installed(config)
     check_and_start_jax(config)
@@ -77,21 +77,21 @@ def train_within(
     callbacks: Sequence[Callback] = (),
     watch: Callable[[Record], bool] = lambda record: False,
 ) -> dict[str, Any]:
-    """Train as configured; see `train`.
+    """Train as configured, in an open run directory; see `train`.
 
     Args:
-      run_dir: the run's directory, which this process holds (`run_directory`).
-      config: what to train, which can run.
+      run_dir: the run's directory, locked by this process (`run_directory`).
+      config: configuration that can run.
       display: shows the run.
-      signals: stop it.
-      programs: those of other runs of this process.
-      callbacks: those beside `config.run.callbacks`.
-      watch: called with every evaluation's record, those of a run that is resumed included; true ends the run.
+      signals: stop the run.
+      programs: cache of compiled programs, shared with other runs of this process.
+      callbacks: callbacks in addition to `config.run.callbacks`.
+      watch: called with every evaluation's record, records from before a resume included; true ends the run.
     """
     if config.engine.compile_cache:
         enable_compile_cache()
     with ExitStack() as stack:
-        begun = bool(config.resume) and any((run_dir / name).exists() for name in ("metrics.jsonl", "checkpoints"))
+        started = bool(config.resume) and any((run_dir / name).exists() for name in ("metrics.jsonl", "checkpoints"))
         if config.resume:
             _refuse_lost_checkpoints(run_dir)
         display.working(f"building {config.env.name} and the network")
@@ -101,7 +101,7 @@ def train_within(
             checkpoints = stack.enter_context(closing(_checkpoints(run_dir, config)))
         anchor = stack.enter_context(closing(Anchor(run_dir)))
         resumed = None
-        if begun:
+        if started:
             with signals.during("the checkpoint to be read", transient=True):
                 resumed = _resume(trainer, checkpoints, display.note)
         with writing(run_dir):
@@ -114,8 +114,8 @@ def train_within(
                 f"actors are chosen by the scheduler that comes with the package, trained on {SHIPPED_FOR}; "
                 f"{command('schedule')} makes one for other jobs (scaling.options.scheduler=PATH)"
             )
-        called = [*(register.callback[name] for name in config.run.callbacks), *callbacks]
-        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, called, watch, anchor)
+        all_callbacks = [*(register.callback[name] for name in config.run.callbacks), *callbacks]
+        session = Session(run_dir, trainer, telemetry, display, checkpoints, signals, all_callbacks, watch, anchor)
         summary = session.finish(session.run())
     if summary["failure"] is not None:
         raise RunError(f"{run_dir}: {summary['failure']}")
@@ -123,7 +123,7 @@ def train_within(
 
 
 def _resume(trainer: Trainer, checkpoints: Checkpoints, note: Callable[[str], None]) -> int:
-    """Continue from the newest intact checkpoint, or from the start where the run was stopped before its first."""
+    """Continue from the newest intact checkpoint, or from the start if the run stopped before its first one."""
     if not checkpoints.rounds():
         note("there is no checkpoint yet: the run starts over")
         return 0
@@ -138,9 +138,9 @@ def _resume(trainer: Trainer, checkpoints: Checkpoints, note: Callable[[str], No
 
 
 def _refuse_lost_checkpoints(run_dir: Path) -> None:
-    """Refuse to start a run over whose checkpoints are gone: all that it has measured would be lost.
+    """Refuse to restart a run whose checkpoints are gone, because that would lose its measurements.
 
-    A run that was killed before its first checkpoint has the directory for it, but no evaluation and no summary.
+    A run killed before its first checkpoint has an empty checkpoint directory, but no evaluation and no summary.
     """
     directory, metrics = run_dir / "checkpoints", run_dir / "metrics.jsonl"
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
@@ -161,7 +161,7 @@ def _refuse_lost_checkpoints(run_dir: Path) -> None:
 
 
 def _set_foreign_metrics_aside(run_dir: Path, round_: int, note: Callable[[str], None]) -> None:
-    """Metrics of another run are not gone on with."""
+    """Set aside the metrics of another run, so that this run does not append to them."""
     run = read_run(run_dir, lambda message: None)
     if run.foreign:
         original = set_aside(run_dir / "metrics.jsonl", round_)
@@ -169,21 +169,21 @@ def _set_foreign_metrics_aside(run_dir: Path, round_: int, note: Callable[[str],
 
 
 def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust: Trust = False) -> Trainer:
-    """The trainer of a run directory, at its newest intact checkpoint. Nothing in the directory is touched.
+    """Open a run directory's trainer at its newest intact checkpoint; leaves the directory untouched.
 
     Args:
-      run_dir: the directory.
-      values: of keys of the configuration that shall differ, as {"evaluation.greedy": False}.
-      trust: what of the run may be imported (see `config.trust`).
+      run_dir: directory of the run.
+      values: changed settings by dotted key, as {"evaluation.greedy": False}.
+      trust: plug-ins and modules that the run may import (see `config.trust`).
 
     Raises:
-      ConfigError: the directory holds no run, or none that can be read, or the user has not allowed what it imports.
+      ConfigError: the directory holds no readable run, or the user has not allowed its imports.
     """
     path = Path(run_dir) / "config.yaml"
     if not os.path.isfile(path):
         raise ConfigError(f"{run_dir} holds no run: there is no {path}.")
     config = admit(from_yaml(path), path, trust)
-    knobs()["num_seeds"].check(config.num_seeds)  # before there is a list of them
+    knobs()["num_seeds"].check(config.num_seeds)  # checked before a list of that length is made
     config = config.replace({"engine.devices": 1, "engine.distributed": False, "init_from": "", **(values or {})})
     if config.engine.compile_cache:
         enable_compile_cache()
@@ -197,13 +197,13 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
 
 
 def _checkpoints(run_dir: Path, config: Config, read_only: bool = False) -> Checkpoints:
-    """The checkpoints of a run, which know its settings."""
+    """Checkpoints of a run, with its fixed settings."""
     settings = fixed_settings(flatten(plain(config)))
     return Checkpoints(run_dir / "checkpoints", config.checkpoint.keep, read_only, settings)
 
 
 def enable_compile_cache() -> None:
-    """Keep compiled programs in the user's cache directory, unless JAX has been given another."""
+    """Store compiled programs in the user's cache directory, unless JAX has another one configured."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(root / "stellaris_jax" / "xla"))

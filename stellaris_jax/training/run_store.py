@@ -1,4 +1,4 @@
-"""Runs on disk: which there are, how they stand, and what of them may be cleared away."""
+"""Store of runs on disk: which runs exist, their states, and what can be deleted."""
 
 from __future__ import annotations
 
@@ -23,28 +23,33 @@ from stellaris_jax.report.runs import Run, read_run
 from stellaris_jax.training.rundir import LOCK
 
 DONE, FAILED, STOPPED, EMPTY, TRAINING = "done", "failed", "stopped", "empty", "training"
-"""How a run stands: with a result; over without one; not over; nothing trained yet; being written now."""
+"""States of a run: finished with a result; ended without one; not finished; nothing trained yet; being written now."""
 INCOMPLETE, BROKEN = "incomplete", "broken"
-"""How a damaged run stands: files are damaged or missing, which resuming it mends; its configuration is."""
+"""States of a damaged run: resuming it mends damaged or missing files; or its configuration is damaged."""
 DEEPEST = 4
-"""Levels of directories below the one that is named in which runs are looked for."""
+"""Depth to which directories are searched for runs."""
 CHECKPOINTS = "checkpoints"
-"""The folder of a run's checkpoints."""
+"""Name of the folder with a run's checkpoints."""
 OURS = (
     LOCK, "config.yaml", "metrics.jsonl*", "summary.json", "curve.png", CHECKPOINTS, "events.out.tfevents.*",
     "rounds.csv", "evaluations.csv", "report.html", "trace.jsonl.gz", "replay.json", "damaged-*", "wandb", "mlflow",
     "mlflow.db", ".wandb.json", ".mlflow.json", ".trackio.json", ".*.tmp*", "actions.bin*", "*.mp4", "*.gif",
 )  # fmt: skip
-"""Names of what a run leaves in its directory. One with anything else in it is not deleted."""
+"""Names of files that a run writes to its directory. A directory with anything else in it is not deleted."""
 SAVED = re.compile(r"\d+|\d+\.orbax-checkpoint-tmp.*|damaged-.*")
-"""Names of what a run leaves among its checkpoints."""
+"""Names of entries that a run writes to its checkpoint folder."""
 SECTIONS = ("env", "algorithm", "system", "run")
-"""Sections by which a configuration is known for one of ours."""
+"""Sections that identify a configuration of this package."""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run, and how it stands."""
+    """Run on disk and its state.
+
+    Attributes:
+      run: contents of the run.
+      state: one of `DONE`, `FAILED`, `STOPPED`, `EMPTY`, `TRAINING`, `INCOMPLETE`, `BROKEN`.
+    """
 
     run: Run
     state: str
@@ -55,17 +60,17 @@ class StoredRun:
 
 
 def find(places: Sequence[Path]) -> list[StoredRun]:
-    """The runs in directories, or that directories are, by their paths. Raises ConfigError for what is no directory."""
+    """Find the runs at or below these directories, in order. Raises ConfigError if a path is not a directory."""
     for place in places:
         if not place.is_dir():
             raise ConfigError(f"{place} is not a directory; name one that holds runs, or runs themselves.")
-    found = {path.resolve(): path for place in places for path in _below(place, DEEPEST)}
-    runs = (read_run(path, _quiet, last=1) for path in found.values())
+    run_paths = {path.resolve(): path for place in places for path in _below(place, DEEPEST)}
+    runs = (read_run(path, _quiet, last=1) for path in run_paths.values())
     return [StoredRun(run, state_of(run)) for run in runs if not is_broken(run) or _has_been_trained(run.path)]
 
 
 def _quiet(message: str) -> None:
-    """Damage is told by the state of a run, and by its `damage`."""
+    """Ignore a message about damage: the run's state and its `damage` report it."""
 
 
 def _below(place: Path, levels: int) -> Iterator[Path]:
@@ -79,8 +84,8 @@ def _below(place: Path, levels: int) -> Iterator[Path]:
 
 
 def is_broken(run: Run) -> bool:
-    """Whether a configuration cannot be read, lacks sections of ours or its last key, or has values of other kinds."""
-    if LAST not in run.config or not all(any(key.startswith(f"{one}.") for key in run.config) for one in SECTIONS):
+    """Whether a configuration is unreadable, lacks a section or the last key, or has values of the wrong type."""
+    if LAST not in run.config or not all(any(key.startswith(f"{name}.") for key in run.config) for name in SECTIONS):
         return True
     return any(key in run.config and not _alike(run.config[key], value) for key, value in _defaults().items())
 
@@ -91,7 +96,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _alike(value: Any, default: Any) -> bool:
-    """Whether a value is of its default's kind; numbers are of one kind, and null is a default that tells none."""
+    """Whether a value has its default's type; all numbers count as one type, and a null default accepts any."""
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(value, bool) == isinstance(default, bool)
     if isinstance(default, int | float):
@@ -100,15 +105,19 @@ def _alike(value: Any, default: Any) -> bool:
 
 
 def _has_been_trained(path: Path) -> bool:
-    """Whether training has left anything in a directory beside a configuration, or it is a sweep's point."""
-    left = any(os.path.lexists(path / name) for name in (LOCK, CHECKPOINTS, "metrics.jsonl", "summary.json"))
-    return left or (path.name.isdecimal() and os.path.isfile(path.parent / "sweep.yaml"))
+    """Whether a directory holds traces of training besides a configuration, or is a point of a sweep."""
+    has_output = any(os.path.lexists(path / name) for name in (LOCK, CHECKPOINTS, "metrics.jsonl", "summary.json"))
+    return has_output or (path.name.isdecimal() and os.path.isfile(path.parent / "sweep.yaml"))
 
 
 def state_of(run: Run, ours: bool = False) -> str:
-    """How a run stands; `ours`: its lock is held by this process.
+    """State of a run.
 
-    One whose summary is damaged is incomplete: its checkpoints may be sound, and resuming it writes another.
+    A run with a damaged summary is incomplete: its checkpoints may be intact, and resuming writes a new summary.
+
+    Args:
+      run: the run.
+      ours: True if this process holds the run's lock.
     """
     if not ours and is_held(run.path):
         return TRAINING
@@ -125,17 +134,19 @@ def state_of(run: Run, ours: bool = False) -> str:
 
 def is_held(path: Path) -> bool:
     """Whether a process writes to a run."""
-    with held(path) as ours:
-        return not ours
+    with held(path) as acquired:
+        return not acquired
 
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Hold the lock of a run within the context, if it is free; whether it was. Without locks it is taken for held, and
-    so is one that is a link."""
+    """Hold the lock of a run within the context, if it is free; yields whether it was.
+
+    If the file system has no locks, or the lock is a link, it counts as held.
+    """
     try:
         lock = _opened_lock(path / LOCK)
-    except FileNotFoundError:  # of no process that writes: they make it first
+    except FileNotFoundError:  # no process writes here, because writers make the lock first
         yield True
         return
     except OSError:
@@ -153,36 +164,41 @@ def held(path: Path) -> Iterator[bool]:
 
 
 def _opened_lock(path: Path) -> int:
-    """A descriptor of a lock; to read where it cannot be written, as on a disk that is mounted so."""
-    always = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """Open a lock's file descriptor; read-only if the disk is mounted so or permission is missing."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return os.open(path, os.O_RDWR | always)
+        return os.open(path, os.O_RDWR | flags)
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES):
             raise
-        return os.open(path, os.O_RDONLY | always)
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def _checkpoints(path: Path) -> list[Path]:
-    """A run's checkpoints, oldest first."""
+    """Checkpoints of a run, oldest first."""
     folder = path / CHECKPOINTS
     try:
-        found = [one for one in folder.iterdir() if one.name.isdecimal()]
+        paths = [path for path in folder.iterdir() if path.name.isdecimal()]
     except OSError:
-        found = []
-    return sorted(found, key=lambda one: int(one.name))
+        paths = []
+    return sorted(paths, key=lambda path: int(path.name))
 
 
 @dataclass(frozen=True)
 class Removable:
-    """What may be deleted of a run: itself, or some of its checkpoints."""
+    """Paths of a run that can be deleted: the whole run, or some of its checkpoints.
+
+    Attributes:
+      kept: the run.
+      paths: paths to delete.
+    """
 
     kept: StoredRun
     paths: tuple[Path, ...]
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Total size in bytes."""
         return sum(_size(path) for path in self.paths)
 
 
@@ -192,59 +208,59 @@ def _size(path: Path) -> int:
 
 
 def removable_runs(runs: Sequence[StoredRun]) -> tuple[list[Removable], list[str]]:
-    """Runs that have failed or are empty; and, in sentences, which of these, and of broken ones, are left alone."""
-    found, left = [], []
-    for kept in runs:
-        if kept.state == BROKEN:
-            left.append(f"{kept.path} is left alone: its configuration cannot be read.")
-        if kept.state not in (FAILED, EMPTY):
+    """Failed and empty runs, and a sentence for each of these, or broken ones, that has to stay."""
+    removable, reasons = [], []
+    for stored in runs:
+        if stored.state == BROKEN:
+            reasons.append(f"{stored.path} is left alone: its configuration cannot be read.")
+        if stored.state not in (FAILED, EMPTY):
             continue
-        if (kept.path.parent / "sweep.yaml").is_file():
-            left.append(f"{kept.path} is left alone: a sweep goes on only with all of its points.")
-        elif other := _foreign(kept.path):
-            left.append(_left(kept, other))
+        if (stored.path.parent / "sweep.yaml").is_file():
+            reasons.append(f"{stored.path} is left alone: a sweep goes on only with all of its points.")
+        elif other := _foreign(stored.path):
+            reasons.append(_foreign_reason(stored, other))
         else:
-            found.append(Removable(kept, (kept.path,)))
-    return found, left
+            removable.append(Removable(stored, (stored.path,)))
+    return removable, reasons
 
 
 def _foreign(path: Path) -> str:
-    """Something in a run's directory that is not the run's; "" where there is nothing."""
+    """Name of an entry in a run's directory that the run did not write; "" without one."""
     names = sorted(os.listdir(path))
-    foreign = [name for name in names if not any(fnmatchcase(name, ours) for ours in OURS)]
+    foreign = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in OURS)]
     folder = path / CHECKPOINTS
     if folder.is_dir() and not folder.is_symlink():
         foreign += [f"{CHECKPOINTS}/{name}" for name in sorted(os.listdir(folder)) if not SAVED.fullmatch(name)]
     return foreign[0] if foreign else ""
 
 
-def _left(kept: StoredRun, other: str) -> str:
-    return f"{kept.path} is left alone: {other} is nothing that a run leaves."
+def _foreign_reason(stored: StoredRun, foreign: str) -> str:
+    return f"{stored.path} is left alone: {foreign} is nothing that a run leaves."
 
 
 def old_checkpoints(runs: Sequence[StoredRun]) -> list[Removable]:
-    """All checkpoints but the last one of runs that are over."""
-    over = [(kept, _checkpoints(kept.path)[:-1]) for kept in runs if kept.state in (DONE, FAILED)]
-    ours = [(kept, [path for path in paths if not _is_elsewhere(path)]) for kept, paths in over]
-    return [Removable(kept, tuple(paths)) for kept, paths in ours if paths]
+    """All checkpoints except the last one of finished and failed runs."""
+    finished = [(stored, _checkpoints(stored.path)[:-1]) for stored in runs if stored.state in (DONE, FAILED)]
+    deletable = [(stored, [path for path in paths if not _is_elsewhere(path)]) for stored, paths in finished]
+    return [Removable(stored, tuple(paths)) for stored, paths in deletable if paths]
 
 
 def _is_elsewhere(checkpoint: Path) -> bool:
-    """Whether a checkpoint, or the folder of them all, is only a link here."""
+    """Whether a checkpoint, or the folder of all, is a link to another place."""
     return checkpoint.is_symlink() or checkpoint.parent.is_symlink()
 
 
 def delete(waste: Removable) -> str | None:
-    """Delete it, unless the run has been taken up again; a sentence where that is so, or where it cannot be."""
+    """Delete a run or its checkpoints; returns a sentence if the run is being trained or cannot be deleted."""
     path = waste.kept.path
-    with held(path) as ours:
-        if not ours or state_of(read_run(path, _quiet, last=1), ours=True) != waste.kept.state:
+    with held(path) as acquired:
+        if not acquired or state_of(read_run(path, _quiet, last=1), ours=True) != waste.kept.state:
             return f"{path} is left alone: it is being trained."
-        if path in waste.paths and (other := _foreign(path)):
-            return _left(waste.kept, other)
+        if path in waste.paths and (foreign := _foreign(path)):
+            return _foreign_reason(waste.kept, foreign)
         try:
-            for one in waste.paths:
-                shutil.rmtree(one)
+            for entry in waste.paths:
+                shutil.rmtree(entry)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 return f"{path} could not be deleted: {reason(error)}."

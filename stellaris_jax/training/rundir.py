@@ -1,4 +1,4 @@
-"""The directory of a run: reserved before anything slow is done, and written by one process at a time."""
+"""Directory of a run: reserved before any slow work, and written by one process at a time."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from stellaris_jax.config.trust import remember
 from stellaris_jax.report.telemetry.commands import resume_command
 
 LOCK = ".lock"
-"""Locked by the process that writes to the run, whose number it holds. It stays: removing it would be a race."""
+"""Lock file, held by the process that writes to the run; contains its number. Never removed, because that would be a
+race."""
 
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
-"""Of file systems without locks, such as some of clusters: there nothing is locked."""
+"""Errors of file systems without locks, such as some cluster file systems; there nothing is locked."""
 
 LONGEST_NAME = 250
-"""Bytes of a file's name that every file system takes, with a number behind it."""
+"""Longest file name, in bytes, that every file system accepts with a number appended."""
 
 
 @contextmanager
 def run_directory(config: Config) -> Iterator[Path]:
-    """The directory of the run, which this process alone writes to for as long as the context lasts.
+    """Directory of the run, reserved for this process until the context ends.
 
-    With `config.resume` it is that one, with `config.run.dir` one that is empty or made, else one that is made below
-    runs/. What was made is removed again where the context is left by an exception before anything is in it.
+    `config.resume` names an existing run. Otherwise `config.run.dir` names a new or empty directory; without it, a new
+    one is made below runs/. A new directory is removed again if an exception ends the context while it is empty.
 
-    Raises ConfigError, saying what would do, for a directory that cannot be had.
+    Raises ConfigError, with advice, if the directory is not available.
     """
     place = Path(config.resume or config.run.dir)
     if not str(place).isprintable() or "\\" in str(place.absolute()):
@@ -50,7 +51,7 @@ def run_directory(config: Config) -> Iterator[Path]:
     path, made = _named(config) if config.run.dir else (_numbered(config), True)
     _refuse_contents(path)
     with _locked(path):
-        _refuse_contents(path)  # of a process that was quicker
+        _refuse_contents(path)  # another process may have been quicker
         try:
             yield path
         except BaseException:
@@ -64,7 +65,7 @@ def run_directory(config: Config) -> Iterator[Path]:
 
 @contextmanager
 def writing(run_dir: Path) -> Iterator[None]:
-    """Within, a full disk, a lost permission and the like are told of in one sentence, as a RunError."""
+    """Context that turns errors of writing, such as a full disk, into a RunError of one sentence."""
     try:
         yield
     except OSError as error:
@@ -72,15 +73,15 @@ def writing(run_dir: Path) -> Iterator[None]:
 
 
 def store(config: Config, run_dir: Path) -> None:
-    """Write `config.yaml`. Where a run lies is no part of what it is: directories are moved and renamed."""
+    """Write `config.yaml`, without the run's location, because directories are moved and renamed."""
     text = to_yaml(config.replace({"resume": "", "run.dir": ""}))
-    # First, so that a run that is killed in between is one that this user may open. Without a home, opening it asks.
+    # First, so that this user may open a run that is killed in between. Without a home directory, opening it asks.
     remember(text, config)
     write_atomically(run_dir / "config.yaml", text)
 
 
 def reserve(path: Path) -> Path:
-    """Make a directory that nobody else has made: `path`, or with a number behind it. Raises OSError."""
+    """Make a new directory at `path`, or at `path` with a number appended. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     stem, number = path, 1
     while True:
@@ -94,7 +95,7 @@ def reserve(path: Path) -> Path:
 
 
 def reserved(path: Path, advice: str) -> Path:
-    """What `reserve` makes. Raises ConfigError, with the advice, where it cannot."""
+    """Same as `reserve`, but raises ConfigError with the advice if the directory cannot be made."""
     try:
         return reserve(path)
     except OSError as error:
@@ -102,7 +103,7 @@ def reserved(path: Path, advice: str) -> Path:
 
 
 def stamped(folder: Path, label: str) -> Path:
-    """A path for something new, named by the time and a label."""
+    """Path for a new entry, named by the time and a label."""
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{_slug(label)}"
 
 
@@ -111,7 +112,7 @@ def _slug(label: str) -> str:
 
 
 def _named(config: Config) -> tuple[Path, bool]:
-    """The directory the configuration names, and whether it had to be made."""
+    """Directory that the configuration names, and whether it had to be made."""
     path = Path(config.run.dir)
     try:
         if path.is_dir():
@@ -120,13 +121,13 @@ def _named(config: Config) -> tuple[Path, bool]:
         path.mkdir(exist_ok=True)
     except OSError as error:
         raise ConfigError(f"run.dir={_short(path)} cannot be made: {reason(error)}.") from None
-    except RecursionError:  # of thousands of directories, one inside the other
+    except RecursionError:  # thousands of nested directories
         raise ConfigError(f"run.dir={_short(path)} cannot be made: it is too deep.") from None
     return path, True
 
 
 def _numbered(config: Config) -> Path:
-    """A directory of our own below runs/, named by the time and by what runs."""
+    """Make a new directory below runs/, named by the time and the run."""
     path = stamped(Path("runs"), config.run.name or f"{config.system.name}-{config.env.name}")
     if len(path.name) > LONGEST_NAME:
         raise ConfigError(f"run.name has {len(config.run.name)} letters, and names of files some {LONGEST_NAME} bytes.")
@@ -136,7 +137,7 @@ def _numbered(config: Config) -> Path:
 def _refuse_contents(path: Path) -> None:
     if not _contents(path):
         return
-    if is_interactive():  # most often a cell that is run again
+    if is_interactive():  # usually a notebook cell that is run again
         raise ConfigError(
             f"run.dir={path} is not empty: name another directory to train anew, or continue the run with "
             f"{resume_command(path)}."
@@ -147,7 +148,7 @@ def _refuse_contents(path: Path) -> None:
 
 
 def _contents(path: Path) -> list[str]:
-    """What lies in a directory, but for its lock."""
+    """Names of entries in a directory, except its lock."""
     try:
         return [name for name in os.listdir(path) if name != LOCK]
     except OSError as error:
@@ -156,7 +157,7 @@ def _contents(path: Path) -> list[str]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a run directory, which the system releases however the process ends."""
+    """Hold the lock of a run directory; the operating system releases it however the process ends."""
     try:
         lock = open_own(path / LOCK)
     except OSError as error:
@@ -175,12 +176,12 @@ def _lock(lock: int, path: Path) -> None:
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise ConfigError(f"{_short(path)} cannot be locked: {reason(error)}.") from None
-    with suppress(OSError):  # a full disk is found out by what matters
+    with suppress(OSError):  # more important writes will report a full disk
         os.ftruncate(lock, 0)
         os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
 
 
 def _short(path: Path) -> str:
-    """A path for a sentence: one of thousands of letters is cut in the middle."""
+    """Text of a path for a sentence; the middle of a very long path is cut out."""
     text = str(path)
     return text if len(text) <= 300 else f"{text[:150]}…{text[-50:]}"

@@ -1,4 +1,4 @@
-"""Agreement of a search's study with the runs of its trials: the runs are sealed, the database is not."""
+"""Comparison of a search's study with its trials' runs: the runs are sealed, the database is not."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from stellaris_jax.report.telemetry.jsonl import complain
 from stellaris_jax.training.search_store import STORAGE, storing
 
 FREE = tuple(key for key in (*PLACES, *RESUMABLE) if key not in ("total_steps", "evaluation"))
-"""Keys, and groups of keys, that a trial's run may have changed and still be compared with other trials."""
+"""Keys, and groups of keys, that a trial's run may have changed without losing comparability."""
 TO_THE_END = "to_the_end"
-"""Attribute of a trial that is not compared at rungs any more: it has been at its end before."""
+"""Attribute of a trial that ran to its end before; it is no longer compared at rungs."""
 
 State = optuna.trial.TrialState
 FrozenTrial = optuna.trial.FrozenTrial
 
 
 def corrected(directory: Path, config: Config, study: optuna.Study) -> list[FrozenTrial] | None:
-    """The trials of a study, corrected by their runs; None where nothing has to be corrected.
+    """Trials of a study, corrected by their runs; None if no correction is needed.
 
-    Returns of finished trials are those of their runs. A finished trial whose run is missing or damaged is running
-    again, with the same settings. Each correction is told on stderr.
+    Finished trials get the returns of their runs. A finished trial whose run is missing or damaged becomes running
+    again, with the same settings. Each correction is reported on stderr.
 
     Args:
-      directory: the search's.
-      config: the configuration that is tuned.
-      study: the study, as `study.db` has it.
+      directory: directory of the search.
+      config: configuration that is tuned.
+      study: study as stored in `study.db`.
 
     Raises:
-      ConfigError: a run has other settings than the study and the configuration say.
+      ConfigError: a run's settings differ from the study and the configuration.
     """
     with storing(directory, Exception):  # a damaged file makes Optuna raise all kinds of errors
         trials = study.get_trials()
@@ -69,13 +69,13 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
 
 
 def check_settings(place: Path, stored: Mapping[str, Any], config: Config, values: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a trial's run has other settings than were proposed.
+    """Raise ConfigError if the settings of a trial's run differ from the proposed ones.
 
     Args:
-      place: the run's directory.
-      stored: its flat configuration; keys that it lacks are not compared.
-      config: the configuration that is tuned.
-      values: what the study says that the trial has.
+      place: directory of the run.
+      stored: the run's flat configuration; keys that it lacks are not compared.
+      config: configuration that is tuned.
+      values: the trial's values in the study.
     """
     if not stored:
         return
@@ -84,9 +84,9 @@ def check_settings(place: Path, stored: Mapping[str, Any], config: Config, value
         if any(key == free or key.startswith(f"{free}.") for free in FREE) or (key == "env.name" and key in values):
             continue
         if _text(wanted[key]) != _text(stored[key]):
-            other = STORAGE if key in values else "config.yaml"
+            source = STORAGE if key in values else "config.yaml"
             raise ConfigError(
-                f"{place / 'config.yaml'} has {key}={shown(stored[key])}, and {place.parent / other} says "
+                f"{place / 'config.yaml'} has {key}={shown(stored[key])}, and {place.parent / source} says "
                 f"{shown(wanted[key])}: one of the files was changed or replaced. Put it back, or begin a new search."
             )
 
@@ -96,12 +96,12 @@ def _text(value: Any) -> str:
 
 
 def evaluated_returns(records: Sequence[Mapping[str, Any]], planned: Sequence[int]) -> dict[int, float]:
-    """Returns of evaluations, by their rungs: the numbers of the planned evaluations, from 1 on."""
+    """Returns of evaluations, keyed by rung: the number of the planned evaluation, from 1 on."""
     return {rung_of(record, planned): record["eval_return_mean"] for record in records if _is_return(record)}
 
 
 def rung_of(record: Mapping[str, Any], planned: Sequence[int]) -> int:
-    """Rung of an evaluation."""
+    """Rung of an evaluation: the number of the planned evaluation, from 1 on."""
     return sum(number < record["round"] for number in planned) + 1
 
 
@@ -111,7 +111,7 @@ def _is_return(record: Mapping[str, Any]) -> bool:
 
 
 def _lost(trial: FrozenTrial, run: Run, config: Config) -> str:
-    """Why the run of a finished trial has to be made again; "" where it has not."""
+    """Reason why the run of a finished trial has to be repeated; "" without one."""
     if not run.path.is_dir():
         return f"{run.path} is missing"
     if not run.config:
@@ -122,8 +122,8 @@ def _lost(trial: FrozenTrial, run: Run, config: Config) -> str:
         return "" if run.summary or (run.curve and run.evaluations) else f"{run.path} has no evaluation"
     if run.summary is None or not _is_return(run.summary):
         return f"{run.path / SUMMARY} is missing or has no return"
-    over = run.summary.get("ended_early") is True or _is_whole(run, config)
-    return "" if over else f"{run.path} is not over"
+    is_over = run.summary.get("ended_early") is True or _is_whole(run, config)
+    return "" if is_over else f"{run.path} is not over"
 
 
 def _is_whole(run: Run, config: Config) -> bool:
@@ -135,7 +135,7 @@ def _is_whole(run: Run, config: Config) -> bool:
 
 
 def _take_up_again(trial: FrozenTrial, run: Run) -> None:
-    """Make a finished trial a running one. A complete one runs to its end once more."""
+    """Turn a finished trial into a running one; a complete trial will run to its end again."""
     if trial.state == State.COMPLETE:
         trial.set_user_attr(TO_THE_END, True)
     if not (run.evaluations and run.curve):
@@ -144,7 +144,7 @@ def _take_up_again(trial: FrozenTrial, run: Run) -> None:
 
 
 def _correct(trial: FrozenTrial, run: Run, planned: Sequence[int]) -> bool:
-    """Give a finished trial the returns of its run; whether they differed."""
+    """Give a finished trial the returns of its run; returns whether they differed."""
     returns = evaluated_returns(run.evaluations, planned) if run.curve and run.evaluations else {}
     value = run.summary["eval_return_mean"] if trial.state == State.COMPLETE and run.summary else None
     changed = False

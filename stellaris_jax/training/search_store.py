@@ -1,4 +1,4 @@
-"""Files of a search: `tune.yaml` (what was asked for), `space.yaml`, `config.yaml`, and Optuna's storage `study.db`."""
+"""Files of a search: `tune.yaml` (its options), `space.yaml`, `config.yaml`, and Optuna's storage `study.db`."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ MOST_TRIALS = 1_000_000
 
 
 class StoreError(RunError):
-    """Failure to read or write a search's files; the search can be resumed once its cause is gone."""
+    """Error: a search's files cannot be read or written; the search can be resumed once the cause is gone."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Options of a search. Raises ConfigError for values that no search has.
+    """Options of a search. Raises ConfigError for values out of range.
 
     Attributes:
-      trials: number of settings that are tried.
-      reduction: one of so many trials goes on at every rung; 0 lets all run to their end.
+      trials: number of settings to try.
+      reduction: one of `reduction` trials continues at every rung; 0 lets all run to their end.
       seed: random seed of the sampler.
     """
 
@@ -60,18 +60,18 @@ class Search:
 
 
 def begin(directory: Path, config: Config, space: Path, search: Search, overrides: Sequence[str] = ()) -> None:
-    """Lay out a new search.
+    """Write the files of a new search.
 
     Args:
-      directory: a new one, or empty.
-      config: the configuration that is tuned; its own values are the first trial's.
-      space: the file of the space.
-      search: its options.
-      overrides: arguments of the command line that make `config`; kept to be shown.
+      directory: new or empty directory.
+      config: configuration to tune; the first trial has its values.
+      space: file of the space.
+      search: options of the search.
+      overrides: command-line overrides that made `config`; stored for display.
 
     Raises:
-      ConfigError: the directory holds something, or the space does not fit the configuration.
-      RunError: it cannot be written.
+      ConfigError: the directory is not empty, or the space does not fit the configuration.
+      RunError: the directory cannot be written.
     """
     check_installed(config)
     Space.read(space, config)
@@ -86,17 +86,17 @@ def begin(directory: Path, config: Config, space: Path, search: Search, override
 
 
 def asked(directory: Path, trials: int | None = None) -> tuple[Search, list[str] | None]:
-    """Options of a search, and the overrides it was begun with, which are text to be shown and are never composed.
+    """Options of a search and its original overrides, which are text for display and are never composed.
 
     Args:
-      directory: the search's.
-      trials: another number of trials than `tune.yaml` names.
+      directory: directory of the search.
+      trials: replaces the number of trials in `tune.yaml`.
 
     Returns:
-      The options, and the overrides; None in place of those where an earlier version began the search.
+      Options and overrides; the latter are None if an earlier version began the search.
 
     Raises:
-      ConfigError: there is no search, or `tune.yaml` holds something else.
+      ConfigError: there is no search, or `tune.yaml` is not valid.
     """
     path = directory / ABOUT
     if not path.is_file():
@@ -119,7 +119,15 @@ def asked(directory: Path, trials: int | None = None) -> tuple[Search, list[str]
 def opened(
     directory: Path, trials: int | None = None, trust: Trust = False
 ) -> tuple[Config, Space, Search, optuna.Study]:
-    """A search that has been laid out, with another number of trials where one is given.
+    """Open a search.
+
+    Args:
+      directory: directory of the search.
+      trials: replaces the number of trials in `tune.yaml`.
+      trust: plug-ins, modules and services that the search may import or connect to (see `config.trust`).
+
+    Returns:
+      Configuration, space, options and study.
 
     Raises:
       ConfigError: there is no search, or its files do not belong together.
@@ -132,7 +140,7 @@ def opened(
 
 
 def study_of(directory: Path, search: Search) -> optuna.Study:
-    """The study of a search; a new one before its first trial. Raises ConfigError and StoreError as `opened` does."""
+    """Study of a search; a new one before the first trial. Raises ConfigError and StoreError as `opened` does."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = directory / STORAGE
     runs = [int(place.name) for place in points(directory) if place.is_dir()]
@@ -162,7 +170,7 @@ def study_of(directory: Path, search: Search) -> optuna.Study:
 
 
 def rebuild(directory: Path, study: optuna.Study, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
-    """Replace `study.db`, in one step, by a study of these trials; `study` is closed. Raises StoreError."""
+    """Replace `study.db`, in one step, by a study of these trials; closes `study`. Raises StoreError."""
     with storing(directory, OSError):
         with replacing(directory / STORAGE) as path:
             storage = _storage(path)
@@ -175,7 +183,7 @@ def rebuild(directory: Path, study: optuna.Study, trials: Sequence[optuna.trial.
 
 @contextmanager
 def storing(directory: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn failures of Optuna's storage, and errors of `others`, into a StoreError that says how to go on."""
+    """Context that turns failures of Optuna's storage, and errors of types `others`, into a StoreError with advice."""
     try:
         yield
     except (RunError, ConfigError):
@@ -191,7 +199,7 @@ def storing(directory: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def resume_command(directory: Path) -> str:
-    """Command that goes on with a search."""
+    """Command that resumes a search."""
     return f"{command('tune')} --resume {path_argument(directory)}"
 
 
@@ -214,10 +222,10 @@ def _lost(path: Path, number: int) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Words of the database for an error, where it has any, else the error's own; at most 200 letters on one line."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(words := getattr(found, "orig", None), Exception):
-            return inputs.reason(words)[:200]
-        found = found.__cause__ or found.__context__
+    """Database's message for an error, if there is one, else the error's own; at most 200 characters on one line."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(original := getattr(current, "orig", None), Exception):
+            return inputs.reason(original)[:200]
+        current = current.__cause__ or current.__context__
     return inputs.reason(error if isinstance(error, Exception) else Exception(str(error)))[:200]

@@ -1,8 +1,8 @@
-"""The members of a run: one agent per seed, each with its own state, executed by one compiled program.
+"""States of a run's seeds: one agent per seed, all executed by one compiled program.
 
-Beside each other under `vmap` they fill an accelerator. On a CPU they are executed apart, each by a thread of its own
-as far as there are cores: products of small matrices are no faster in batches, and nobody waits for the longest round.
-A member that is executed apart is the same to the bit whatever runs beside it.
+On an accelerator, seeds run side by side under `vmap` and fill the device. On a CPU, each seed runs in its own thread,
+as far as there are cores: batching small matrix products saves no time there, and no seed waits for the slowest round.
+A seed in its own thread gives the same bits, regardless of concurrent work.
 """
 
 from __future__ import annotations
@@ -30,23 +30,36 @@ T = TypeVar("T")
 
 
 class Running(NamedTuple):
-    """A chunk of so many rounds that the device executes: of each block its state and metrics, or who computes them."""
+    """Chunk in execution on the device.
+
+    Attributes:
+      rounds: number of rounds.
+      blocks: for each block its state and metrics, or the future that computes them.
+    """
 
     rounds: int
     blocks: list[Any]
 
     @property
     def over(self) -> bool:
-        """Whether all of it is computed; the outputs of a program are there at the same time."""
+        """Whether all blocks are computed; all outputs of a program become ready together."""
 
-        def is_over(one: Any) -> bool:
-            return one.done() if isinstance(one, Future) else all(x.is_ready() for x in jax.tree.leaves(one[1]))
+        def is_over(block: Any) -> bool:
+            return block.done() if isinstance(block, Future) else all(x.is_ready() for x in jax.tree.leaves(block[1]))
 
         return all(map(is_over, self.blocks))
 
 
 class UnderWay(NamedTuple):
-    """A chunk that the device executes, its data, what had been used before it, and when it was begun."""
+    """Chunk in execution, with the data that its records need.
+
+    Attributes:
+      chunk: the chunk.
+      received: fragments from the host; `None` if the program makes its own.
+      running: its execution on the device.
+      before: usage of each seed before the chunk.
+      begun: start time, of `time.perf_counter`.
+    """
 
     chunk: Chunk
     received: Any
@@ -56,12 +69,12 @@ class UnderWay(NamedTuple):
 
 
 class SeedStates:
-    """The states of all seeds, in blocks of those that one program runs side by side.
+    """States of all seeds, in blocks of seeds that one program runs side by side.
 
     Args:
-      engine: compiled for blocks of `engine.spec.seeds`.
-      hyper: numbers of every one of them.
-      seeds: S of them, a multiple of that.
+      engine: engine compiled for blocks of `engine.spec.seeds`.
+      hyper: hyper-parameters, the same for every seed.
+      seeds: S seeds; S is a multiple of the block size.
     """
 
     def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
@@ -69,26 +82,26 @@ class SeedStates:
         self._states: list[EngineState] | None = None
         self._running = False
         self._single = len(engine.spec.blocks(len(self.seeds))) == 1
-        # ProgramCache over several devices wait for each other, so no two of them may be under way.
+        # Programs on several devices wait for each other, so only one of them may run at a time.
         alone = engine.spec.devices > 1 or self._single
         self._threads = None if alone else threads()
 
     def begin(self, params: np.ndarray, statistics: RunningStatistics) -> None:
-        """Begin anew with given policies.
+        """Start again from given policies.
 
         Args:
-          params: parameters `[S, P]`.
-          statistics: of observations, arrays `[S, *obs]`.
+          params: `[S, P]`, flat parameters.
+          statistics: observation statistics, arrays `[S, *obs]`.
         """
         layout, states = self.engine.layout, []
-        for seeds, (block, seen) in zip(self.blocks(self.seeds), self.blocks((params, statistics)), strict=True):
+        for seeds, (block, seen_obs) in zip(self.blocks(self.seeds), self.blocks((params, statistics)), strict=True):
             state = layout.init(seeds, self.hyper, block)
-            states.append(layout.place(state._replace(normalizers=state.normalizers._replace(obs=seen))))
+            states.append(layout.place(state._replace(normalizers=state.normalizers._replace(obs=seen_obs))))
         self._states = states
 
     @property
     def states(self) -> list[EngineState]:
-        """States of all blocks; the first ones are compiled when they are first asked for, never for a restored run."""
+        """States of all blocks; initial states are compiled at first access, and never for a restored run."""
         if self._running:
             raise RuntimeError("The device is executing a chunk, and the states with it; finish that first.")
         if self._states is None:
@@ -96,19 +109,19 @@ class SeedStates:
         return self._states
 
     def blocks(self, rows: Any) -> list[Any]:
-        """Rows `[S, ...]` of all seeds, a list or a tree of arrays, as those of each block."""
+        """Split rows `[S, ...]` of all seeds, a list or a tree of arrays, into the rows of each block."""
         parts = self.engine.spec.blocks(len(self.seeds))
         if isinstance(rows, list):
             return [rows[part] for part in parts]
         return [jax.tree.map(lambda x, part=part: x[part], rows) for part in parts]
 
     def gather(self, pick: Callable[[EngineState], T]) -> T:
-        """What `pick` takes of the states, with an axis `[S]` over all seeds."""
+        """Gather `pick(state)` over all blocks, with an axis `[S]` over all seeds."""
         return joined([pick(state) for state in self.states])
 
     @property
     def state(self) -> EngineState:
-        """The state of all seeds, every leaf `[S, ...]`: a copy where they are executed apart."""
+        """State of all seeds, every leaf `[S, ...]`; a copy if there are several blocks."""
         return self.gather(lambda state: state)
 
     @state.setter
@@ -118,16 +131,16 @@ class SeedStates:
 
     @property
     def learned(self) -> tuple[jax.Array, Normalizers]:
-        """The newest policies `[S, P]` and what normalises their observations."""
+        """Newest policies `[S, P]` and their observation normalizers."""
         return self.gather(lambda state: (state.params, state.normalizers))
 
     def behaviour(self, chunk: Chunk) -> jax.Array:
-        """The policies `[S, P]` that the first fragment of a chunk is rolled with."""
+        """Policies `[S, P]` that roll the first fragment of a chunk."""
         slots = (plan.behaviour[0] for plan in chunk.plans)
         return joined([policies(*pair) for pair in zip(self.states, slots, strict=True)])
 
     def forget_episodes(self) -> None:
-        """Episodes under way are gone, and so is what they had earned."""
+        """Reset the return of each unfinished episode, because the episodes are lost."""
 
         def without(state: EngineState) -> EngineState:
             totals = jax.device_put(np.zeros(state.actor.totals.shape, np.float32), state.actor.totals.sharding)
@@ -136,11 +149,11 @@ class SeedStates:
         self._states = [without(state) for state in self.states]
 
     def start(self, chunk: Chunk, fragment: Fragment | None) -> Running:
-        """Have the device execute a chunk for all seeds; there are no states until that is over (`finish`).
+        """Start a chunk on the device for all seeds; states are unavailable until `finish`.
 
         Args:
-          chunk: what is planned.
-          fragment: its data `[S, ...]` where that has come from the host.
+          chunk: planned chunk.
+          fragment: `[S, ...]`, its data if it comes from the host.
         """
         states = self.states
         fragments = [None] * len(states) if fragment is None else self.blocks(fragment)
@@ -156,24 +169,24 @@ class SeedStates:
         work = zip(states, chunk.plans, fragments, chunk.widths, self.blocks(chunk.envs), strict=True)
         self._states, self._running = None, True
         if self._threads is None:
-            return Running(rounds, [execute(*one) for one in work])  # returns before it is computed
-        return Running(rounds, [self._threads.submit(computed, execute, *one) for one in work])
+            return Running(rounds, [execute(*arguments) for arguments in work])  # returns before the result is computed
+        return Running(rounds, [self._threads.submit(computed, execute, *arguments) for arguments in work])
 
     def finish(self, running: Running) -> RoundMetrics:
-        """Metrics of the rounds of a chunk, arrays `[R, S]` of NumPy, once it is over."""
-        done = [one.result() if isinstance(one, Future) else one for one in running.blocks]
+        """Wait for a chunk and return its rounds' metrics, NumPy arrays `[R, S]`."""
+        done = [block.result() if isinstance(block, Future) else block for block in running.blocks]
         self._states, self._running = [state for state, _ in done], False
         metrics = jax.device_get([metrics for _, metrics in done])
         whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[: running.rounds], *metrics)
         return whole
 
     def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
-        """What a function returns for the state of each block, and the block's element of each of `rows`."""
+        """Call a function for each block with its state and its element of each of `rows`; returns the results."""
         return list((map if self._threads is None else self._threads.map)(function, self.states, *rows))
 
 
 def joined(parts: list[T]) -> T:
-    """Trees of arrays of several blocks as one, with an axis `[S]` over all seeds; a copy where there are several."""
+    """Concatenate the blocks' trees of arrays along axis `[S]`; copies if there are several."""
     if len(parts) == 1:
         return parts[0]
     whole: T = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
@@ -181,21 +194,21 @@ def joined(parts: list[T]) -> T:
 
 
 def passed(state: EngineState, rounds: int) -> tuple[EngineState, RoundMetrics]:
-    """Rounds of seeds that are finished: they pass, and nothing else."""
-    nothing = RoundMetrics.zeros((rounds, *state.round.shape))
-    nothing = nothing._replace(
-        rejected=nothing.rejected + state.aggregator.rejected,
-        kl_coefficient=nothing.kl_coefficient + state.kl_coefficient,
+    """State and metrics of finished seeds: only the round counter advances."""
+    metrics = RoundMetrics.zeros((rounds, *state.round.shape))
+    metrics = metrics._replace(
+        rejected=metrics.rejected + state.aggregator.rejected,
+        kl_coefficient=metrics.kl_coefficient + state.kl_coefficient,
     )
-    return state._replace(round=state.round + rounds), nothing
+    return state._replace(round=state.round + rounds), metrics
 
 
 def computed(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns, once it is computed."""
+    """Call a function and wait for its result on the device."""
     return jax.block_until_ready(function(*arguments))
 
 
 @cache
 def threads() -> ThreadPoolExecutor:
-    """Those that execute members, of whichever runs: as many as there are cores."""
+    """Thread pool that executes seeds of all runs, one thread per core."""
     return ThreadPoolExecutor(cores(), "members")

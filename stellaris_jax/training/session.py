@@ -1,4 +1,4 @@
-"""A run under way: training, and everything that is told of it and kept."""
+"""Session of a run: training, telemetry, checkpoints and evaluations."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from stellaris_jax.training.sources.watch import EnvStalled
 from stellaris_jax.training.trainer import Trainer
 
 ANNOUNCED_SECONDS = 1.0
-"""Length of an evaluation after which the next one is announced."""
+"""Seconds of an evaluation above which the display announces the next one."""
 
 
 class Interrupted(Exception):
-    """Training was stopped by a signal; a checkpoint has been written."""
+    """Error: a signal stopped training; a checkpoint was written."""
 
     def __init__(self, signum: int, run_dir: Path):
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -49,12 +49,28 @@ class Interrupted(Exception):
 
 
 Callback = Callable[[int, Record, Trainer], object]
-"""Called with (round, its record, trainer) after every round, those of a chunk once it is over; true ends the run."""
+"""Callback, called with (round, record, trainer) after every round; a chunk's rounds come once it is over. True ends
+the run."""
 
 
 @dataclass
 class Session:
-    """A run under way, and everything that is told of it; see `stellaris_jax.training.run.train_within`."""
+    """Session of a run; see `stellaris_jax.training.run.train_within`.
+
+    Attributes:
+      run_dir: directory of the run.
+      trainer: trainer of the run.
+      telemetry: writes records and metrics.
+      display: shows the run.
+      checkpoints: checkpoints of the run.
+      signals: stop the run.
+      callbacks: called after every round; true ends the run.
+      watch: called with every evaluation's record; true ends the run.
+      anchor: detects that the directory was moved or removed; `None` skips the check.
+      ended: a callback or `watch` ended the run.
+      evaluated: this process has made an evaluation.
+      evaluation_seconds: duration of the last evaluation.
+    """
 
     run_dir: Path
     trainer: Trainer
@@ -65,24 +81,24 @@ class Session:
     callbacks: Sequence[Callback] = ()
     watch: Callable[[Record], bool] = lambda record: False
     anchor: Anchor | None = None
-    ended: bool = False  # by a callback, or by who watches
-    evaluated: bool = False  # in this process
-    evaluation_seconds: float = 0.0  # of the last evaluation
+    ended: bool = False
+    evaluated: bool = False
+    evaluation_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.saved = self.trainer.round  # of this round there is a checkpoint, or it is being written
-        # Not a bound method, by which display and trainer would keep each other in memory after the run.
+        self.saved = self.trainer.round  # newest round with a checkpoint, possibly still being written
+        # Not a bound method, because display and trainer would then keep each other in memory after the run.
         self.display.farewell = partial(farewell, self.checkpoints, self.run_dir, self.anchor)
         self.evaluation_rounds = set(self.trainer.evaluation_rounds)
         self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
         for record in self.telemetry.evaluations:
             self.checkpoints.score(record["round"], record["eval_return_mean"])
-            # Evaluations come after the checkpoints of their rounds, and take time.
+            # An evaluation comes after its round's checkpoint, so its wall time is missing from the checkpoint.
             counters = self.trainer.counters
             counters.wall_seconds = max(counters.wall_seconds, record["wall_seconds"])
 
     def run(self) -> Evaluation | None:
-        """Train to the end; the last evaluation, if one was made at the last round.
+        """Train to the end; returns the evaluation at the last round, if there was one.
 
         Raises Interrupted after a signal.
         """
@@ -110,15 +126,15 @@ class Session:
         raise Interrupted(self.signals.caught[0], self.run_dir)
 
     def _leave(self) -> None:
-        """End the display, whose terminal may be gone."""
+        """Close the display, whose terminal may be gone."""
         for end in (self.display.leave, self.display.close):
-            with suppress(OSError, SystemExit):  # rich ends a program whose output nobody reads any more
+            with suppress(OSError, SystemExit):  # rich exits a program whose output pipe is closed
                 end()
 
     def _train(self) -> Evaluation | None:
         trainer, stopping = self.trainer, self.signals.stopping
         evaluated = {record["round"] for record in self.telemetry.evaluations}
-        # A process may die between an evaluation and what follows from it. The run has gone on after all but the last.
+        # The process may have died before it acted on its last evaluation; earlier ones did not end the run.
         self.ended |= any([self.watch(record) for record in self.telemetry.evaluations][-1:])
         evaluation = None
         if self._evaluation_is_due() and trainer.round not in evaluated:
@@ -133,8 +149,10 @@ class Session:
             with writing(self.run_dir):
                 self.telemetry.rounds(records)
                 self.trainer.write(self.run_dir)
-            # All of them are called, also after one that ends the run.
-            answers = [check_answer(c, c(one["round"], one, trainer)) for one in records for c in self.callbacks]
+            # All callbacks are called, even after one that ends the run.
+            answers = [
+                check_answer(c, c(record["round"], record, trainer)) for record in records for c in self.callbacks
+            ]
             self.ended = any(answers)
             evaluation = None
             due = self._evaluation_is_due()
@@ -149,7 +167,7 @@ class Session:
         return evaluation
 
     def _refuse_gone(self, error: BaseException | None = None) -> None:
-        """Raise DirectoryGone where the run directory is not in its place, whatever else an error says of that."""
+        """Raise DirectoryGone if the run directory is not in place, in preference to errors that follow from it."""
         if self.anchor is not None and (trouble := self.anchor.trouble()):
             self.anchor.clear()
             self.display.close()
@@ -174,9 +192,9 @@ class Session:
         self.saved = self.trainer.round
 
     def _evaluate(self) -> Evaluation:
-        """Evaluate the policy, whose checkpoint is written meanwhile."""
-        # A process that dies in an evaluation does so in the first one, which may take more memory than there is, or in
-        # an environment of the host.
+        """Evaluate the policy while its checkpoint is being written."""
+        # The first evaluation may exhaust memory, and a host environment may crash. So the checkpoint has to be
+        # complete before either can kill the process.
         if not self.evaluated or self.trainer.spec.hosted:
             self.checkpoints.wait()
         self.evaluated = True
@@ -194,7 +212,7 @@ class Session:
         self._refuse_gone()
         record = self.trainer.evaluation_record(evaluation)
         if self.trainer.finished or self.ended:
-            record["over"] = True  # so that a summary is missed where it is not there
+            record["over"] = True  # so that a missing summary is noticed
         self.checkpoints.score(number, record["eval_return_mean"])
         with writing(self.run_dir):
             self.telemetry.evaluation(record)
@@ -202,7 +220,7 @@ class Session:
         return evaluation
 
     def _rescue(self) -> None:
-        """After an error, which is the one to be told of: save what was trained before it, if that is whole."""
+        """Save intact progress after an error; further errors are ignored, so that the first one is reported."""
         with suppress(Exception):
             if self.trainer.under_way:
                 with suppress(SystemExit):
@@ -215,7 +233,7 @@ class Session:
             self.checkpoints.wait()
 
     def finish(self, evaluation: Evaluation | None) -> dict[str, Any]:
-        """Sum up a run that is over; returns the summary, which says under "failure" why it has no result."""
+        """Finish a run; returns the summary, whose "failure" says why there is no result."""
         trainer = self.trainer
         if evaluation is None and trainer.config.evaluation.episodes > 0:
             self.display.working("evaluating the last policy")
@@ -223,10 +241,10 @@ class Session:
         self._refuse_gone()
         summary = {**trainer.summary(evaluation), "versions": versions(), "device": device_name(trainer.config)}
         summary["ended_early"] |= self.ended
-        if (told := never_ready(trainer)) is not None:
-            self.display.note(told)
+        if (message := never_ready(trainer)) is not None:
+            self.display.note(message)
         summary["failure"] = failure(trainer, summary)
-        from stellaris_jax.report.curves import plot_run  # matplotlib, which no step of training should wait for
+        from stellaris_jax.report.curves import plot_run  # imported late: matplotlib should not delay training
 
         with writing(self.run_dir):
             trace = digest_of(self.run_dir / TRACE)
@@ -239,12 +257,12 @@ class Session:
 
 
 def _comes_with_signals(error: BaseException) -> bool:
-    """Whether an error comes of what sends signals: a terminal that is gone, or the end of all processes of a job."""
+    """Whether an error has the cause of a signal: the terminal is gone, or all processes of a job are ending."""
     return isinstance(error, ClusterDied) or (isinstance(error, OSError) and error.errno == errno.EIO)
 
 
 def farewell(checkpoints: Checkpoints, run_dir: Path, anchor: Anchor | None = None) -> str:
-    """What of a run that is stopped is on disk, and how to go on with it."""
+    """Sentence on the saved state of a stopped run and how to continue."""
     if anchor is not None and (trouble := anchor.trouble()):
         return f"stopped; {trouble}"
     number = checkpoints.newest()
@@ -253,23 +271,23 @@ def farewell(checkpoints: Checkpoints, run_dir: Path, anchor: Anchor | None = No
 
 
 def never_ready(trainer: Trainer) -> str | None:
-    """A sentence on a rule that was ready for no group; None where it was for some."""
+    """Sentence on a rule that was never ready for a group; None if it was at least once."""
     groups = sum(usage.updates for usage in trainer.usages)
     if groups == 0 or sum(usage.unready for usage in trainer.usages) < groups:
         return None
     rule = trainer.config.system.rule
     place = place_of(register.rule[rule].ready)
-    told = f"{groups} of {groups} groups were formed only because nothing else could happen"
-    return f"system.rule={rule} ({place}) never said ready: {told}"
+    counts = f"{groups} of {groups} groups were formed only because nothing else could happen"
+    return f"system.rule={rule} ({place}) never said ready: {counts}"
 
 
 def failure(trainer: Trainer, summary: dict[str, Any]) -> str | None:
-    """Why a run that is over has no result, in one sentence; None if it has one."""
+    """Sentence on why a finished run has no result; None if it has one."""
     rejected = np.asarray(trainer.members.gather(lambda state: state.aggregator.rejected)).tolist()
     counts = list(zip(trainer.seeds, [usage.gradients for usage in trainer.usages], rejected, strict=True))
-    lost = [str(seed) for seed, gradients, count in counts if 0 < gradients <= count]
-    if lost:
-        return f"no gradient of {_seeds(lost)} was finite, so all were rejected and nothing was learned."
+    unlearned = [str(seed) for seed, gradients, count in counts if 0 < gradients <= count]
+    if unlearned:
+        return f"no gradient of {_seeds(unlearned)} was finite, so all were rejected and nothing was learned."
     idle = [str(seed) for seed, gradients, _ in counts if gradients == 0]
     if idle and trainer.round > 0:
         return f"all gradients of {_seeds(idle)} were thrown away before they were applied, so nothing was learned."
@@ -291,4 +309,4 @@ RESULTS = {
     "cost_usd": "cost in dollars",
     "cost_common_usd": "cost at the common price in dollars",
 }
-"""What a run is for, by its key in the summary."""
+"""Results of a run: names for messages, keyed by key of the summary."""

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: noted at once, and obeyed as soon as what is under way has been brought to an end."""
+"""Handling of SIGINT, SIGTERM and SIGHUP: the run stops once the current work has ended."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run. SIGHUP comes with the end of a terminal; a process of nohup ignores it, and goes on to."""
+"""Signals that end a run. SIGHUP comes with the end of a terminal; under nohup it stays ignored."""
 IMPATIENT = (signal.SIGTERM, signal.SIGHUP)
 """Signals whose senders kill a process that takes long to end."""
 PATIENCE_SECONDS = 5.0
-"""How long one of those waits for work that leaves nothing behind, such as compiling."""
+"""Seconds that these signals wait for work that leaves nothing behind, such as compiling."""
 FUSE_SECONDS = 3.0
-"""How long a second signal waits for the process to end by itself."""
+"""Seconds that the process gets to end by itself after a second signal."""
 
 
 class Abandoned(KeyboardInterrupt):
-    """A second signal came; what is still being computed need not be waited for."""
+    """Error: a second signal came; unfinished work is abandoned."""
 
     def __init__(self, signum: int):
         super().__init__(f"abandoned by {signal.Signals(signum).name}")
@@ -31,39 +31,41 @@ class Abandoned(KeyboardInterrupt):
 
 
 class Signals:
-    """Within, the first of `SIGNALS` is only noted (`stopping` is set); a second one raises `Abandoned`.
+    """Context in which the first of `SIGNALS` sets `stopping`, and a second one raises `Abandoned`.
 
-    Python handles signals between two instructions of the main thread, which a compiled program may keep for minutes.
-    So a thread of our own is woken by them. It tells what is being waited for, and ends the process where the main
-    thread does not get to: after a second signal, and after one of `IMPATIENT` while only `transient` work is under
-    way.
+    Python handles signals between two instructions of the main thread, which a compiled program may block for minutes.
+    Therefore signals wake a separate thread. The thread reports the current work. It ends the process if the main
+    thread does not react: after a second signal, and after one of `IMPATIENT` if all work is `transient`.
 
-    Outside the main thread nothing is caught: whoever runs that has the signals. Threads that work for one program
-    share one of these, which waits for what each of them has under way.
+    Outside the main thread no signal is caught; the program that owns the main thread handles them. Threads of one
+    program share one `Signals`, which waits for the current work of each.
 
     Args:
-      tell: shows a message; called from the thread.
-      leave: called before the process is ended from there, and given a second.
+      tell: shows a message; called from the separate thread.
+      leave: called before that thread ends the process; it has one second.
     """
 
     def __init__(self, tell: Callable[[str], None], leave: Callable[[], None]):
         self.tell, self.leave = tell, leave
         self.stopping = threading.Event()
         self.caught: list[int] = []
-        self._work: dict[int, tuple[str, bool | Callable[[], bool]]] = {}  # of each thread
+        self._work: dict[int, tuple[str, bool | Callable[[], bool]]] = {}  # by thread
         self._handled = 0
         self._previous: dict[signal.Signals, Any] = {}
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
-        """As if a first signal had come, for work that is stopped from elsewhere."""
+        """Stop as after a first signal, for work that is stopped by another process."""
         self.caught.append(signum)
         self.stopping.set()
 
     @contextmanager
     def during(self, work: str, transient: bool | Callable[[], bool] = False) -> Iterator[None]:
-        """Name what is under way; `transient` work is of no use to anybody once it has been given up.
+        """Context that names the current work.
 
-        Where that depends on when a signal comes, it is asked then, from the thread.
+        Args:
+          work: name of the work, for the message.
+          transient: abandoned work is worthless, so a signal need not wait for it. A function is called when a signal
+            comes, from the separate thread.
         """
         thread = threading.get_ident()
         before = self._work.get(thread)
@@ -80,7 +82,9 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             self._reader, self._writer = socket.socketpair()
             self._writer.setblocking(False)
-            caught = [one for one in SIGNALS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+            caught = [
+                signum for signum in SIGNALS if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN
+            ]
             self._previous = {signum: signal.signal(signum, self._handle) for signum in caught}
             self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
@@ -100,13 +104,13 @@ class Signals:
         self._reader.close()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        """In the main thread. The first signal is the thread's to note; a second one has its usual effect."""
+        """Handler in the main thread: leave the first signal to the other thread, raise Abandoned at a second."""
         self._handled += 1
         if self._handled > 1:
             raise Abandoned(signum)
 
     def _watch(self) -> None:
-        """In the thread: read the numbers of signals as they arrive, until the other end is closed."""
+        """Body of the separate thread: read signal numbers as they arrive, until the socket is closed."""
         deadline: float | None = None
         while True:
             self._reader.settimeout(None if deadline is None else max(0.01, deadline - time.monotonic()))
@@ -126,7 +130,7 @@ class Signals:
                 deadline = time.monotonic() + PATIENCE_SECONDS
 
     def _note(self, signum: signal.Signals) -> bool:
-        """Take note of the first signal; whether the process is to end soon whatever happens."""
+        """Note the first signal and report it; returns whether the process has to end soon."""
         under_way = list(self._work.values()) or [("what is under way", False)]
         impatient = signum in IMPATIENT and all(
             transient() if callable(transient) else transient for _, transient in under_way
@@ -134,12 +138,12 @@ class Signals:
         limit = f" for at most {PATIENCE_SECONDS:.0f} s" if impatient else ""
         work = "; and for ".join(dict.fromkeys(text for text, _ in under_way))
         self.stopping.set()
-        with suppress(OSError, SystemExit):  # of a terminal that is gone; rich ends a program then
+        with suppress(OSError, SystemExit):  # the terminal may be gone; rich exits then
             self.tell(f"{signum.name}: waiting{limit} for {work}; a second signal ends the run at once")
         return impatient
 
     def _end(self) -> None:
-        """End the process from here; what has been saved is whole whenever that happens."""
+        """End the process from this thread; saved files are complete at any time."""
         farewell = threading.Thread(target=self.leave, daemon=True)
         farewell.start()
         farewell.join(1.0)

@@ -1,4 +1,4 @@
-"""What a search may choose from: keys of the configuration, each with a range or a list of choices."""
+"""Search space: keys of the configuration, each with a range or a list of choices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,20 @@ if TYPE_CHECKING:
     import optuna
 
 Values = dict[str, Any]
-"""Values by their dotted keys."""
+"""Values, keyed by dotted key."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key, and the values that it may have: `choices`, or numbers from `low` to `high`, both included."""
+    """Dimension of a search space: `choices`, or numbers from `low` to `high`, both included.
+
+    Attributes:
+      key: dotted key of the configuration.
+      whole: values are integers.
+      low, high: ends of the range.
+      log: values are drawn on a logarithmic scale.
+      choices: accepted values; empty for a range.
+    """
 
     key: str
     whole: bool = False
@@ -32,7 +40,7 @@ class Dimension:
     choices: tuple[Any, ...] = ()
 
     def suggest(self, trial: optuna.Trial) -> Any:
-        """A value for a trial, as its sampler wants it."""
+        """Value for a trial, drawn by its sampler."""
         if self.choices:
             return trial.suggest_categorical(self.key, self.choices)
         if self.whole:
@@ -40,12 +48,12 @@ class Dimension:
         return trial.suggest_float(self.key, self.low, self.high, log=self.log)
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is among those it may have."""
+        """Whether the dimension contains a value."""
         return value in self.choices if self.choices else self.low <= value <= self.high
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Values that must be possible for all of its to be: the ends of the range, or every choice."""
+        """Values to validate for the whole dimension: both ends of the range, or every choice."""
         if self.choices:
             return self.choices
         return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
@@ -53,20 +61,24 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """Everything that a search varies."""
+    """Search space.
+
+    Attributes:
+      dimensions: everything that a search varies.
+    """
 
     dimensions: tuple[Dimension, ...]
 
     @classmethod
     def read(cls, path: Path, config: Config) -> Space:
-        """The space of a file, for a configuration.
+        """Read the space of a file, for a configuration.
 
         Args:
-          path: YAML: `key: {low: 0.1, high: 10, log: true}` or `key: [choice, choice]`.
-          config: what is tuned; every key must be one of its, and every end of a range accepted.
+          path: YAML file: `key: {low: 0.1, high: 10, log: true}` or `key: [choice, choice]`.
+          config: configuration to tune; it must have every key and accept every end of a range.
 
         Raises:
-          ConfigError: the file cannot be read, or names what cannot be varied.
+          ConfigError: the file cannot be read, or a key cannot be varied.
         """
         tree = read_yaml(path)
         if not tree:
@@ -78,21 +90,21 @@ class Space:
         return {dimension.key: dimension.suggest(trial) for dimension in self.dimensions}
 
     def of(self, config: Config) -> Values | None:
-        """The values that a configuration has; `None` where one is outside."""
+        """Values of a configuration; `None` if one is outside the space."""
         values = {dimension.key: value_of(config, dimension.key) for dimension in self.dimensions}
         return values if all(dimension.holds(values[dimension.key]) for dimension in self.dimensions) else None
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Values:
-    """Dotted keys, however deep they are nested: a mapping is one of keys unless it has the words of a range."""
-    found: Values = {}
+    """Flatten nested mappings to dotted keys; a mapping with `low` or `high` is a range and stays whole."""
+    flat: Values = {}
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and not {"low", "high"} & {*value}:
-            found |= _flat(value, f"{key}.")
+            flat |= _flat(value, f"{key}.")
         else:
-            found[key] = value
-    return found
+            flat[key] = value
+    return flat
 
 
 def _dimension(key: str, about: Any, config: Config, path: Path) -> Dimension:
@@ -132,9 +144,9 @@ def _range(key: str, about: Values, knob: Knob, path: Path) -> Dimension:
 
 
 def _knob(key: str, config: Config, path: Path) -> Knob:
-    """The knob of a key, or of an option of what the configuration names."""
-    section, found, option = key.partition(".options.")
-    if found:
+    """Knob of a key, or of an option of a component that the configuration names."""
+    section, separator, option = key.partition(".options.")
+    if separator:
         options: dict[str, Option] = {}
         for place in (place for place in PLACES if place.section == section):
             for thing in place.things(config):
@@ -150,4 +162,4 @@ def _knob(key: str, config: Config, path: Path) -> Knob:
 
 
 NOT_TUNED = ("seed", "num_seeds", "total_steps", "evaluation", "checkpoint", "run", "resume", "plugins")
-"""Keys, and groups of keys, that are the same for all trials."""
+"""Keys, and groups of keys, that must be the same for all trials."""

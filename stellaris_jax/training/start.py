@@ -1,7 +1,7 @@
-"""The policy that a run starts from (`init_from`): that of another run, read as data.
+"""Start of a run from another run's policy (`init_from`), read as data.
 
-Nothing that the other run names is imported: its `config.yaml` is read as it stands, and the arrays of its newest
-intact checkpoint are found by their order in `engine.state.EngineState`.
+Nothing that the other run names is imported. Its `config.yaml` is read as plain data. The arrays of its newest intact
+checkpoint are identified by their order in `engine.state.EngineState`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.training.export.spaces import described
 
 SAME = (*(key for key in knobs() if key.startswith("network.")), "env.normalize_observation", "env.rescale_action")
-"""Keys that must be the same in both runs: they say what the parameters mean."""
+"""Keys that must be equal in both runs, because they give the parameters their meaning."""
 SPACES = ("observation_space", "action_space")
-"""Attributes of a network that checkpoints describe; their bounds may differ."""
+"""Attributes of a network that checkpoints describe; only their bounds may differ."""
 BEHIND_OBSERVATIONS = 4
-"""Leaves of a state between the statistics of observations and the key: those of returns, and the KL coefficient."""
+"""Number of leaves between the observation statistics and the PRNG key in a state: statistics of returns, and the KL
+coefficient."""
 
 
 class Start(NamedTuple):
     """Start of a run, one row per seed.
 
     Attributes:
-      params: parameters `[S, P]`.
+      params: `[S, P]`, flat parameters.
       statistics: `RunningStatistics` of observations, arrays `[S, *obs]`.
     """
 
@@ -46,14 +47,14 @@ class Start(NamedTuple):
 
 
 def start_of(config: Config, network: ActorCritic) -> Start | None:
-    """Start of a configuration's run; None for a fresh policy, and for a run that has a checkpoint of its own.
+    """Start of a configuration's run; None for a fresh policy, or if the run has its own checkpoint.
 
     Args:
-      config: of the run.
-      network: of the run.
+      config: configuration of the run.
+      network: network of the run.
 
     Raises:
-      ConfigError: `init_from` holds no run, none that fits, or no intact checkpoint.
+      ConfigError: `init_from` holds no run, no matching run, or no intact checkpoint.
     """
     if not config.init_from or _is_under_way(config):
         return None
@@ -68,7 +69,7 @@ def start_of(config: Config, network: ActorCritic) -> Start | None:
         except CheckpointError as error:
             raise ConfigError(f"{place} cannot be started from: {error}") from error
     _check_spaces(place, host.get("spaces"), network)
-    return _fitting(place, _found(place, leaves), config, network)
+    return _fitting(place, _extract(place, leaves), config, network)
 
 
 def _is_under_way(config: Config) -> bool:
@@ -78,20 +79,22 @@ def _is_under_way(config: Config) -> bool:
 
 def _check_same(place: str, there: Config, here: Config) -> None:
     for key in SAME:
-        theirs, ours = (plain(attrgetter(key)(config)) for config in (there, here))
-        if theirs != ours and (theirs or ours):
-            raise ConfigError(f"{place} has {key}={shown(theirs)}, and this run {shown(ours)}: they must be the same.")
+        stored, current = (plain(attrgetter(key)(config)) for config in (there, here))
+        if stored != current and (stored or current):
+            raise ConfigError(
+                f"{place} has {key}={shown(stored)}, and this run {shown(current)}: they must be the same."
+            )
 
 
-def _check_spaces(place: str, told: Any, network: ActorCritic) -> None:
-    """Compare spaces with those that a checkpoint tells of; checkpoints of earlier versions tell of none."""
-    if not isinstance(told, dict):
+def _check_spaces(place: str, spaces: Any, network: ActorCritic) -> None:
+    """Raise ConfigError if a checkpoint's spaces differ from the network's; earlier versions stored none."""
+    if not isinstance(spaces, dict):
         return
     for name in SPACES:
-        theirs, ours = map(_unbounded, (told.get(name), described(getattr(network, name))))
-        if theirs != ours:
+        stored, current = map(_unbounded, (spaces.get(name), described(getattr(network, name))))
+        if stored != current:
             raise ConfigError(
-                f"{place} has {name}={shown(theirs)}, and this run {shown(ours)}: only bounds may differ."
+                f"{place} has {name}={shown(stored)}, and this run {shown(current)}: only bounds may differ."
             )
 
 
@@ -106,8 +109,8 @@ def _check_size(place: str, size: int) -> None:
     check_fits([Part("the checkpoint to start from", 0, 2 * size, (place,))])
 
 
-def _found(place: str, leaves: list[np.ndarray]) -> Start:
-    """Parameters and statistics among the leaves of a checkpoint, in which the seeds' key is the last of its kind."""
+def _extract(place: str, leaves: list[np.ndarray]) -> Start:
+    """Parameters and statistics among a checkpoint's leaves; located by the seeds' key, the last leaf of its kind."""
     keys = [i for i, leaf in enumerate(leaves) if leaf.dtype == np.uint32 and leaf.ndim == 2]
     end = keys[-1] - BEHIND_OBSERVATIONS if keys else 0
     if end < len(RunningStatistics._fields) + 1:
@@ -116,11 +119,11 @@ def _found(place: str, leaves: list[np.ndarray]) -> Start:
 
 
 def _fitting(place: str, start: Start, config: Config, network: ActorCritic) -> Start:
-    """What was found for the seeds of this run: one row for all of them, or one each."""
+    """Start with one row per seed of this run; a single stored row is repeated. Raises ConfigError if shapes differ."""
     shape = network.observation_space.shape
-    theirs = start.statistics.mean.shape[1:]
-    if theirs != shape:
-        raise ConfigError(f"{place} observes arrays of shape {theirs}, and env.name={config.env.name} {shape}.")
+    stored = start.statistics.mean.shape[1:]
+    if stored != shape:
+        raise ConfigError(f"{place} observes arrays of shape {stored}, and env.name={config.env.name} {shape}.")
     params = start.params.shape[1:]
     needed = jax.eval_shape(network.init, jax.random.key(0)).shape
     if params != needed:

@@ -1,7 +1,7 @@
-"""Sweeps on disk, and how their points are trained: beside each other, sharing programs, each gone on with.
+"""Sweeps on disk and their training: concurrent points share compiled programs, and every point can be resumed.
 
-The directory of a sweep holds one directory per point, named by its number, and `sweep.yaml`. A point's `config.yaml`
-is there before any point begins, so a sweep that was stopped knows all of them.
+The directory of a sweep holds `sweep.yaml` and one directory per point, named by its number. Every point's
+`config.yaml` is written before any point starts, so a stopped sweep still knows all its points.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
     from stellaris_jax.training.cluster import Cluster, Remote, Resources
 
 TRIES = 3
-"""Workers that a point may lose."""
+"""Number of lost workers after which a point has failed."""
 
 
 def lay_out(directory: Path, configs: Sequence[Config], overrides: Sequence[str]) -> list[Config]:
     """Make the directories of a sweep's points.
 
     Args:
-      directory: the sweep's.
+      directory: directory of the sweep.
       configs: one for each point.
-      overrides: what the sweep was asked for with.
+      overrides: command-line overrides of the sweep.
 
     Returns:
       The configurations, each with its directory.
 
     Raises:
-      ConfigError: the directory holds a sweep or something else.
-      RunError: it cannot be written.
+      ConfigError: the directory is not empty.
+      RunError: the directory cannot be written.
     """
     if directory.is_dir() and any(directory.iterdir()):
-        goes_on = f", or continue the sweep with -m {argument('resume', directory)}"
-        advice = goes_on if (directory / ABOUT).is_file() else ""
+        resume_advice = f", or continue the sweep with -m {argument('resume', directory)}"
+        advice = resume_advice if (directory / ABOUT).is_file() else ""
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty; name another directory{advice}.")
     laid = []
     with writing(directory):
@@ -78,7 +78,7 @@ def lay_out(directory: Path, configs: Sequence[Config], overrides: Sequence[str]
 
 
 def laid_out(directory: Path) -> list[Path]:
-    """The points of a sweep that is to go on. Raises ConfigError, and RunError where one of them is a link."""
+    """Directories of the points of a sweep to resume. Raises ConfigError, and RunError if one of them is a link."""
     path = directory / ABOUT
     if not path.is_file():
         raise ConfigError(f"resume={directory} holds no sweep: there is no {path}.")
@@ -91,7 +91,7 @@ def laid_out(directory: Path) -> list[Path]:
 
 
 def is_done(config: Config) -> bool:
-    """Whether the run of a point's directory has come to its end, with a result or without, and nothing is damaged."""
+    """Whether the run of a point is over, with or without a result, and no file is damaged."""
     run = read_run(Path(config.run.dir), lambda message: None)
     if run.failure is not None:
         return True
@@ -105,13 +105,18 @@ def is_done(config: Config) -> bool:
 
 @dataclass
 class Outcome:
-    """What became of a sweep: points without a result, and the first error that nobody foresaw."""
+    """Outcome of a sweep.
+
+    Attributes:
+      failed: numbers of the points without a result.
+      error: first unforeseen error.
+    """
 
     failed: list[int] = field(default_factory=list)
     error: BaseException | None = None
 
     def add(self, number: int, error: BaseException) -> None:
-        """Take note of a point that has failed, and tell why."""
+        """Record a failed point and report the reason."""
         self.failed.append(number)
         if isinstance(error, ConfigError | RunError):
             complain(f"error: {error}")
@@ -121,18 +126,18 @@ class Outcome:
 
 
 def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster | None = None) -> Outcome:
-    """Train the points of a sweep that are not done, as many beside each other as there are cores and memory for.
+    """Train the unfinished points of a sweep, as many at a time as cores and memory allow.
 
-    Points whose programs are the same follow each other and share them. A point is what it would be alone.
+    Points with equal programs run in succession and share them. Each point gets the same result as it would alone.
 
     Args:
-      directory: the sweep's.
-      configs: those of all points, each with its directory (`lay_out`).
-      cluster: whose workers train them; threads of this process by default.
+      directory: directory of the sweep.
+      configs: configurations of all points, each with its directory (`lay_out`).
+      cluster: cluster whose workers train the points; `None` uses threads of this process.
 
     Raises:
-      Interrupted: after a signal, with everything saved; Abandoned after a second one.
-      ClusterDied: with the cluster; the sweep can be resumed.
+      Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
+      ClusterDied: the cluster died; the sweep can be resumed.
     """
     done = {number for number, config in enumerate(configs) if is_done(config)}
     steps = [config.total_steps * config.num_seeds for config in configs]
@@ -142,8 +147,8 @@ def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster 
         def farewell() -> str:
             if not directory.is_dir():
                 return f"stopped; {directory} was moved or removed while the sweep was trained"
-            goes_on = f"{command('train')} -m {argument('resume', directory)}"
-            return f"stopped; {len(display.done)} of {len(configs)} points are done; continue with: {goes_on}"
+            resume = f"{command('train')} -m {argument('resume', directory)}"
+            return f"stopped; {len(display.done)} of {len(configs)} points are done; continue with: {resume}"
 
         with stoppable(display, directory, farewell) as signals:
             work = _Work(configs, done, display, signals, cluster)
@@ -152,7 +157,7 @@ def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster 
 
 
 class _Work:
-    """The points of a sweep that are still to be trained, handed out to threads, each of which may have a worker."""
+    """Queue of a sweep's unfinished points, consumed by threads, each of which may have a worker."""
 
     def __init__(
         self,
@@ -172,26 +177,26 @@ class _Work:
         self._programs: dict[int, ProgramCache] = {}
         self._lost: Counter[int] = Counter()
         self._lock = threading.Lock()
-        left = [configs[number] for number in self._order]
-        if any(config.engine.distributed for config in left):
+        unfinished = [configs[number] for number in self._order]
+        if any(config.engine.distributed for config in unfinished):
             raise ConfigError("engine.distributed=true trains one run at a time, and a sweep trains many.")
-        self._devices = max((config.engine.devices for config in left), default=1)
+        self._devices = max((config.engine.devices for config in unfinished), default=1)
         self._resources: Resources | None = None
         if cluster:
-            self._resources, places = cluster.places(left)
+            self._resources, places = cluster.places(unfinished)
         else:
-            places = max_concurrent_runs(left)
-        self.width = min(places, len(left))
+            places = max_concurrent_runs(unfinished)
+        self.width = min(places, len(unfinished))
 
     def through(self) -> None:
-        """Train all of them; raises what ends the process only."""
+        """Train all points; raises only errors that end the process."""
         if self.width:
             in_threads(self.width, "points", self._remotely if self.cluster else lambda: self._points(self._train))
         while self._order and not self.signals.stopping.is_set():
             self.outcome.add(self._order.popleft(), RunError("the cluster has no worker left."))
 
     def _points(self, train: Callable[[int], object]) -> None:
-        """Train points until there are none left."""
+        """Train points until none are left."""
         while not self.signals.stopping.is_set():
             with self._lock:
                 if not self._order:
@@ -213,7 +218,7 @@ class _Work:
                 group = self._groups[number]
                 self._left[group] -= 1
                 if not self._left[group]:
-                    self._programs.pop(group, None)  # nobody else needs them
+                    self._programs.pop(group, None)  # no other point needs them
             self.display.finished(number)
 
     def _train(self, number: int) -> None:
@@ -230,7 +235,7 @@ class _Work:
     # On a cluster --------------------------------------------------------------------------------------------------
 
     def _remotely(self) -> None:
-        """Have a worker train points, and another one after it where it is lost."""
+        """Train points on a worker; start a new worker when one is lost."""
         assert self.cluster is not None and self._resources is not None
         while self._order and not self.signals.stopping.is_set():
             lost = sum(self._lost.values())
@@ -238,14 +243,14 @@ class _Work:
                 with self.cluster.worker(self._resources, self._devices) as worker:
                     self._points(partial(self._train_by, worker))
             except WorkerLost:
-                if sum(self._lost.values()) == lost:  # it never started
+                if sum(self._lost.values()) == lost:  # the worker never started
                     return
 
     def _train_by(self, worker: Remote, number: int) -> None:
         worker.train(self._groups[number], self.configs[number], self._shown(number), self.signals.stopping)
 
     def _goes_on(self, number: int) -> bool:
-        """Whether a point whose worker is lost is to be gone on with; else it has failed."""
+        """Whether a point whose worker was lost gets another worker; otherwise it has failed."""
         with self._lock:
             self._lost[number] += 1
             goes_on = self._lost[number] < TRIES

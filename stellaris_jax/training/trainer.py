@@ -1,4 +1,4 @@
-"""The trainer: executes what its planner plans on what its source delivers, evaluates, saves.
+"""Trainer: executes its planner's plans on its source's data, evaluates and saves.
 
 `training.run` adds the run directory around it.
 """
@@ -44,7 +44,7 @@ from stellaris_jax.training.start import SPACES, start_of
 
 
 class Trainer(Fixed):
-    """Trains `num_seeds` agents, each on its own timeline.
+    """Trainer of `num_seeds` agents, each on its own timeline.
 
     >>> from stellaris_jax import load_config
     >>> small = ["env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=64"]
@@ -56,8 +56,8 @@ class Trainer(Fixed):
 
     Args:
       config: see `stellaris_jax.config.tree`; it is validated first, so mistakes cost no compilation.
-      stopping: set by whoever wants the run to stop: nobody waits long for an environment then.
-      programs: those of other runs, to be used as far as they fit; new ones by default.
+      stopping: event that stops the run; waits for environments end early once it is set.
+      programs: cache of compiled programs, shared with other runs; a new one by default.
     """
 
     executor: ClassVar[str] = "simulated"
@@ -69,9 +69,9 @@ class Trainer(Fixed):
     def __init__(self, config: Config, stopping: threading.Event | None = None, programs: ProgramCache | None = None):
         check_and_start_jax(config)
         if (config.executor, config.engine.distributed) != (self.executor, self.distributed):
-            asked = "engine.distributed=true" if config.engine.distributed else f"executor={config.executor}"
+            setting = "engine.distributed=true" if config.engine.distributed else f"executor={config.executor}"
             raise ConfigError(
-                f"{asked} is not what this trainer does; trainer_of(config) of "
+                f"{setting} is not what this trainer does; trainer_of(config) of "
                 "stellaris_jax.training.executors makes the right one."
             )
         self.programs = programs = programs or ProgramCache()
@@ -99,11 +99,11 @@ class Trainer(Fixed):
     def _planner(self) -> Planner:
         return Planner(self.config, self.spec, self.seeds, self.source, self.accounts, self.programs.plans)
 
-    # What it is made of --------------------------------------------------------------------------------------------
+    # Parts ---------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> EngineState:
-        """The engine's state, every leaf `[S, ...]`: a copy, where seeds are executed apart."""
+        """State of the engine, every leaf `[S, ...]`; a copy if seeds run in several blocks."""
         return self.members.state
 
     @state.setter
@@ -112,42 +112,42 @@ class Trainer(Fixed):
 
     @property
     def shape(self) -> PlanShape:
-        """The sizes of its plans."""
+        """Sizes of the plans."""
         return self.spec.shape
 
     @property
     def steps_per_round(self) -> int:
-        """Env steps per seed and round."""
+        """Environment steps per seed and round."""
         return self.accounts.steps_per_round
 
     @property
     def total_rounds(self) -> int:
-        """Rounds of the whole run."""
+        """Number of rounds of the whole run."""
         return self.planner.total_rounds
 
     @property
     def timelines(self) -> list[Timeline]:
-        """One per seed; as far as it has been planned."""
+        """Timelines, one per seed; they include planned rounds."""
         return self.planner.timelines
 
     @property
     def timeline_states(self) -> list[dict[str, Any]]:
-        """Of every timeline, at the current round."""
+        """State of each timeline at the current round."""
         return self.planner.states
 
     @property
     def limits(self) -> Limits:
-        """How many actors a round may have."""
+        """Limits on the number of actors in a round."""
         return self.planner.limits
 
     @property
     def round(self) -> int:
-        """Rounds trained."""
+        """Number of rounds trained."""
         return self.planner.round
 
     @property
     def finished(self) -> bool:
-        """All rounds are done, or every seed has reached its target or spent its budget."""
+        """True once all rounds are done, or every seed has reached its target or spent its budget."""
         return self.planner.finished
 
     @property
@@ -162,24 +162,24 @@ class Trainer(Fixed):
 
     @property
     def usages(self) -> list[Usage]:
-        """What each seed has used up to the current round."""
+        """Usage of each seed up to the current round."""
         return self.planner.usages
 
     # Training ------------------------------------------------------------------------------------------------------
 
     def plan(self, begin: int, size: int) -> Chunk:
-        """Simulate the next `size` rounds, of which the first is `begin`, and lay them out for the engine."""
+        """Simulate rounds `begin` to `begin + size - 1` and lay them out for the engine."""
         return self.planner.plan(begin, size)
 
     def _next(self) -> Chunk:
-        """The next chunk; while it is planned, if it was not, the device has nothing to do."""
+        """Next chunk; if it has to be planned now, the device idles meanwhile."""
         begin = time.perf_counter()
         chunk = self.planner.next
         self.counters.planning_seconds += time.perf_counter() - begin
         return chunk
 
     def _plan_ahead(self, running: Running) -> None:
-        """Plan while the device is busy; if it is not any more by then, it may have waited for as long as that took."""
+        """Plan while the device is busy; if the device finishes first, the planning time counts as waiting."""
         begin = time.perf_counter()
         self.planner.plan_ahead()
         if running.over:
@@ -192,11 +192,11 @@ class Trainer(Fixed):
 
     @property
     def compiled(self) -> bool:
-        """Whether the engine is compiled for the next chunk, which is planned if it was not."""
+        """Whether the engine is compiled for the next chunk, which is planned now if it was not."""
         return self.engine.compiled_by_width.keys() >= set(self._next().widths)
 
     def compile(self) -> float:
-        """Compile the engine for the next chunk now rather than in `step`; returns the seconds it took, 0 if it was."""
+        """Compile the engine for the next chunk now instead of in `step`; returns the seconds, 0 if compiled."""
         if self.compiled:
             return 0.0
         chunk = self._next()
@@ -207,20 +207,20 @@ class Trainer(Fixed):
         return seconds + self._compile_probe()
 
     def _compile_probe(self) -> float:
-        """Compile what measures for the scaling rule; returns the seconds it took, 0 if there is nothing to compile."""
+        """Compile the scaling rule's probe; returns the seconds it took, 0 if there is nothing to compile."""
         if self.probe is None or self._probed:
             return 0.0
         self._probed = True
         begin = time.perf_counter()
-        nothing = jnp.zeros(self.spec.seeds, jnp.int32)
-        jax.block_until_ready(self.probe(self.members.hyper, self.members.states[0], jnp.int32(0), nothing))
+        counts = jnp.zeros(self.spec.seeds, jnp.int32)
+        jax.block_until_ready(self.probe(self.members.hyper, self.members.states[0], jnp.int32(0), counts))
         seconds = time.perf_counter() - begin
         self.engine.compile_seconds += seconds
         return seconds
 
     @property
     def about_chunk(self) -> str:
-        """The next chunk in words: its rounds, and how many actors they are compiled for, where that may change."""
+        """Text about the next chunk: its rounds, and the compiled number of actors if that can change."""
         chunk = self._next()
         first, last = chunk.begin + 1, chunk.end
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
@@ -229,11 +229,11 @@ class Trainer(Fixed):
         return f"{rounds} (up to {max(chunk.widths) // self.limits.envs} actors)"
 
     def step(self, ahead: bool = False) -> list[Record]:
-        """Train one chunk of rounds; one record per round (see `stellaris_jax.report.telemetry`).
+        """Train one chunk of rounds; returns one record per round (see `stellaris_jax.report.telemetry`).
 
         Args:
-          ahead: let the device begin the next chunk before its records are made, where nothing is due in between (an
-            evaluation, a checkpoint, the choice of actors). All that may be called next then is `step`.
+          ahead: start the next chunk before this one's records are made, unless an evaluation, a checkpoint or a choice
+            of actors is due. Afterwards only `step` may be called.
         """
         if self.finished:
             return []
@@ -255,7 +255,7 @@ class Trainer(Fixed):
     def _accounted(
         self, chunk: Chunk, metrics: RoundMetrics, before: list[Usage], seconds: float, probes: list[list[float]]
     ) -> list[Record]:
-        """The records of a chunk that is over, after so many seconds, and `before` which so much had been used."""
+        """Records of a finished chunk that took `seconds`; `before` is the usage of each seed before it."""
         self.counters.train_seconds += seconds
         self.counters.wall_seconds += seconds
         records = self._records(chunk, metrics)
@@ -268,21 +268,21 @@ class Trainer(Fixed):
         return records
 
     def _begin(self, now: float | None = None) -> UnderWay:
-        """Have the next chunk executed, from `now` on; compilation takes time of its own."""
-        _ = self.members.states  # the first ones are compiled here at the latest, which is no training either
-        begun = (time.perf_counter() if now is None else now) + self.compile()
+        """Start the next chunk at time `now`; compilation is not counted as training."""
+        _ = self.members.states  # initial states are compiled here at the latest, which is not training either
+        begin = (time.perf_counter() if now is None else now) + self.compile()
         chunk = self._next()
         received = self.source.receive(self.members, chunk, self.planner.following(chunk))
         running = self.members.start(chunk, None if received is None else received.fragment)
-        return UnderWay(chunk, received, running, self.usages, begun)
+        return UnderWay(chunk, received, running, self.usages, begin)
 
     def _may_go_ahead(self) -> bool:
-        """Whether nobody wants anything of the policies, or of their records, before the next chunk is executed."""
-        settled = not (self.spec.hosted or self.planner.adaptive) and self.probe is None
-        return settled and not self.finished and not self.planner.is_due(self.round) and self.compiled
+        """Whether the next chunk can start before anything else uses the policies or their records."""
+        is_independent = not (self.spec.hosted or self.planner.adaptive) and self.probe is None
+        return is_independent and not self.finished and not self.planner.is_due(self.round) and self.compiled
 
     def _measure(self, chunk: Chunk) -> list[list[float]]:
-        """What the scaling rule wants to know of each seed's last fragment; nothing where it wants nothing."""
+        """Measurements of the scaling rule on each seed's last fragment; empty if it needs none."""
         if self.probe is None:
             return []
         begin = time.perf_counter()
@@ -296,7 +296,7 @@ class Trainer(Fixed):
         return np.concatenate(values).tolist()
 
     def write(self, run_dir: Path) -> None:
-        """Write down what the rounds since the last call have left beside their records."""
+        """Write files of the executor about the rounds since the last call; none by default."""
 
     def close(self) -> None:
         """Stop the actors of host environments."""
@@ -311,7 +311,7 @@ class Trainer(Fixed):
         return records
 
     def _records(self, chunk: Chunk, metrics: RoundMetrics) -> list[Record]:
-        """The records of a chunk's rounds."""
+        """Records of a chunk's rounds."""
         records = []
         for r, (row, learning) in enumerate(zip(chunk.rounds, self.accounts.learning(metrics), strict=True)):
             self.counters.computed += chunk.computed[r]
@@ -324,7 +324,7 @@ class Trainer(Fixed):
     # Evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, episodes: int | None = None, stream: int | None = None) -> Evaluation:
-        """Play whole episodes with the current policies; `stream` picks other episodes than the round's own.
+        """Play whole episodes with the current policies; `stream` selects other episodes than the round's.
 
         Episodes of environments without a time limit are cut at `evaluation.episode_limit`.
         """
@@ -336,19 +336,19 @@ class Trainer(Fixed):
         return result
 
     def evaluation_record(self, evaluation: Evaluation) -> Record:
-        """An evaluation of the current policies as a record."""
+        """Record of an evaluation of the current policies."""
         record = self.accounts.evaluation(evaluation, self.usages)
         return {"round": self.round, "wall_seconds": self.counters.wall_seconds, **record}
 
     # Saving --------------------------------------------------------------------------------------------------------
 
     def host_state(self) -> dict[str, Any]:
-        """Everything outside the engine state that the next round depends on, as JSON data."""
+        """State outside the engine that the next round depends on, as JSON data."""
         spaces = {name: described(getattr(self.network, name)) for name in SPACES}
         return {**self.planner.state(), "counters": asdict(self.counters), "spaces": spaces}
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Write a checkpoint of the current round, in the background."""
+        """Write a checkpoint of the current round in the background."""
         data, source = self.host_state(), self.source.state(checkpoints.actions)
         if source is not None:
             data["host"] = source
@@ -358,10 +358,9 @@ class Trainer(Fixed):
         """Continue from the newest intact checkpoint; returns its round.
 
         Args:
-          checkpoints: those of the run.
-          note: told of what was passed over, and of how host environments go on.
-          train: bring host environments to where they stood, which takes as long as stepping them. Without it they
-            begin new episodes if the run is trained on.
+          checkpoints: checkpoints of the run.
+          note: reports skipped checkpoints, and how host environments continue.
+          train: restore host environments by stepping them again. Without it they begin new episodes.
         """
         layout = self.engine.layout
         abstract = Saved(layout.abstract(len(self.seeds)), self.source.shapes(layout.replicated))
@@ -380,7 +379,7 @@ class Trainer(Fixed):
     # Reporting -----------------------------------------------------------------------------------------------------
 
     def summary(self, evaluation: Evaluation | None) -> Record:
-        """The figures of `summary.json`; means over seeds unless they are counts."""
+        """Values of `summary.json`; means over seeds unless they are counts."""
         counters, compile_seconds = self.counters, self.engine.compile_seconds
         record = self.accounts.summary(evaluation, self.usages, counters.computed)
         seconds = counters.train_seconds

@@ -1,10 +1,10 @@
-"""A search for better settings: Optuna proposes, populations try, and what does not promise enough is stopped early.
+"""Search for better settings: Optuna proposes, concurrent trials train, and weak trials are stopped early.
 
-The directory of a search holds one run per trial, named by its number, Optuna's storage (`study.db`), and `tune.yaml`,
-what was asked for. Trials are trained beside each other and share programs; all have the same seeds, so only their
-settings differ. Asynchronous successive halving (Li et al. 2020) compares trials after a ninth and a third of their
-evaluations, and ends those that are not among the best third there; their places are free for the next ones. With one
-trial at a time, a search that was killed anywhere and resumed proposes and finds the same as one that was not.
+The directory of a search holds one run per trial, named by its number, Optuna's storage (`study.db`), and the search's
+options (`tune.yaml`). Trials run concurrently and share programs. All have the same seeds, so only their settings
+differ. Asynchronous successive halving (Li et al. 2020) compares trials after a ninth and a third of their evaluations.
+It ends trials that are not among the best third there; new trials take their places. With one trial at a time, a search
+that was killed and resumed proposes and finds the same as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from stellaris_jax.training.space import Space
 
 
 def tune(directory: Path, trials: int | None = None, trust: Trust = False, parallel: int | None = None) -> optuna.Study:
-    """Go on with a search until its trials are over; those under way when it was stopped go on where they were.
+    """Continue a search until its trials are over; interrupted trials resume where they stopped.
 
     Args:
-      directory: of a search that has been laid out (`begin`).
-      trials: another number of them than it was begun with.
-      trust: what of the search may be imported and connected to (see `config.trust`).
-      parallel: largest number of trials at a time; by default as many as there are cores and memory for.
+      directory: directory of a search made by `begin`.
+      trials: replaces the search's number of trials.
+      trust: plug-ins, modules and services that the search may import or connect to (see `config.trust`).
+      parallel: largest number of concurrent trials; by default as many as cores and memory allow.
 
     Raises:
-      Interrupted: after a signal, with everything saved; Abandoned after a second one.
+      Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
       RunError: no trial has a result.
     """
     config, space, search, study = opened(directory, trials, trust)
@@ -86,8 +86,8 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False, paral
     with closing(SharedDisplay(Console(), steps, done, config.run.progress, unit="trials")) as display:
 
         def farewell() -> str:
-            goes_on = resume_command(directory)
-            return f"stopped; {len(display.done)} of {len(steps)} trials are over; continue with: {goes_on}"
+            resume = resume_command(directory)
+            return f"stopped; {len(display.done)} of {len(steps)} trials are over; continue with: {resume}"
 
         with stoppable(display, directory, farewell) as signals:
             work = _Trials(directory, config, space, search, study, display, signals)
@@ -103,12 +103,12 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False, paral
 
 
 def unfinished(study: optuna.Study) -> list[int]:
-    """Numbers of the trials that a search could not go on with, although it has come to its end."""
+    """Numbers of the trials that could not be resumed, although the search is over."""
     return [trial.number for trial in study.trials if trial.state == optuna.trial.TrialState.RUNNING]
 
 
 class _Trials:
-    """The trials of a search, each of them in a thread, as many as there are cores and memory for."""
+    """Trials of a search, one per thread, as many at a time as cores and memory allow."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class _Trials:
         self._stopped = [optuna.Trial(study, trial._trial_id) for trial in running]
 
     def worker(self) -> None:
-        """Run trials until there are no more; raises what ends the process only."""
+        """Run trials until none are left; raises only errors that end the process."""
         while not (self.signals.stopping.is_set() or self.error):
             try:
                 with self._lock, storing(self.directory):
@@ -145,21 +145,21 @@ class _Trials:
             self.display.finished(trial.number)
 
     def _try(self, trial: optuna.Trial) -> None:
-        """Run a trial, and record why it has failed. Raises Interrupted, and StoreError where the disk has failed."""
-        begun = (self.directory / str(trial.number) / "config.yaml").is_file()
+        """Run a trial and record a failure. Raises Interrupted, and StoreError if the disk has failed."""
+        has_begun = (self.directory / str(trial.number) / "config.yaml").is_file()
         try:
             self._run(trial)
         except (Interrupted, StoreError):
             raise
         except (Exception, SystemExit) as error:
             if _is_of_disk(error):
-                goes_on = f"continue with: {resume_command(self.directory)}"
-                why = inputs.reason(error) if isinstance(error, Exception) else error
-                raise StoreError(f"trial {trial.number}: {why}. Make room, then {goes_on}") from error
+                resume = f"continue with: {resume_command(self.directory)}"
+                cause = inputs.reason(error) if isinstance(error, Exception) else error
+                raise StoreError(f"trial {trial.number}: {cause}. Make room, then {resume}") from error
             if isinstance(error, ConfigError | RunError):
                 complain(f"error: trial {trial.number}: {error}")
-                if begun and isinstance(error, ConfigError | CheckpointError):
-                    return  # its files are damaged, or another process has them: its setting is not at fault
+                if has_begun and isinstance(error, ConfigError | CheckpointError):
+                    return  # its files are damaged or in use by another process; its setting is not at fault
             else:
                 complain(f"error: trial {trial.number} failed: {type(error).__name__}: {error}")
                 self.error = self.error or error
@@ -169,11 +169,11 @@ class _Trials:
         if self._stopped:
             return self._stopped.pop(0)
         states = [trial.state for trial in self.study.trials]
-        begun = sum(state != optuna.trial.TrialState.WAITING for state in states)
-        return self.study.ask() if begun < self.search.trials else None
+        started = sum(state != optuna.trial.TrialState.WAITING for state in states)
+        return self.study.ask() if started < self.search.trials else None
 
     def _run(self, trial: optuna.Trial) -> None:
-        """Train a trial's setting, or go on with it, and tell what has come of it."""
+        """Train a trial's setting, or resume it, and report the result to the study."""
         with storing(self.directory):
             values = self.space.suggest(trial)
         place = self.directory / str(trial.number)
@@ -182,9 +182,9 @@ class _Trials:
         if not (place / "config.yaml").is_file():
             config = self.config.replace(values)
             check_adds_nothing(config, self.config, f"trial {trial.number} of {self.directory}")
-            config = checked(config)  # a combination may be impossible where each value is not
+            config = checked(config)  # a combination may be impossible although each value is possible
             with writing(place):
-                place.mkdir(exist_ok=True)  # without parents: the search may have been moved
+                place.mkdir(exist_ok=True)  # without parents, because the search may have been moved
                 store(config, place)
         stored = from_yaml(place / "config.yaml")
         check_settings(place, flatten(plain(stored)), self.config, values)
@@ -212,25 +212,24 @@ class _Trials:
 
 
 def _is_of_disk(error: BaseException) -> bool:
-    """Whether an error is one of writing files, which other trials would meet as well."""
+    """Whether an error comes from writing files, which would hit other trials as well."""
     if isinstance(error, CheckpointError):
-        return error.__cause__ is not None  # else none could be read
+        return error.__cause__ is not None  # without a cause, no checkpoint could be read
     if isinstance(error, RunError):
         return isinstance(error.__cause__, OSError)
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Pruned:
-    """Reports every evaluation of a trial, and answers whether it shall end.
+    """Watcher of a trial: reports every evaluation to the study and decides whether the trial ends.
 
-    Its rungs are the planned evaluations, so those of a trial that was stopped, or whose metrics are damaged, are those
-    of one that was not.
+    Rungs are planned evaluations. So a resumed trial, or one with damaged metrics, has the same rungs as any other.
     """
 
     def __init__(self, trial: optuna.Trial, planned: Sequence[int], halving: Halving, directory: Path):
         self.trial, self.planned, self.halving, self.directory = trial, planned, halving, directory
         self.ended = False
-        self.told = dict(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
+        self.reported = dict(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def __call__(self, record: Record) -> bool:
         rung = rung_of(record, self.planned)
@@ -239,25 +238,25 @@ class _Pruned:
             self.ended = True
         else:
             with storing(self.directory):
-                if rung not in self.told:  # as it is where the run was stopped right after
+                if rung not in self.reported:  # already reported if the run was stopped right after
                     self.trial.report(value, rung)
-                    self.told[rung] = value
+                    self.reported[rung] = value
                 self.ended = not (TO_THE_END in self.trial.user_attrs or self._goes_on(rung))
         return self.ended
 
     def _goes_on(self, rung: int) -> bool:
-        own = {number: value for number, value in self.told.items() if number <= rung}
+        own = {number: value for number, value in self.reported.items() if number <= rung}
         trials = self.trial.study.get_trials(deepcopy=False)
         return self.halving.goes_on(own, [t.intermediate_values for t in trials if t.number != self.trial.number])
 
 
 def report(directory: Path, study: optuna.Study) -> list[Path]:
-    """Write `best.yaml`, `trials.csv`, and pictures of the search and of what mattered in it; returns their paths."""
+    """Write `best.yaml`, `trials.csv` and figures of history and of importance of settings; returns the paths."""
     from stellaris_jax.report.curves import save
     from stellaris_jax.report.search import history_figure, importance_figure
 
     complete = optuna.trial.TrialState.COMPLETE
-    shown = [Trial(one.number, _returns(one), one.state == complete) for one in study.trials]
+    shown = [Trial(trial.number, _returns(trial), trial.state == complete) for trial in study.trials]
     best, written = study.best_trial, [directory / "best.yaml", directory / "trials.csv"]
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in best.params.items())
     with writing(directory):
@@ -274,12 +273,12 @@ def report(directory: Path, study: optuna.Study) -> list[Path]:
 
 
 def _returns(trial: optuna.trial.FrozenTrial) -> list[float]:
-    """Those of its evaluations, oldest first."""
+    """Returns of a trial's evaluations, oldest first."""
     return [value for _, value in sorted(trial.intermediate_values.items())]
 
 
 def _table(study: optuna.Study) -> str:
-    keys, lost = sorted({key for trial in study.trials for key in trial.params}), unfinished(study)
+    keys, incomplete = sorted({key for trial in study.trials for key in trial.params}), unfinished(study)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["trial", "state", "return", "evaluations", *keys])
@@ -287,10 +286,10 @@ def _table(study: optuna.Study) -> str:
         returns = _returns(trial)
         last = str(returns[-1]) if returns else ""
         settings = [trial.params.get(key, "") for key in keys]
-        state = "incomplete" if trial.number in lost else trial.state.name.lower()
+        state = "incomplete" if trial.number in incomplete else trial.state.name.lower()
         rows.writerow([trial.number, state, last, len(returns), *settings])
     return text.getvalue()
 
 
 FEWEST = 8
-"""Trials that ran to their end, below which nothing is said of what mattered."""
+"""Smallest number of completed trials for a figure of the settings' importance."""

@@ -1,4 +1,4 @@
-"""Videos of a policy: whole episodes played by the evaluator, with a camera on the environment."""
+"""Videos of a policy: the evaluator plays whole episodes while a camera records the environment."""
 
 from __future__ import annotations
 
@@ -24,20 +24,27 @@ if TYPE_CHECKING:
 
 FORMATS = (".mp4", ".gif")
 MOST_FRAMES_PER_SECOND = 30.0
-LEAST_HEIGHT = 320  # smaller pictures are enlarged, in whole pixels
+LEAST_HEIGHT = 320  # smaller pictures are enlarged by whole factors
 
 
 class Stage(HostPool, Protocol):
-    """One environment that is stepped like a pool of one, and can be looked at."""
+    """Single environment with the interface of a pool and a camera."""
 
     def render(self) -> np.ndarray:
-        """A picture `[H, W, 3]` uint8 of the state that `recv` returned last; RuntimeError where there is none."""
+        """Picture `[H, W, 3]` uint8 of the state that `recv` returned last. Raises RuntimeError if there is none."""
         ...
 
 
 @runtime_checkable
 class Theatre(Protocol):
-    """Opens stages. `steps_per_second` is the natural pace."""
+    """Environment that can be filmed: opens stages.
+
+    Attributes:
+      name: name of the environment.
+      observation_space, action_space: spaces of the environment.
+      max_episode_steps: time limit; `None` without one.
+      steps_per_second: natural pace.
+    """
 
     name: str
     observation_space: Box
@@ -49,13 +56,20 @@ class Theatre(Protocol):
 
 
 def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0) -> Evaluation:
-    """Writes `episodes` episodes of the first seed's current policy to `path` (.mp4 or .gif); what they returned.
+    """Write a film of the first seed's current policy; returns the evaluation of its episodes.
 
-    They are drawn from (seed, stream), (seed, stream + 1), ..., as in an evaluation: statistics are read, never
-    updated. The film runs at the environment's own pace, with at most 30 frames a second, and shows each first and
-    last state.
+    Episodes are drawn from (seed, stream), (seed, stream + 1), ..., as in an evaluation; statistics are read, never
+    updated. The film runs at the environment's own pace, with at most 30 frames a second, and shows each first and last
+    state.
 
-    Raises ConfigError for another kind of file, a missing package, or an environment that cannot be drawn.
+    Args:
+      trainer: trainer of the run.
+      path: file to write (.mp4 or .gif).
+      episodes: number of episodes.
+      stream: number of the first evaluation stream.
+
+    Raises:
+      ConfigError: the file type is not supported, a package is missing, or the environment cannot be drawn.
     """
     path = checked(path)
     theatre = _theatre(trainer.env)
@@ -63,8 +77,8 @@ def film(trainer: Trainer, path: str | Path, episodes: int = 1, stream: int = 0)
     params, normalizers = jax.tree.map(lambda x: x[:1], trainer.members.learned)
     with _writer(path, theatre.steps_per_second / every) as write:
         evaluator = HostEvaluator(_Filmed(theatre, write, every), trainer.network, trainer.config, episodes=1)
-        played = [evaluator(params, normalizers, trainer.seeds[:1], stream + i) for i in range(episodes)]
-    return Evaluation(np.hstack([each.returns for each in played]), np.hstack([each.lengths for each in played]))
+        evaluations = [evaluator(params, normalizers, trainer.seeds[:1], stream + i) for i in range(episodes)]
+    return Evaluation(np.hstack([e.returns for e in evaluations]), np.hstack([e.lengths for e in evaluations]))
 
 
 # Playing -----------------------------------------------------------------------------------------------------------
@@ -79,7 +93,7 @@ def _theatre(env: Any) -> Theatre:
 
 
 class _Drawn:
-    """A JAX environment, stepped one by one and drawn from its states."""
+    """Theatre of a JAX environment, stepped singly and drawn from its states."""
 
     def __init__(self, env: AutoResetEnv, renderer: Renderer):
         self.name, self.max_episode_steps = env.name, env.max_episode_steps
@@ -114,7 +128,7 @@ class _DrawnStage:
 
 
 class _Filmed:
-    """A `HostEnv` of one environment, whose pools show every `every`-th state to `write`."""
+    """`HostEnv` of one environment; its pools pass every `every`-th state's picture to `write`."""
 
     def __init__(self, theatre: Theatre, write: Callable[[np.ndarray], None], every: int):
         self.name, self.max_episode_steps = theatre.name, theatre.max_episode_steps
@@ -150,7 +164,7 @@ class _FilmedPool:
 
 
 def checked(path: str | Path) -> Path:
-    """`path`, if a film can be written there; else ConfigError."""
+    """Path of a film, if it can be written; else raises ConfigError."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"--video={path} must end in {' or '.join(FORMATS)}.")
@@ -164,7 +178,7 @@ def checked(path: str | Path) -> Path:
 
 @contextmanager
 def _writer(path: Path, frames_per_second: float) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yields a function that appends a picture; the file appears when all are in it."""
+    """Yield a function that appends a picture; the file appears once all are written."""
     import imageio.v2
 
     if path.suffix.lower() == ".gif":
@@ -175,7 +189,7 @@ def _writer(path: Path, frames_per_second: float) -> Iterator[Callable[[np.ndarr
     with replacing(path) as fresh:
         writer: Any = imageio.v2.get_writer(fresh, **options)
         with warnings.catch_warnings(), writer as film:
-            # The encoder is a process of its own; what is forked does nothing but start it.
+            # The encoder is a separate process; the forked child only starts it.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             yield lambda picture: film.append_data(_enlarged(picture))
 

@@ -1,1 +1,1 @@
-"""Policies to carry away: one file each, written from a run, and read without what training takes."""
+"""Exported policies: one file each, written from a run and readable without the packages that training needs."""

@@ -1,8 +1,9 @@
-"""Exported policies, whatever their format: metadata, and how they act. Requires NumPy alone.
+"""Exported policies of any format: metadata and sampling of actions. Requires NumPy alone.
 
-A file holds the program or the parameters, the normaliser, and `Metadata` as JSON. It is sealed: the metadata has a
-fingerprint of the whole file, in which the fingerprint itself counts as zeros. So damage is found before anything is
-made of the file. A seal proves nothing about the file's author: whoever edits a file can seal it again.
+A file holds the program or the parameters, the normalizer, and `Metadata` as JSON. It is sealed: the metadata has a
+fingerprint of the whole file, in which the fingerprint itself counts as zeros. Readers check it first and so find
+damage before they build anything from the file. A seal proves nothing about the author, because anyone can seal an
+edited file.
 """
 
 from __future__ import annotations
@@ -22,18 +23,23 @@ from stellaris_jax.config.schema import ConfigError, shown
 from stellaris_jax.training.export.metadata import action_type, check_metadata, distribution_size, parsed
 
 VERSION = 1
-"""Version of the format, which every file states."""
+"""Version of the format, stored in every file."""
 ENDINGS = {"stablehlo": ".stablehlo", "onnx": ".onnx", "flax": ".msgpack"}
-"""File name endings of the formats."""
+"""File name endings, keyed by format."""
 MOST_BYTES = 2**30
-"""Bytes of a file at most."""
+"""Largest size of a file, in bytes."""
 UNSEALED = "0" * 64
 SEAL = re.compile(rb'"fingerprint": "([0-9a-f]{64})"')
 
 
 class Outputs(NamedTuple):
-    """What a policy says of observations `[B, ...]`: its most likely actions `[B, ...]`, within the bounds of their
-    space; the parameters `[B, D]` of the action distribution; and values `[B]`."""
+    """Outputs of a policy for observations `[B, ...]`.
+
+    Attributes:
+      action: `[B, ...]`, most likely actions, within the bounds of their space.
+      distribution: `[B, D]`, parameters of the action distribution.
+      value: `[B]`, values.
+    """
 
     action: Any
     distribution: Any
@@ -42,19 +48,19 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Metadata:
-    """What an exported policy says of itself, as JSON can hold it.
+    """Metadata of an exported policy, in types that JSON can hold.
 
-    Args:
-      env: the task by its full name.
-      observation_space, action_space: see `spaces.described`; those of the environment.
-      network: the section `network` of the configuration.
-      normalize_observation: whether observations are normalised; statistics and program are in the file.
-      seed: of the run, whose policy it is.
-      env_steps: trained on.
-      rescale_action: whether the distribution is over actions from -1 to 1, which stand for the bounds of the action
-        space; actions that the policy returns are within these bounds. False in files of earlier versions.
-      version: of the format.
-      fingerprint: of the file, see `sealed`.
+    Attributes:
+      env: full name of the task.
+      observation_space, action_space: spaces of the environment; see `spaces.described`.
+      network: section `network` of the configuration.
+      normalize_observation: whether observations are normalized; statistics and program are in the file.
+      seed: seed of the policy within its run.
+      env_steps: environment steps of training.
+      rescale_action: whether the distribution is over actions from -1 to 1, which map to the bounds of the action
+        space; returned actions are within these bounds. False in files of earlier versions.
+      version: version of the format.
+      fingerprint: fingerprint of the file; see `sealed`.
     """
 
     env: str
@@ -69,18 +75,18 @@ class Metadata:
     fingerprint: str = UNSEALED
 
     def outputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Dtypes and shapes of the `Outputs` for one observation, by name."""
+        """Dtypes and shapes of the `Outputs` for one observation, keyed by name."""
         action = action_type(self.action_space)
         distribution = ("float32", (distribution_size(self.action_space),))
         return {"action": action, "distribution": distribution, "value": ("float32", ())}
 
     def to_json(self) -> str:
-        """One line."""
+        """JSON text of the metadata, on one line."""
         return json.dumps(asdict(self), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Metadata:
-        """The metadata that `to_json` wrote, checked. Raises ValueError for another version, and for other contents."""
+        """Parse and check metadata written by `to_json`. Raises ValueError for another version or invalid contents."""
         given = parsed(text)
         if "version" not in given:
             raise ValueError("it has no version")
@@ -97,11 +103,11 @@ class Metadata:
 
 @dataclass(frozen=True, eq=False)
 class ExportedPolicy:
-    """A policy read from a file. Call it with one observation or a batch `[B, ...]`; NumPy in, NumPy out.
+    """Policy read from a file, called with one observation or a batch `[B, ...]`; NumPy in, NumPy out.
 
-    Args:
-      metadata: what the file says of itself, its spaces among it.
-      forward: `Outputs` of observations `[B, ...]` of the space's dtype.
+    Attributes:
+      metadata: metadata of the file, with the policy's spaces.
+      forward: function from observations `[B, ...]`, in the space's dtype, to `Outputs`.
     """
 
     metadata: Metadata
@@ -114,9 +120,9 @@ class ExportedPolicy:
         return f"ExportedPolicy({about.env}, {seen}, actions of {acted['kind']})"
 
     def __call__(self, obs: Any, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Actions of observations `[*obs]` or `[B, *obs]`, with as many leading axes, within their bounds.
+        """Actions for observations `[*obs]` or `[B, *obs]`, with the same number of leading axes, within their bounds.
 
-        With a generator they are sampled, without one they are the most likely. Raises ValueError for arrays of any
+        With a generator, actions are sampled; without one they are the most likely. Raises ValueError for arrays of any
         other shape.
         """
         batch, single = self._batch(obs)
@@ -130,14 +136,14 @@ class ExportedPolicy:
     def step(
         self, obs: Any, carry: None = None, generator: np.random.Generator | None = None
     ) -> tuple[np.ndarray, None]:
-        """Actions as of a call, and what is carried on: nothing, for no policy in a file has memory.
+        """Actions as a call returns them, and the next carry, which is None: no policy in a file has memory.
 
-        So one loop plays any policy; see `Policy.step`.
+        The method has the interface of `Policy.step`, so one loop plays any policy.
         """
         return self(obs, generator), None
 
     def outputs(self, obs: Any) -> Outputs:
-        """All that the policy says of one observation or a batch, with as many leading axes."""
+        """Outputs for one observation or a batch, with the same number of leading axes."""
         batch, single = self._batch(obs)
         return Outputs(*(np.asarray(x[0] if single else x) for x in self.forward(batch)))
 
@@ -150,7 +156,7 @@ class ExportedPolicy:
 
 
 def is_single(shape: tuple[int, ...], space: tuple[int, ...]) -> bool:
-    """Whether an array of a shape is one observation of a space, rather than a batch; ValueError if it is neither."""
+    """Whether a shape is one observation of a space rather than a batch. Raises ValueError if it is neither."""
     single = len(shape) == len(space)
     if shape[0 if single else 1 :] != space:
         batch = ", ".join(["(B", *map(str, space)]) + ")"
@@ -164,9 +170,13 @@ def is_single(shape: tuple[int, ...], space: tuple[int, ...]) -> bool:
 def sampled(
     distribution: np.ndarray, space: dict[str, Any], generator: np.random.Generator, rescale: bool = False
 ) -> np.ndarray:
-    """Actions `[B, ...]` drawn from distributions of parameters `[B, D]`; see `agent.networks.distributions`.
+    """Sample actions `[B, ...]` from distributions with parameters `[B, D]`; see `agent.networks.distributions`.
 
-    With `rescale` the distributions are over actions from -1 to 1, which stand for the bounds of the space.
+    Args:
+      distribution: `[B, D]`, parameters.
+      space: action space.
+      generator: random generator.
+      rescale: the distributions are over actions from -1 to 1, which map to the bounds of the space.
     """
     kind = space["kind"]
     if kind == "Box":
@@ -187,7 +197,7 @@ def sampled(
 
 
 def sealed(data: bytes) -> bytes:
-    """A file with its fingerprint, which takes the place of the zeros in its metadata.
+    """File contents with the fingerprint in place of the zeros in the metadata.
 
     Raises ConfigError for a file too large to be read again.
     """
@@ -198,18 +208,18 @@ def sealed(data: bytes) -> bytes:
 
 
 def fingerprint(data: bytes, start: int, end: int) -> str:
-    """SHA-256 of a file whose bytes from `start` to `end` count as zeros in text."""
-    digest, view = hashlib.sha256(), memoryview(data)  # a view, for files may be as large as memory is
+    """SHA-256 of a file; the bytes from `start` to `end` count as zeros in text."""
+    digest, view = hashlib.sha256(), memoryview(data)  # a view, because files may be as large as memory
     for part in (view[:start], UNSEALED.encode(), view[end:]):
         digest.update(part)
     return digest.hexdigest()
 
 
 def unsealed(path: Path) -> bytes:
-    """The bytes of a file that are as they were written. Raises ConfigError, also for a file that is too large."""
+    """Contents of an intact file. Raises ConfigError if it is damaged, too large or unreadable."""
     try:
         data = read_bytes(path, MOST_BYTES)
-    except (OSError, ValueError) as error:  # the latter for a name with a zero in it
+    except (OSError, ValueError) as error:  # the latter for a name with a null byte
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from None
     seal = SEAL.search(data)
     if seal is None:

@@ -1,24 +1,24 @@
-"""Depth of the operations in MLIR's bytecode, found before MLIR reads it. Plain Python.
+"""Depth check of the operations in MLIR bytecode, before MLIR reads it. Plain Python.
 
-MLIR reads, checks and lowers nested operations by recursion: some thousands of them inside one another end the process.
-Text that it would parse by recursion, too, is refused. The format is https://mlir.llvm.org/docs/BytecodeFormat/.
+MLIR reads, checks and lowers nested operations by recursion: some thousands of nested ones crash the process. The check
+also refuses text, which MLIR would parse by recursion. The format is https://mlir.llvm.org/docs/BytecodeFormat/.
 """
 
 from __future__ import annotations
 
 MAGIC = b"ML\xefR"
 VERSIONS = range(4, 7)
-"""Versions of the format that are read; JAX 0.10 to 0.12 write version 6."""
+"""Accepted versions of the format; JAX 0.10 to 0.12 write version 6."""
 MOST_BYTES = 2**22
-"""Bytes of all operations at most; 64 layers have some ten thousands."""
+"""Largest size of all operations, in bytes; 64 layers have some ten thousands."""
 OFFSETS, IR = 3, 4
-"""Sections: where attributes and types stand, and operations."""
+"""Numbers of sections: offsets of attributes and types, and operations."""
 ATTRIBUTES, RESULTS, OPERANDS, SUCCESSORS, REGIONS, ORDERS, PROPERTIES = (1 << i for i in range(7))
 """Parts of an operation, as bits of its mask."""
 
 
 def check_bytecode(data: bytes, deepest: int) -> None:
-    """Raise ValueError for bytes that are no bytecode, and for operations more than `deepest` deep in one another."""
+    """Raise ValueError for data other than bytecode, and for operations nested more than `deepest` levels."""
     try:
         _check(data, deepest)
     except IndexError:
@@ -26,7 +26,7 @@ def check_bytecode(data: bytes, deepest: int) -> None:
 
 
 class _Bytes:
-    """Bytes that are read one part after the other. IndexError where they end."""
+    """Cursor over bytes. Raises IndexError at their end."""
 
     def __init__(self, data: memoryview, at: int = 0):
         self.data, self.at = data, at
@@ -36,7 +36,7 @@ class _Bytes:
         return self.data[self.at - 1]
 
     def number(self) -> int:
-        """An integer: as many zeros as its first byte ends in, so many bytes follow."""
+        """Read an integer; the number of zeros at the end of its first byte gives the number of bytes that follow."""
         first = self.byte()
         if first & 1:
             return first >> 1
@@ -49,13 +49,13 @@ class _Bytes:
         return (first | value << 8) >> (more + 1) if first else value
 
     def numbers(self) -> list[int]:
-        """A count, and so many integers."""
+        """Read a count, and that many integers."""
         return [self.number() for _ in range(self.number())]
 
     def section(self) -> tuple[int, int]:
-        """The number of a section, whose contents come next, and where it ends."""
+        """Read the head of a section; returns its number and the end of its contents."""
         code, length = self.byte(), self.number()
-        if code & 0x80:  # alignment, and what fills up to it
+        if code & 0x80:  # alignment and padding
             alignment = self.number()
             self.at = -(-self.at // max(alignment, 1)) * max(alignment, 1)
         end = self.at + length
@@ -71,7 +71,7 @@ def _check(program: bytes, deepest: int) -> None:
     version = data.number()
     if version not in VERSIONS:
         raise ValueError(f"its program has version {version} of MLIR's bytecode; accepted: 4 to {VERSIONS[-1]}")
-    data.at = program.find(b"\0", data.at) + 1  # behind the name of what wrote it
+    data.at = program.find(b"\0", data.at) + 1  # skip the producer's name
     if not data.at:
         raise IndexError
     seen = set()
@@ -95,7 +95,7 @@ def _check(program: bytes, deepest: int) -> None:
 
 def _encodings(data: _Bytes, end: int) -> None:
     """Raise ValueError for an attribute or a type that is text."""
-    data.number(), data.number()  # how many of both there are
+    data.number(), data.number()  # numbers of attributes and of types
     while data.at < end:
         data.number()  # the dialect
         if not all(offset & 1 for offset in data.numbers()):
@@ -103,7 +103,7 @@ def _encodings(data: _Bytes, end: int) -> None:
 
 
 def _block(data: _Bytes, deeper: int) -> None:
-    """Read over a block. Raises ValueError where operations stand too deep."""
+    """Skip a block. Raises ValueError if operations are nested too deeply."""
     if deeper < 0:
         raise ValueError("its operations stand too deep in one another, as in no exported policy")
     count = data.number()
@@ -119,7 +119,7 @@ def _block(data: _Bytes, deeper: int) -> None:
 
 
 def _operation(data: _Bytes, deeper: int) -> None:
-    """Read over an operation and its regions."""
+    """Skip an operation and its regions."""
     data.number()  # the name
     mask = data.byte()
     data.number()  # the location
@@ -135,20 +135,20 @@ def _operation(data: _Bytes, deeper: int) -> None:
     if mask & REGIONS:
         count = data.number()
         for _ in range(count >> 1):
-            if count & 1:  # a function's region is a section of its own
+            if count & 1:  # a function's region is a separate section
                 data.section()
             blocks = data.number()
             if blocks:
-                data.number()  # of values
+                data.number()  # number of values
             for _ in range(blocks):
                 _block(data, deeper - 1)
 
 
 def _orders(data: _Bytes, values: int) -> None:
-    """Read over the orders in which some of so many values are used."""
+    """Skip the use-list orders of some of `values` values."""
     for _ in range(data.number() if values > 1 else 1):
         if values > 1:
-            data.number()  # which of them
+            data.number()  # index of the value
         count = data.number() >> 1
         for _ in range(count):
             data.number()

@@ -1,4 +1,4 @@
-"""The model card: what a policy does, how well, and how to come by it again."""
+"""Model card: a policy's task, its returns, and the commands that reproduce it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ NEEDS = {
 
 
 def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path) -> str:
-    """The card of a policy exported to a file, in Markdown."""
+    """Model card of a policy exported to a file, in Markdown.
+
+    Args:
+      run_dir: directory of the run.
+      trainer: trainer of the run.
+      metadata: metadata of the policy.
+      to: format of the file.
+      out: exported file.
+    """
     config = trainer.config
     rows = {
         "task": metadata.env + _limit(trainer.env.max_episode_steps),
@@ -33,12 +41,16 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
         **_returns(run_dir, trainer, metadata.seed),
         "distribution": _distribution(metadata),
     }
-    found = run_command(read_run(run_dir))  # as it is called here, and the card goes elsewhere
-    again = found.replace(command("train"), "stellaris-jax train") if found else f"# {run_dir / 'config.yaml'} says how"
+    original = run_command(read_run(run_dir))  # in the local form, while the card is read elsewhere
+    train = (
+        original.replace(command("train"), "stellaris-jax train")
+        if original
+        else f"# {run_dir / 'config.yaml'} says how"
+    )
     seed = f" --seed {metadata.seed}" if len(trainer.seeds) > 1 else ""
     run, file = path_argument(run_dir), path_argument(out)
     commands = [
-        again,
+        train,
         f"stellaris-jax evaluate {run}",
         f"stellaris-jax export {run} --to {to} --out {file}{seed}",
     ]
@@ -48,7 +60,7 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
             "",
             "| | |",
             "|---|---|",
-            *(f"| {name} | {told} |" for name, told in rows.items()),
+            *(f"| {name} | {text} |" for name, text in rows.items()),
             "",
             "## Use",
             "",
@@ -108,18 +120,18 @@ def _clipped(metadata: Metadata) -> str:
 
 
 def _returns(run_dir: Path, trainer: Trainer, seed: int) -> dict[str, str]:
-    """What the last evaluation of the run's policies came to, up to the round that is exported."""
+    """Last evaluation of the run's policies, up to the exported round, as rows of the card."""
     config, seeds = trainer.config, trainer.seeds
-    made = [record for record in read_run(run_dir).evaluations if record["round"] <= trainer.round]
-    if not made:
+    evaluations = [record for record in read_run(run_dir).evaluations if record["round"] <= trainer.round]
+    if not evaluations:
         return {"return": "not evaluated"}
-    last = made[-1]
+    last = evaluations[-1]
     per_seed = last["per_seed"]["eval_return_mean"]
-    how = "the most likely actions" if config.evaluation.greedy else "sampled actions"
-    of = f"{basis(len(seeds), config.evaluation.episodes * len(seeds))}, {how}"
+    actions = "the most likely actions" if config.evaluation.greedy else "sampled actions"
+    details = f"{basis(len(seeds), config.evaluation.episodes * len(seeds))}, {actions}"
     if last["round"] < trainer.round:
-        of += f", after {count(last['env_steps'])} env steps"
-    told = {"return": f"{over_seeds(last['eval_return_mean'], last['eval_return_ci95'], per_seed)}; {of}"}
+        details += f", after {count(last['env_steps'])} env steps"
+    rows = {"return": f"{over_seeds(last['eval_return_mean'], last['eval_return_ci95'], per_seed)}; {details}"}
     if len(seeds) > 1:
-        told["return of this seed"] = significant(per_seed[seeds.index(seed)])
-    return told
+        rows["return of this seed"] = significant(per_seed[seeds.index(seed)])
+    return rows

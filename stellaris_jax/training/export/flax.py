@@ -1,4 +1,4 @@
-"""Flax: parameters and statistics by name, as `flax.serialization.msgpack_restore` reads them, with the metadata."""
+"""Flax format: named parameters and statistics for `flax.serialization.msgpack_restore`, with the metadata."""
 
 from __future__ import annotations
 
@@ -25,23 +25,27 @@ from stellaris_jax.training.export.spaces import space_of
 from stellaris_jax.training.policy import Policy
 
 ARRAY = 1
-"""Flax's number of the extension type of arrays."""
+"""Flax's number of the extension type for arrays."""
 MOST_NAMES = 1000
-"""Names in a mapping at most."""
+"""Largest number of names in a mapping."""
 
 
 def write(policy: Policy, metadata: Metadata) -> bytes:
-    """The file of a policy."""
+    """Contents of a policy's file."""
     tree = {"params": policy.network.unravel(policy.params), "normalizer": policy.normalizers.obs._asdict()}
     arrays = jax.tree.map(np.asarray, jax.device_get(tree))
     return serialization.msgpack_serialize({"metadata": metadata.to_json(), **arrays})
 
 
 def read(data: bytes) -> Policy:
-    """The policy in a file. Raises ValueError for a file that is none, and ConfigError for a network that cannot be.
+    """Read the policy in a file.
 
-    Nothing is imported for it: a torso of a plug-in must have been registered. No array is made before the metadata
-    is checked and the arrays in the file are those of its network.
+    Nothing is imported for it: a plug-in's torso must be registered already. No array is made before the metadata is
+    checked and the arrays in the file match its network.
+
+    Raises:
+      ValueError: the file holds no policy.
+      ConfigError: its network is not possible.
     """
     tree = _unpacked(data)
     metadata = Metadata.from_json(tree["metadata"])
@@ -49,27 +53,27 @@ def read(data: bytes) -> Policy:
     config = Config().replace({**settings, "env.normalize_observation": metadata.normalize_observation})
     if config.network.torso not in register.torso:
         raise ValueError(f"its torso {config.network.torso} is a plug-in's; import that first")
-    held = sum(array.size for array in _arrays(tree["params"]))
-    if max(config.network.hidden, default=0) > held:
-        raise ValueError(f"its network.hidden is {shown(metadata.network['hidden'])}, but it holds {held} parameters")
+    size = sum(array.size for array in _arrays(tree["params"]))
+    if max(config.network.hidden, default=0) > size:
+        raise ValueError(f"its network.hidden is {shown(metadata.network['hidden'])}, but it holds {size} parameters")
     observations: Box = space_of(metadata.observation_space)  # type: ignore[assignment]
     actions = space_of(metadata.action_space)
-    own = actions if metadata.rescale_action and isinstance(actions, Box) else None
-    network = ActorCritic(observations, actions if own is None else unit_box(own), config.network)
-    if network.size != held:
-        raise ValueError(f"its network has {network.size} parameters, but it holds {held}")
+    own_actions = actions if metadata.rescale_action and isinstance(actions, Box) else None
+    network = ActorCritic(observations, actions if own_actions is None else unit_box(own_actions), config.network)
+    if network.size != size:
+        raise ValueError(f"its network has {network.size} parameters, but it holds {size}")
     _match("params", jax.eval_shape(lambda: network.unravel(network.init(jax.random.key(0)))), tree["params"])
     template = jax.eval_shape(lambda: init_normalizers(observations))
     _match("normalizer", template.obs._asdict(), tree["normalizer"])
     normalizers = init_normalizers(observations)
     seen = normalizers.obs._replace(**{name: jnp.asarray(array) for name, array in tree["normalizer"].items()})
-    return Policy(network, network.ravel(tree["params"]), normalizers._replace(obs=seen), config, own)
+    return Policy(network, network.ravel(tree["params"]), normalizers._replace(obs=seen), config, own_actions)
 
 
 def _unpacked(data: bytes) -> dict[str, Any]:
-    """The metadata, and the mappings of arrays, in a file. Raises ValueError.
+    """Metadata and mappings of arrays in a file. Raises ValueError.
 
-    Counts that a file states are bounded, for memory is taken by them before their elements are read.
+    Counts in the file are bounded, because msgpack allocates memory for them before it reads the elements.
     """
     tree = msgpack.unpackb(
         data,
@@ -90,7 +94,7 @@ def _unpacked(data: bytes) -> dict[str, Any]:
 
 
 def _array(kind: int, data: bytes) -> np.ndarray:
-    """A float32 array of Flax's extension type, over the bytes of the file; any other raises ValueError."""
+    """Float32 array of Flax's extension type, over the bytes of the file. Raises ValueError for any other."""
     if kind != ARRAY:
         raise ValueError(f"it holds an object of type {kind}; accepted: arrays")
     limits = {"max_array_len": MOST_AXES, "max_map_len": 0, "max_ext_len": 0, "max_str_len": MOST_NAMES}
@@ -106,7 +110,7 @@ def _array(kind: int, data: bytes) -> np.ndarray:
 
 
 def _arrays(tree: Any, depth: int = 0) -> list[np.ndarray]:
-    """The arrays in nested mappings. Raises ValueError for anything else."""
+    """Arrays in nested mappings. Raises ValueError for anything else."""
     if isinstance(tree, np.ndarray):
         return [tree]
     if not isinstance(tree, dict) or depth > DEEPEST:
@@ -115,7 +119,7 @@ def _arrays(tree: Any, depth: int = 0) -> list[np.ndarray]:
 
 
 def _match(key: str, template: Any, given: Any) -> None:
-    """Raise ValueError unless nested mappings hold arrays of the names and shapes of a template."""
+    """Raise ValueError unless nested mappings hold arrays with the names and shapes of a template."""
     if isinstance(template, dict):
         if not isinstance(given, dict) or set(given) != set(template):
             names = sorted(map(str, given)) if isinstance(given, dict) else given

@@ -1,7 +1,7 @@
-"""The graph of a policy, in ONNX's operators: normaliser, torso, dense layers, and what the outputs mean.
+"""Graph of a policy in ONNX operators: normalizer, torso, dense layers and outputs.
 
-Images are `[B, C, H, W]` in ONNX and `[B, H, W, C]` in JAX: they are transposed before a torso and back behind it, so
-that dense layers find their inputs in the same order.
+Images are `[B, C, H, W]` in ONNX and `[B, H, W, C]` in JAX. They are transposed before a torso and back after it, so
+that dense layers receive their inputs in the same order.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
 
 
 class Graph:
-    """Nodes and constants, as they are added."""
+    """Builder of an ONNX graph: collects nodes and constants."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
 
     def __call__(self, operator: str, *inputs: Input, name: str = "", **attributes: Any) -> str:
-        """Add a node; what it is called, and so its output."""
+        """Add a node; returns its name, which is also the name of its output."""
         name = name or f"{operator.lower()}_{len(self.nodes)}"
-        given = [one if isinstance(one, str) else self._constant(one) for one in inputs]
+        given = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         self.nodes.append(helper.make_node(operator, given, [name], name, **attributes))
         return name
 
     def split(self, x: str, sizes: list[int]) -> list[str]:
-        """The columns of a matrix, so many in each part."""
+        """Split the columns of a matrix into parts of the given sizes."""
         names = [f"split_{len(self.nodes)}_{i}" for i in range(len(sizes))]
         self.nodes.append(helper.make_node("Split", [x, self._constant(np.array(sizes))], names, axis=-1))
         return names
@@ -56,7 +56,7 @@ class Graph:
 def policy_graph(graph: Graph, policy: Policy) -> None:
     """Add a policy, from `observation` to `action`, `distribution` and `value`.
 
-    Raises ConfigError for a torso that is not ours.
+    Raises ConfigError for a plug-in's torso.
     """
     network = policy.network
     tree = jax.tree.map(np.asarray, jax.device_get(network.unravel(policy.params)))
@@ -76,7 +76,7 @@ def policy_graph(graph: Graph, policy: Policy) -> None:
 
 
 def _observed(graph: Graph, policy: Policy) -> str:
-    """Observations as the network reads them (`engine.rollout.view`): normalised, or bytes as fractions of a unit."""
+    """Observations as the network reads them (`engine.rollout.view`): normalized, or bytes scaled by their unit."""
     x, bytes_ = "observation", policy.network.observation_space.dtype == "uint8"
     if bytes_:
         x = graph("Cast", x, to=TensorProto.FLOAT)
@@ -89,7 +89,7 @@ def _observed(graph: Graph, policy: Policy) -> str:
 
 
 def _mlp(graph: Graph, network: ActorCritic, tree: Tree, x: str, linear: bool = True) -> str:
-    """Torso and dense layers (`actor_critic.MLP`); with `linear` the last of them is an output."""
+    """Add torso and dense layers (`actor_critic.MLP`); with `linear` the last layer has no activation."""
     for name in tree:
         if not name.startswith("Dense_"):
             x = graph("Transpose", x, perm=[0, 3, 1, 2])
@@ -105,7 +105,7 @@ def _mlp(graph: Graph, network: ActorCritic, tree: Tree, x: str, linear: bool = 
 
 
 def _torso(graph: Graph, network: ActorCritic, tree: Tree, x: str) -> str:
-    """Convolutions (`agent.networks.torsos`) on images `[B, C, H, W]`."""
+    """Add convolutions (`agent.networks.torsos`) on images `[B, C, H, W]`."""
     name = network.config.torso
     sides: Sequence[int] = network.observation_space.shape[:2]
     module = torso(name, nn.initializers.zeros)
@@ -130,7 +130,7 @@ def _torso(graph: Graph, network: ActorCritic, tree: Tree, x: str) -> str:
 
 
 def _conv(graph: Graph, layer: Layer, weights: Tree, x: str, sides: Sequence[int]) -> tuple[str, Sequence[int]]:
-    """A convolution of images of such sides, and the sides of what comes out."""
+    """Add a convolution of images with the given sides; returns its output and the output's sides."""
     pads, count = _windows(sides, layer.kernel, layer.stride, layer.padding)
     kernel = weights["kernel"].transpose(3, 2, 0, 1)
     shape, strides = [layer.kernel] * 2, [layer.stride] * 2
@@ -138,7 +138,7 @@ def _conv(graph: Graph, layer: Layer, weights: Tree, x: str, sides: Sequence[int
 
 
 def _windows(sides: Sequence[int], size: int, stride: int, padding: str) -> tuple[list[int], list[int]]:
-    """The padding `[top, left, bottom, right]`, and how many windows there are along each side."""
+    """Padding `[top, left, bottom, right]`, and number of windows along each side."""
     counts, before = zip(*(extent(side, size, stride, padding) for side in sides), strict=True)
     spans = [max((count - 1) * stride + size - side, 0) for side, count in zip(sides, counts, strict=True)]
     after = [span - first for span, first in zip(spans, before, strict=True)]
@@ -146,7 +146,7 @@ def _windows(sides: Sequence[int], size: int, stride: int, padding: str) -> tupl
 
 
 def _action(graph: Graph, policy: Policy, distribution: str) -> None:
-    """The most likely action, within the bounds of the environment's own space (`Policy.outputs`)."""
+    """Add the most likely action, within the bounds of the environment's action space (`Policy.outputs`)."""
     space = policy.network.action_space
     if isinstance(space, Box):
         mean, _ = graph.split(distribution, [space.size] * 2)

@@ -1,4 +1,4 @@
-"""Checks of an exported policy's metadata, before anything is made of it. Plain Python: no NumPy, no JAX.
+"""Checks of an exported policy's metadata, before anything is built from it. Plain Python: no NumPy, no JAX.
 
 Every check raises ValueError with a clause about "its" contents; `reading.load_policy` puts the file's name before it.
 """
@@ -16,11 +16,11 @@ from stellaris_jax.config.tree import knobs
 from stellaris_jax.config.validation import MOST_LAYERS
 
 MOST_ELEMENTS = 2**24
-"""Elements of an observation, and parameters of a distribution over actions, at most."""
+"""Largest number of elements of an observation, and of parameters of an action distribution."""
 MOST_AXES = 8
-"""Axes of an observation at most."""
+"""Largest number of axes of an observation."""
 MOST_STEPS = 1e18
-"""Env steps that a policy can have been trained on, at most."""
+"""Largest number of environment steps of training."""
 
 FIELDS = {
     "Box": {"shape", "low", "high", "dtype"},
@@ -28,11 +28,11 @@ FIELDS = {
     "MultiDiscrete": {"nvec"},
     "MultiBinary": {"n"},
 }
-"""Fields of each kind of space, beside `kind`."""
+"""Fields of each kind of space, in addition to `kind`."""
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
-    """The JSON object in a text. Raises ValueError for other JSON, for NaN and infinities, and for too long a text."""
+    """Parse a JSON object. Raises ValueError for other JSON, for NaN and infinities, and for too long a text."""
     if len(text) > DOCUMENT:
         raise ValueError(f"its metadata has more than {DOCUMENT / MIB:.0f} MiB")
     try:
@@ -45,7 +45,7 @@ def parsed(text: str | bytes) -> dict[str, Any]:
 
 
 def check_metadata(given: dict[str, Any]) -> None:
-    """Raise ValueError unless every field of the metadata, apart from its version, can be that of a policy."""
+    """Raise ValueError unless every field of the metadata, apart from its version, is valid for a policy."""
     for key in ("env", "fingerprint"):
         _require(isinstance(given[key], str), key, given[key], "a text")
     normalize, seed, steps = (given[key] for key in ("normalize_observation", "seed", "env_steps"))
@@ -98,9 +98,9 @@ def _check_box(key: str, space: dict[str, Any]) -> None:
     for name in ("low", "high"):
         bound = space[name]
         texts = bound if isinstance(bound, list) else [bound]
-        right = isinstance(bound, str) or len(texts) == size
+        is_complete = isinstance(bound, str) or len(texts) == size
         accepted = f"a number as text, or a list of {size} of them"
-        _require(right and all(_is_number(text) for text in texts), f"{key}.{name}", bound, accepted)
+        _require(is_complete and all(_is_number(text) for text in texts), f"{key}.{name}", bound, accepted)
         bounds[name] = [float(text) for text in texts] * (1 if isinstance(bound, list) else size)
     ordered = all(low <= high for low, high in zip(bounds["low"], bounds["high"], strict=True))
     _require(ordered, f"{key}.low", space["low"], f"at most {key}.high, {shown(space['high'])}")
@@ -111,9 +111,9 @@ def _texts(bound: str | list[str]) -> list[str]:
 
 
 def check_network(network: Any) -> None:
-    """Raise ValueError unless data can be the section `network` of a configuration, of a policy without memory.
+    """Raise ValueError unless data are a valid section `network` of a policy without memory.
 
-    Names of torsos are not looked up: plug-ins have others.
+    Names of torsos are not checked, because plug-ins have others.
     """
     _require(isinstance(network, dict), "network", network, "a mapping")
     for name, value in network.items():
@@ -130,14 +130,14 @@ def check_network(network: Any) -> None:
 
 
 def distribution_size(action_space: dict[str, Any]) -> int:
-    """Parameters of the distribution over a checked space: see `agent.networks.distributions`."""
+    """Number of parameters of the distribution over a checked space; see `agent.networks.distributions`."""
     if action_space["kind"] == "Box":
         return 2 * math.prod(action_space["shape"])
     return sum(action_space["nvec"]) if action_space["kind"] == "MultiDiscrete" else int(action_space["n"])
 
 
 def action_type(action_space: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
-    """The dtype and the shape of one action of a checked space."""
+    """Dtype and shape of one action of a checked space."""
     kind = action_space["kind"]
     if kind == "Box":
         return "float32", tuple(action_space["shape"])
@@ -147,7 +147,7 @@ def action_type(action_space: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
 
 
 def _check_sizes(key: str, sizes: Any, most: int) -> None:
-    """Raise ValueError unless data are a list of positive integers, at most so many."""
+    """Raise ValueError unless data are a list of at most `most` positive integers."""
     _require(isinstance(sizes, list) and len(sizes) <= most, key, sizes, f"a list of at most {most} integers")
     for size in sizes:
         _require(_is_integer(size, 1, MOST_ELEMENTS), key, size, f"an integer from 1 to {MOST_ELEMENTS}")
@@ -158,7 +158,7 @@ def _is_integer(value: Any, low: int, high: int) -> bool:
 
 
 def _is_number(text: Any) -> bool:
-    """Whether a value is the text of a number, or of an infinity."""
+    """Whether a value is the text of a number or of an infinity."""
     try:
         return isinstance(text, str) and not math.isnan(float(text))
     except ValueError:

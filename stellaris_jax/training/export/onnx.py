@@ -1,7 +1,7 @@
-"""ONNX: the graph of our own networks, written node by node, for any size of batch.
+"""ONNX format: the graph of this package's networks, written node by node, for any batch size.
 
-No converter: what there is for JAX asks for older packages than training does (docs/architecture.md).
-Input `observation`; outputs `action`, `distribution`, `value`, see `Outputs`. The metadata is the model's property
+No converter is used: converters for JAX need older packages than training does (docs/architecture.md). Input
+`observation`; outputs `action`, `distribution`, `value`, see `Outputs`. The metadata is the model's property
 `stellaris_jax`.
 """
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 PROPERTY = "stellaris_jax"
 OPSET, IR = 17, 8
-"""Versions of operators and of the file, which every runtime since 2022 reads."""
+"""Versions of operators and of the file format; every runtime since 2022 reads them."""
 SUGGESTION = "pip install 'stellaris-jax[onnx]'"
 
 
 def write(policy: Policy, metadata: Metadata) -> bytes:
-    """The file of a policy. Raises ConfigError for a torso that is not ours."""
+    """Contents of a policy's file. Raises ConfigError for a plug-in's torso."""
     try:
         import onnx
     except ImportError:
@@ -57,14 +57,14 @@ def write(policy: Policy, metadata: Metadata) -> bytes:
     onnx.helper.set_model_props(model, {PROPERTY: metadata.to_json()})
     onnx.checker.check_model(model, full_check=True)
     data: bytes = model.SerializeToString()
-    check(data)  # a file that could not be read is not written
+    check(data)  # never write a file that cannot be read
     return data
 
 
 def read(data: bytes) -> ExportedPolicy:
-    """The policy in a file, run by onnxruntime, or else by ONNX's own reference, which is slow.
+    """Read the policy in a file; it runs in onnxruntime, or else in ONNX's slow reference implementation.
 
-    Both see the file only after `check`. Raises ValueError, or another error of theirs, for a file that is no policy.
+    Both see the file only after `check`. Raises ValueError, or an error of theirs, if the file holds no policy.
     """
     metadata = check(data)
     run = _runner(data)
@@ -76,17 +76,18 @@ def read(data: bytes) -> ExportedPolicy:
 
 
 def check(data: bytes) -> Metadata:
-    """The metadata of a model that consists of the operators of exported policies, and fits its spaces.
+    """Check a model; returns its metadata.
 
-    Everything that such a model needs is in the file. Raises ValueError for any other model.
+    The model must be self-contained, use only the operators of exported policies and match its spaces. Raises
+    ValueError otherwise.
     """
     model = read_model(data)
-    versions = [(one["domain"], one["version"]) for one in model["opset_import"]]
+    versions = [(opset["domain"], opset["version"]) for opset in model["opset_import"]]
     if model["ir_version"] != IR or versions != [("", OPSET)]:
-        found = f"IR version {model['ir_version']} and the operators {shown(versions)}"
-        raise ValueError(f"it has {found}; accepted: IR version {IR} and the operators {[('', OPSET)]}")
+        actual = f"IR version {model['ir_version']} and the operators {shown(versions)}"
+        raise ValueError(f"it has {actual}; accepted: IR version {IR} and the operators {[('', OPSET)]}")
     properties = model["metadata_props"]
-    if model["producer_name"] != PROPERTY or [one["key"] for one in properties] != [PROPERTY]:
+    if model["producer_name"] != PROPERTY or [item["key"] for item in properties] != [PROPERTY]:
         raise ValueError("it is no policy that was exported here")
     metadata = Metadata.from_json(properties[0]["value"])
     if model["graph"] is None:
@@ -94,13 +95,13 @@ def check(data: bytes) -> Metadata:
     inputs = {"observation": (metadata.observation_space["dtype"], tuple(metadata.observation_space["shape"]))}
     tensors = infer(model["graph"], Tensor(inputs["observation"][0], (None, *inputs["observation"][1])))
     for key, types in (("input", inputs), ("output", metadata.outputs())):
-        declared = {one["name"]: _declared(one) for one in model["graph"][key]}
+        declared = {value["name"]: _declared(value) for value in model["graph"][key]}
         for name, (dtype, shape) in types.items():
-            made = tensors.get(name)
+            tensor = tensors.get(name)
             if (
                 declared.get(name) != (dtype, shape)
-                or made is None
-                or (made.dtype, made.shape) != (dtype, (None, *shape))
+                or tensor is None
+                or (tensor.dtype, tensor.shape) != (dtype, (None, *shape))
             ):
                 raise ValueError(f"its {key} {name} is not of {dtype} {list(shape)}, as its spaces say")
         if len(model["graph"][key]) != len(types):
@@ -109,22 +110,22 @@ def check(data: bytes) -> Metadata:
 
 
 def _declared(value: dict[str, Any]) -> tuple[str, tuple[int, ...]] | None:
-    """The element type and the shape behind the batch that an input or output declares; None if it has no batch."""
+    """Element type and shape without the batch axis, as an input or output declares them; None without a batch axis."""
     tensor = (value["type"] or {}).get("tensor_type")
     dims = (tensor["shape"] or {}).get("dim") if tensor else None
-    if not tensor or not dims or not dims[0]["dim_param"] or any(one["dim_param"] for one in dims[1:]):
+    if not tensor or not dims or not dims[0]["dim_param"] or any(dim["dim_param"] for dim in dims[1:]):
         return None
-    return ELEMENTS.get(tensor["elem_type"], ""), tuple(one["dim_value"] for one in dims[1:])
+    return ELEMENTS.get(tensor["elem_type"], ""), tuple(dim["dim_value"] for dim in dims[1:])
 
 
 def _runner(data: bytes) -> Callable[..., Any]:
-    """A function of names of outputs and of inputs by name, which runs a model."""
+    """Function that runs a model, given names of outputs and a dictionary of inputs."""
     try:
         import onnxruntime
     except ImportError:
         return _reference(data)
     options = onnxruntime.SessionOptions()
-    # Without this, bytes that look like onnxruntime's own format are read as that.
+    # Otherwise onnxruntime reads bytes that look like its own format as that format.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run
 

@@ -1,8 +1,8 @@
-"""The operators of an exported ONNX graph, and the types of their outputs. Plain Python.
+"""Operators of an exported ONNX graph, and type inference. Plain Python.
 
 An exported policy consists of `OPERATORS`, each with the attributes that `graph` writes. Types of all tensors are
-computed from those of the observation and the constants before onnxruntime sees the file: the first axis is the batch,
-written `None`, and all others are known. So the memory that a graph takes is known, and its outputs fit the spaces.
+computed from those of the observation and the constants, before onnxruntime sees the file. The first axis is the batch,
+written `None`; all others are known. This bounds the graph's memory and checks its outputs against the spaces.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 ELEMENTS = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool"}
-"""Numbers of element types in ONNX."""
+"""Element types, keyed by ONNX's number."""
 SIZES = {"float32": 4, "int64": 8}
-"""Bytes of an element of a constant."""
+"""Bytes per element of a constant."""
 INT, INTS = 2, 7
-"""Types of attributes."""
+"""Numbers of attribute types."""
 MOST_NODES = 5_000
-"""Nodes of a graph at most."""
+"""Largest number of nodes of a graph."""
 MOST_ELEMENTS = 2**28
-"""Elements of all tensors of a graph at most, for one observation, beside its constants."""
+"""Largest number of elements of all tensors of a graph for one observation, without constants."""
 
 Shape = tuple[int | None, ...]
 
 
 class Tensor(NamedTuple):
-    """The type of a tensor: element type and shape.
+    """Type of a tensor: element type and shape.
 
-    Args:
+    Attributes:
       dtype: element type.
-      shape: sizes of axes, of which the first is None for the batch.
-      values: the integers of a constant vector, such as the sizes of `Split`.
-      of: the shape that the tensor itself is, as an output of the operator `Shape`.
+      shape: sizes of axes; the first is None for the batch.
+      values: integers of a constant vector, such as the sizes of `Split`.
+      of: for an output of operator `Shape`: the shape that the tensor holds.
     """
 
     dtype: str
@@ -47,7 +47,7 @@ Operator = Callable[[Sequence[Tensor], Attributes], list[Tensor]]
 
 
 def constant(tensor: dict[str, Any]) -> Tensor:
-    """The type of a constant, a message `tensor` of `protobuf`. Raises ValueError where its bytes do not fit it."""
+    """Type of a constant, a message `tensor` of `protobuf`. Raises ValueError if its bytes do not match the type."""
     dims, data = tensor["dims"], tensor["raw_data"]
     dtype = ELEMENTS.get(tensor["data_type"], "")
     _require(dtype in SIZES, f"a constant has element type {dtype or tensor['data_type']}")
@@ -58,22 +58,22 @@ def constant(tensor: dict[str, Any]) -> Tensor:
 
 
 def infer(graph: dict[str, Any], observation: Tensor) -> dict[str, Tensor]:
-    """The types of all tensors of a graph.
+    """Infer the types of all tensors of a graph.
 
     Args:
-      graph: the message `graph` of `protobuf`.
-      observation: the type of its input.
+      graph: message `graph` of `protobuf`.
+      observation: type of the graph's input.
 
     Returns:
-      Types by the names of tensors.
+      Types, keyed by the names of tensors.
 
     Raises:
-      ValueError: for an operator that no exported policy has, for inputs that do not fit it, for too large a graph.
+      ValueError: the graph is too large, has an operator that no exported policy has, or inputs do not match.
     """
     _require(len(graph["node"]) <= MOST_NODES, f"it has more than {MOST_NODES} nodes")
     tensors = {"observation": observation}
-    for one in graph["initializer"]:
-        _add(tensors, one["name"], constant(one))
+    for initializer in graph["initializer"]:
+        _add(tensors, initializer["name"], constant(initializer))
     elements = 0
     for node in graph["node"]:
         name = node["op_type"]
@@ -82,22 +82,22 @@ def infer(graph: dict[str, Any], observation: Tensor) -> dict[str, Tensor]:
             raise ValueError(f"it has the operator {operator}; accepted: {', '.join(OPERATORS)}")
         rule, count, accepted = OPERATORS[name]
         attributes = _attributes(node, accepted)
-        unknown = [one for one in node["input"] if one not in tensors]
+        unknown = [tensor for tensor in node["input"] if tensor not in tensors]
         _require(
             not unknown, f"its operator {name} reads {unknown[0] if unknown else ''}, which nothing before it makes"
         )
         _require(len(node["input"]) in count, f"its operator {name} has {len(node['input'])} inputs")
-        inputs = [tensors[one] for one in node["input"]]
+        inputs = [tensors[tensor] for tensor in node["input"]]
         if name not in ("Expand", "Squeeze"):
-            _require(all(one.of is None for one in inputs), f"its operator {name} reads the shape of a tensor")
+            _require(all(tensor.of is None for tensor in inputs), f"its operator {name} reads the shape of a tensor")
         outputs = rule(inputs, attributes)
         _require(len(node["output"]) == len(outputs), f"its operator {name} has {len(node['output'])} outputs")
-        for output, made in zip(node["output"], outputs, strict=True):
-            batched = made.of is not None or (made.shape[:1] == (None,) and None not in made.shape[1:])
+        for output, tensor in zip(node["output"], outputs, strict=True):
+            batched = tensor.of is not None or (tensor.shape[:1] == (None,) and None not in tensor.shape[1:])
             _require(batched, f"its operator {name} makes a tensor whose first axis alone is not the batch")
-            elements += math.prod(size or 1 for size in made.shape)
+            elements += math.prod(size or 1 for size in tensor.shape)
             _require(elements <= MOST_ELEMENTS, f"its tensors have more than {MOST_ELEMENTS} elements")
-            _add(tensors, output, made)
+            _add(tensors, output, tensor)
     return tensors
 
 
@@ -107,14 +107,14 @@ def _add(tensors: dict[str, Tensor], name: str, tensor: Tensor) -> None:
 
 
 def _attributes(node: dict[str, Any], accepted: set[str]) -> Attributes:
-    """Attributes of a node by name: integers and lists of integers."""
-    found: Attributes = {}
-    for one in node["attribute"]:
-        name, kind = one["name"], one["type"]
-        right = name in accepted and name not in found and kind in (INT, INTS)
-        _require(right, f"its operator {node['op_type']} has the attribute {name!r} of type {kind}")
-        found[name] = one["i"] if kind == INT else one["ints"]
-    return found
+    """Attributes of a node, keyed by name: integers and lists of integers."""
+    attributes: Attributes = {}
+    for attribute in node["attribute"]:
+        name, kind = attribute["name"], attribute["type"]
+        is_valid = name in accepted and name not in attributes and kind in (INT, INTS)
+        _require(is_valid, f"its operator {node['op_type']} has the attribute {name!r} of type {kind}")
+        attributes[name] = attribute["i"] if kind == INT else attribute["ints"]
+    return attributes
 
 
 def _same(inputs: Sequence[Tensor], attributes: Attributes) -> list[Tensor]:
@@ -176,12 +176,12 @@ def _pool(inputs: Sequence[Tensor], attributes: Attributes) -> list[Tensor]:
 
 
 def _windows(shape: Shape, attributes: Attributes) -> list[int]:
-    """The number of windows along height and width of images `[B, C, H, W]`."""
+    """Number of windows along height and width of images `[B, C, H, W]`."""
     kernel, strides, pads = (attributes.get(name) or [] for name in ("kernel_shape", "strides", "pads"))
-    right = [type(one) for one in (kernel, strides, pads)] == [list] * 3
-    right = right and (len(kernel), len(strides), len(pads)) == (2, 2, 4)
-    right = right and min(kernel + strides) > 0 and all(0 <= pad < kernel[i % 2] for i, pad in enumerate(pads))
-    _require(right, "its windows do not fit")
+    fits = [type(value) for value in (kernel, strides, pads)] == [list] * 3
+    fits = fits and (len(kernel), len(strides), len(pads)) == (2, 2, 4)
+    fits = fits and min(kernel + strides) > 0 and all(0 <= pad < kernel[i % 2] for i, pad in enumerate(pads))
+    _require(fits, "its windows do not fit")
     sides = [(shape[2 + i] or 0) + pads[i] + pads[2 + i] - kernel[i] for i in range(2)]
     _require(min(sides) >= 0, "its windows are larger than its images")
     return [side // stride + 1 for side, stride in zip(sides, strides, strict=True)]
@@ -202,16 +202,16 @@ def _expand(inputs: Sequence[Tensor], attributes: Attributes) -> list[Tensor]:
 def _concat(inputs: Sequence[Tensor], attributes: Attributes) -> list[Tensor]:
     _require(attributes == {"axis": -1}, f"its operator Concat has {attributes}")
     first = inputs[0]
-    right = all(len(x.shape) > 1 and x.shape[:-1] == first.shape[:-1] and x.dtype == first.dtype for x in inputs)
-    _require(right, f"its operator Concat joins {', '.join(str(x.shape) for x in inputs)}")
+    fits = all(len(x.shape) > 1 and x.shape[:-1] == first.shape[:-1] and x.dtype == first.dtype for x in inputs)
+    _require(fits, f"its operator Concat joins {', '.join(str(x.shape) for x in inputs)}")
     return [Tensor(first.dtype, (*first.shape[:-1], sum(x.shape[-1] or 0 for x in inputs)))]
 
 
 def _split(inputs: Sequence[Tensor], attributes: Attributes) -> list[Tensor]:
     x, sizes = inputs
     _require(attributes == {"axis": -1}, f"its operator Split has {attributes}")
-    right = len(x.shape) > 1 and len(sizes.values) > 0 and min(sizes.values) > 0 and sum(sizes.values) == x.shape[-1]
-    _require(right, f"its operator Split cuts {x.shape} into {len(sizes.values)} parts that do not fit")
+    fits = len(x.shape) > 1 and len(sizes.values) > 0 and min(sizes.values) > 0 and sum(sizes.values) == x.shape[-1]
+    _require(fits, f"its operator Split cuts {x.shape} into {len(sizes.values)} parts that do not fit")
     return [Tensor(x.dtype, (*x.shape[:-1], size)) for size in sizes.values]
 
 
@@ -255,17 +255,17 @@ OPERATORS: dict[str, tuple[Operator, Sequence[int], set[str]]] = {
     "Tanh": (_same, [1], set()),
     "Transpose": (_transpose, [1], {"perm"}),
 }
-"""The rule of each operator, numbers of inputs that it may have, and its attributes."""
+"""Type rule, accepted numbers of inputs, and attributes of each operator."""
 
 
 def broadcast(first: Shape, second: Shape) -> Shape:
-    """The shape of what an operator makes of two tensors. Raises ValueError where they do not fit."""
+    """Broadcast two shapes. Raises ValueError if they do not match."""
     rank = max(len(first), len(second))
     pairs = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True)
     sizes: list[int | None] = []
-    for one, other in pairs:
-        _require(one == other or 1 in (one, other), f"the shapes {first} and {second} do not fit")
-        sizes.append(other if one == 1 else one)
+    for left, right in pairs:
+        _require(left == right or 1 in (left, right), f"the shapes {first} and {second} do not fit")
+        sizes.append(right if left == 1 else left)
     return tuple(sizes)
 
 

@@ -1,8 +1,8 @@
-"""Checks of a StableHLO program: its operations, by a list; its types; its size.
+"""Checks of a StableHLO program: its operations against a list, its types and its size.
 
-An exported program computes, and does nothing else. `OPERATIONS` lists pure arithmetic on arrays. Not in it: calls of
-functions outside the program, which may be any code of the process, traffic with the host or other devices, random
-numbers, and loops without a bound.
+An exported program only computes. `OPERATIONS` lists pure arithmetic on arrays. The list leaves out calls of functions
+outside the program, which could run any code, and communication with the host or other devices. It also leaves out
+random numbers and loops without a bound.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ NUMERIC = """
     shift_right_arithmetic shift_right_logical sign sine slice sort sqrt subtract tan tanh transpose xor
 """
 OPERATIONS = {f"stablehlo.{name}" for name in NUMERIC.split()} | {"func.call", "func.return"}
-"""Operations that a function of an exported program may have, beside the custom call `ASSERTION`."""
+"""Operations that a function of an exported program may have, besides the custom call `ASSERTION`."""
 ASSERTION = "shape_assertion"
-"""Target of the one custom call: JAX's own check of sizes, which it takes out before it compiles."""
+"""Target of the only custom call: JAX's check of sizes, which JAX removes before it compiles."""
 ASSERTION_ATTRIBUTES = {"api_version", "call_target_name", "error_message", "has_side_effect"}
 MOST_OPERATIONS = 20_000
-"""Operations at most, those of a function counted at each of its calls; 64 layers have some thousands."""
+"""Largest number of operations, those of a function counted at each call; 64 layers have some thousands."""
 MOST_ELEMENTS = 2**28
-"""Elements of all results for one observation at most, beside those made of parameters."""
+"""Largest number of elements of all results for one observation, without those made of parameters."""
 PER_BYTE = 8
-"""Elements of results for each byte of the file, made of parameters: slices, other shapes, one for each platform."""
+"""Elements of results made of parameters, per byte of the file: slices, other shapes, one for each platform."""
 MOST_CALLERS = 100
-"""Functions that call one another at most."""
+"""Largest depth of nested calls."""
 DEEPEST = 8
-"""Regions inside one another at most."""
+"""Largest depth of nested regions."""
 
 
 def check_program(module: ir.Module, arguments: list[str], results: list[str], held: int) -> None:
@@ -45,7 +45,7 @@ def check_program(module: ir.Module, arguments: list[str], results: list[str], h
     Args:
       module: the program, before its shapes are refined.
       arguments, results: types of `main` as MLIR writes them.
-      held: bytes of the file.
+      held: size of the file in bytes.
     """
     functions: dict[str, Any] = {}
     for operation in module.body.operations:
@@ -57,20 +57,20 @@ def check_program(module: ir.Module, arguments: list[str], results: list[str], h
     if "main" not in functions:
         raise ValueError("it has no function main")
     kind = ir.FunctionType(ir.TypeAttr(functions["main"].attributes["function_type"]).value)
-    if [str(one) for one in kind.inputs] != arguments or [str(one) for one in kind.results] != results:
+    if [str(type_) for type_ in kind.inputs] != arguments or [str(type_) for type_ in kind.results] != results:
         raise ValueError(f"its program is of type {kind}; accepted: ({', '.join(arguments)}) -> ({', '.join(results)})")
     counts: dict[str, int] = {}
-    for name in functions:  # also one that is never called is read by compilers
+    for name in functions:  # unused functions too, because compilers read them
         _expanded(name, functions, counts, [])
     check_sizes(module, held)
 
 
 def check_sizes(module: ir.Module, held: int, batch: int = 1) -> None:
-    """Raise ValueError where a program makes more, or larger, arrays than an exported policy does.
+    """Raise ValueError if a program makes more or larger arrays than an exported policy does.
 
     Args:
-      module: the program; axes of unknown size count as 1, and there are none in one that is refined for a batch.
-      held: bytes of the file.
+      module: the program; axes of unknown size count as 1. A program refined for a batch has none.
+      held: size of the file in bytes.
       batch: number of observations.
     """
     most = MOST_ELEMENTS * batch + PER_BYTE * held
@@ -79,13 +79,13 @@ def check_sizes(module: ir.Module, held: int, batch: int = 1) -> None:
         for result in operation.results:
             if not isinstance(result.type, ir.RankedTensorType):
                 raise ValueError(f"its operation {operation.name} makes {result.type}; accepted: arrays of known rank")
-            elements += math.prod(max(size, 1) for size in result.type.shape)  # unknown ones are negative
+            elements += math.prod(max(size, 1) for size in result.type.shape)  # unknown sizes are negative
             if elements > most:
                 raise ValueError(f"its program makes arrays of more than {most} elements for {batch} observations")
 
 
 def _expanded(name: str, functions: dict[str, Any], counts: dict[str, int], callers: list[str]) -> int:
-    """Operations of a function, checked, and of all that it calls. Raises ValueError."""
+    """Number of operations of a function and of all that it calls, each checked. Raises ValueError."""
     if name in counts:
         return counts[name]
     if name in callers or len(callers) > MOST_CALLERS:
@@ -123,14 +123,14 @@ def _check_operation(operation: Any) -> None:
 
 
 def _check_attributes(operation: Any) -> None:
-    """Raise ValueError for attributes of another dialect: they tell compilers to shard, to place, or to call."""
+    """Raise ValueError for attributes of another dialect: they make compilers shard, place or call."""
     foreign = [name for name in _names(operation) if "." in name or name.startswith("_")]
     if foreign:
         raise ValueError(f"its operation {operation.name} has the attribute {foreign[0]}, which no exported policy has")
 
 
 def _walk(operation: Any, depth: int) -> Iterator[Any]:
-    """An operation and all in its regions. Raises ValueError for too many regions inside one another."""
+    """Operation and all operations in its regions. Raises ValueError if regions are nested too deeply."""
     if depth > DEEPEST:
         raise ValueError(f"its operations stand more than {DEEPEST} deep in one another")
     yield operation
@@ -141,8 +141,8 @@ def _walk(operation: Any, depth: int) -> Iterator[Any]:
 
 
 def _names(operation: Any) -> list[str]:
-    """Names of an operation's attributes, which iteration yields, or under older versions of JAX the attributes."""
-    return [getattr(one, "name", one) for one in operation.attributes]
+    """Names of an operation's attributes; iteration yields names, or in older versions of JAX attributes."""
+    return [getattr(attribute, "name", attribute) for attribute in operation.attributes]
 
 
 def _text(attribute: Any) -> str:

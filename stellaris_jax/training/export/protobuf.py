@@ -1,8 +1,8 @@
 """Strict reader of the part of ONNX's protobuf messages that `onnx.write` writes. Plain Python.
 
-Parsers of protobuf skip fields that they do not know, and merge fields that come twice, so that two programs can read
-two models in one file. Here every message has a list of fields; any other field, and any that comes twice, is an error.
-So no tensor outside the file, no function, no sparse tensor, and no attribute that is a graph reaches onnxruntime.
+Protobuf parsers skip unknown fields and merge duplicate ones, so two programs can read two different models from one
+file. Here every message has a list of fields; an unknown or duplicate field is an error. So no tensor outside the file,
+no function, no sparse tensor, and no attribute that is a graph reaches onnxruntime.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import struct
 from typing import Any, NamedTuple
 
 MOST_FIELDS = 200_000
-"""Fields of all messages of a file at most; 64 layers have some thousands."""
+"""Largest number of fields of all messages of a file; 64 layers have some thousands."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""
 
 
 class Field(NamedTuple):
-    """A field of a message.
+    """Field of a message.
 
-    Args:
-      name: its name in ONNX's schema.
+    Attributes:
+      name: name in ONNX's schema.
       kind: int, float, text or bytes, or the message that it holds, a key of `MESSAGES`.
       repeated: whether it may come more than once.
     """
@@ -73,7 +73,7 @@ MESSAGES = {
     "shape": {1: Field("dim", "dimension", repeated=True)},
     "dimension": {1: Field("dim_value", "int"), 2: Field("dim_param", "text")},
 }
-"""Fields that are read, by message and number (onnx.proto)."""
+"""Accepted fields, keyed by message and number (onnx.proto)."""
 OTHERS = {
     ("model", 20): "training_info",
     ("model", 25): "functions",
@@ -86,22 +86,22 @@ OTHERS = {
     ("tensor", 13): "external_data, a tensor outside the file",
     ("tensor", 14): "data_location, of a tensor outside the file",
 }
-"""Names of some fields that are refused, for error messages."""
+"""Names of some refused fields, for error messages."""
 DEFAULTS: dict[str, Any] = {"int": 0, "text": "", "bytes": memoryview(b"")}
 
 
 def read_model(data: bytes) -> dict[str, Any]:
-    """The fields of an ONNX model, messages as dictionaries; absent ones have protobuf's defaults.
+    """Read the fields of an ONNX model, messages as dictionaries; absent ones have protobuf's defaults.
 
     Args:
-      data: the file.
+      data: contents of the file.
 
     Returns:
-      Fields by name: integers, texts, memoryviews of bytes, dictionaries, and lists of these where a field is repeated.
-      An absent message is None.
+      Fields, keyed by name: integers, texts, memoryviews of bytes, dictionaries, and lists of these for repeated
+      fields. An absent message is None.
 
     Raises:
-      ValueError: for bytes that are no such model, for fields that no exported policy has, and for too many fields.
+      ValueError: the bytes are no such model, or have too many fields or fields that no exported policy has.
     """
     try:
         return _Reader(memoryview(data)).message("model", 0, len(data))
@@ -110,15 +110,15 @@ def read_model(data: bytes) -> dict[str, Any]:
 
 
 class _Reader:
-    """A reader of one file, which counts fields."""
+    """Reader of one file that counts fields."""
 
     def __init__(self, data: memoryview):
         self.data, self.fields = data, 0
 
     def message(self, kind: str, at: int, end: int) -> dict[str, Any]:
-        """The message in the bytes from `at` to `end`."""
+        """Read the message in the bytes from `at` to `end`."""
         known = MESSAGES[kind]
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             field.name: [] if field.repeated else DEFAULTS.get(field.kind) for field in known.values()
         }
         seen = set()
@@ -133,13 +133,13 @@ class _Reader:
             seen.add(number)
             values, at = self.values(field, wire, at, end)
             if field.repeated:
-                found[field.name] += values
+                result[field.name] += values
             else:
-                (found[field.name],) = values
-        return found
+                (result[field.name],) = values
+        return result
 
     def values(self, field: Field, wire: int, at: int, end: int) -> tuple[list[Any], int]:
-        """The values of a field, and where the bytes behind it begin; integers of repeated fields may be packed."""
+        """Read the values of a field and return the next position too; repeated integers may be packed."""
         self.count()
         if field.kind == "int" and wire == VARINT:
             value, at = self.varint(at, end)
@@ -163,7 +163,7 @@ class _Reader:
         return [str(part, "utf-8") if field.kind == "text" else part], last
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
-        """An unsigned integer of at most 64 bits, and where the bytes behind it begin."""
+        """Read an unsigned integer of at most 64 bits; returns it and the position after it."""
         value = 0
         for i in range(10):
             if at + i >= end:
@@ -188,5 +188,5 @@ def _signed(value: int) -> int:
 
 
 def _called(kind: str, number: int) -> str:
-    other = OTHERS.get((kind, number))
-    return f"the field {other}" if other else f"a field of number {number}"
+    name = OTHERS.get((kind, number))
+    return f"the field {name}" if name else f"a field of number {number}"

@@ -1,4 +1,4 @@
-"""Policies as users get them: of a run directory, or of a file that was exported from one."""
+"""Loading of policies: from a run directory, or from an exported file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def load_policy(path: str | Path, seed: int | None = None, trust: Trust = False) -> Policy | ExportedPolicy:
-    """The newest policy saved in a run directory, or the one in a file that `stellaris-jax export` wrote.
+    """Newest policy saved in a run directory, or the policy in a file that `stellaris-jax export` wrote.
 
-    A file needs little: `.stablehlo` JAX (with flatbuffers), `.onnx` onnxruntime, and both NumPy; `.msgpack` (flax)
-    needs this package, and makes a `Policy`, as a run directory does. Nothing in a file is executed but the policy's
-    own arithmetic.
+    A file needs few packages: `.stablehlo` JAX (with flatbuffers), `.onnx` onnxruntime, and both NumPy. `.msgpack`
+    (flax) needs this package and gives a `Policy`, as a run directory does. Loading a file executes nothing except the
+    policy's arithmetic.
 
     Args:
-      path: the directory, or the file.
-      seed: which of the run's; the first, if none is named.
-      trust: what of a run's plug-ins and environment modules may be imported: everything (`True`), or those of these
-        names; by default what this user's own commands made or allowed.
+      path: run directory or exported file.
+      seed: one of the run's seeds; by default the first.
+      trust: plug-ins and environment modules of a run that may be imported: all (`True`), or those of these names; by
+        default those that this user's own commands made or allowed.
 
     Raises:
       ConfigError: there is no policy, it is damaged or of another version, or a package is missing.
@@ -47,7 +47,7 @@ def load_policy(path: str | Path, seed: int | None = None, trust: Trust = False)
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except ImportError as error:
         raise ConfigError(f"{path} needs the package {error.name}: pip install {error.name}.") from error
-    except Exception as error:  # whatever JAX, onnxruntime and flax raise for what they do not know
+    except Exception as error:  # JAX, onnxruntime and flax may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"{path} cannot be read: {reason}.") from error
     return policy

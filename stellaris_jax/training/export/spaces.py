@@ -1,4 +1,4 @@
-"""Spaces as JSON."""
+"""Spaces as JSON data."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ KINDS: dict[str, Callable[..., Space]] = {kind.__name__: kind for kind in (Box, 
 
 
 def described(space: Space) -> dict[str, Any]:
-    """A space by its kind and its fields; a bound that all elements share is one text, for JSON has no infinity.
+    """Description of a space by its kind and fields.
+
+    A bound that all elements share is one text; bounds are text because JSON has no infinity.
 
     >>> described(Box((2,), (-1.0, -1.0), (1.0, float("inf"))))
     {'kind': 'Box', 'shape': [2], 'low': '-1.0', 'high': ['1.0', 'inf'], 'dtype': 'float32'}
     >>> space_of(described(Discrete(3)))
     Discrete(n=3)
     """
-    told = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()}
-    for bound in {"low", "high"} & set(told):
-        texts = [str(float(x)) for x in told[bound]]
-        told[bound] = texts[0] if len(set(texts)) == 1 else texts
-    return {"kind": type(space).__name__, **told}
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()}
+    for bound in {"low", "high"} & set(fields):
+        texts = [str(float(x)) for x in fields[bound]]
+        fields[bound] = texts[0] if len(set(texts)) == 1 else texts
+    return {"kind": type(space).__name__, **fields}
 
 
-def space_of(told: dict[str, Any]) -> Space:
-    """Undo `described`."""
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items() if name != "kind"}
+def space_of(data: dict[str, Any]) -> Space:
+    """Space of a description; the inverse of `described`."""
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "kind"}
     for bound in {"low", "high"} & set(given):
-        given[bound] = tuple(np.broadcast_to(np.asarray(told[bound], float), math.prod(told["shape"])).tolist())
-    return KINDS[told["kind"]](**given)
+        given[bound] = tuple(np.broadcast_to(np.asarray(data[bound], float), math.prod(data["shape"])).tolist())
+    return KINDS[data["kind"]](**given)

@@ -1,7 +1,7 @@
-"""StableHLO: the policy as `jax.export` serialises it, for any size of batch, on CPUs, NVIDIA GPUs and TPUs.
+"""StableHLO format: the policy serialized by `jax.export`, for any batch size, on CPUs, NVIDIA GPUs and TPUs.
 
-The file's first line is the metadata; the rest is what `jax.export.deserialize` takes. `read` takes two things of the
-rest: the program, and the version of JAX's calling convention. Types come from the checked metadata.
+The file's first line is the metadata; the rest is input of `jax.export.deserialize`. `read` takes only the program and
+the version of JAX's calling convention from the rest. Types come from the checked metadata.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 ELEMENTS = {"float32": "f32", "int32": "i32", "uint8": "ui8"}
-"""Element types as MLIR calls them."""
+"""Element types by their MLIR names."""
 
 
 def write(policy: Policy, metadata: Metadata) -> bytes:
-    """The file of a policy. Raises ConfigError for a torso with operations that `read` would refuse."""
+    """Contents of a policy's file. Raises ConfigError for a torso with operations that `read` would refuse."""
     import jax
 
     check_packages("--to stablehlo")
@@ -43,9 +43,9 @@ def write(policy: Policy, metadata: Metadata) -> bytes:
 
 
 def read(data: bytes) -> ExportedPolicy:
-    """The policy in a file. Raises ValueError, or another error of JAX, for a file that is none.
+    """Read the policy in a file. Raises ValueError, or an error of JAX, if the file holds none.
 
-    MLIR itself ends the process for some malformed programs ("LLVM ERROR"): nothing is executed, nothing is caught.
+    For some malformed programs MLIR ends the process ("LLVM ERROR"): nothing is executed, but nothing can be caught.
     """
     import jax
 
@@ -58,7 +58,7 @@ def read(data: bytes) -> ExportedPolicy:
     compiled: dict[int, Any] = {}
 
     def lowered(batch: int) -> Any:
-        """The program for a batch, its sizes checked."""
+        """Program lowered for a batch, with checked sizes."""
         from jax._src.interpreters import mlir
 
         from stellaris_jax.training.export.program import check_sizes
@@ -78,10 +78,10 @@ def read(data: bytes) -> ExportedPolicy:
 
 
 def _exported(content: bytes, metadata: Metadata) -> Any:
-    """The program in the bytes of `jax.export`, checked. Raises ValueError.
+    """Program in the bytes of `jax.export`, checked. Raises ValueError.
 
-    Trees, shapes and effects in the bytes are not read. They are those of a program of the right types that is exported
-    here, in which the program of the file takes the place of its own.
+    Trees, shapes and effects in the bytes are ignored. They come from a template with the right types that is exported
+    here; the file's program replaces the template's own.
     """
     import jax
     import jax.numpy as jnp
@@ -125,18 +125,18 @@ def _exported(content: bytes, metadata: Metadata) -> Any:
     )
     with mlir.make_ir_context():
         module = exported.mlir_module(serialized=False)
-        seen = ["tensor<i32>", _type(space["dtype"], space["shape"])]  # the platform's number comes first
-        check_program(module, seen, [_type(dtype, shape) for dtype, shape in outputs], len(content))
+        input_types = ["tensor<i32>", _type(space["dtype"], space["shape"])]  # the platform's number comes first
+        check_program(module, input_types, [_type(dtype, shape) for dtype, shape in outputs], len(content))
     return exported
 
 
 def _type(dtype: str, shape: Any) -> str:
-    """The type of a batch of arrays as MLIR writes it."""
+    """MLIR type of a batch of arrays."""
     return f"tensor<{'x'.join(['?', *map(str, shape), ELEMENTS[dtype]])}>"
 
 
 def check_packages(what: str) -> None:
-    """Raise ConfigError where JAX lacks what it serialises with."""
+    """Raise ConfigError if a package that JAX needs for serialization is missing."""
     try:
         import flatbuffers  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Exports the policy of a run: one file, and a model card beside it."""
+"""Export of a run's policy: one file and a model card."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from stellaris_jax.training.rundir import writing
 def export_policy(
     run_dir: str | Path, to: str, out: str | Path | None = None, seed: int | None = None, trust: Trust = False
 ) -> Path:
-    """Write the newest policy saved in a run directory to a file, with its normaliser and its spaces.
+    """Write the newest policy saved in a run directory to a file, with its normalizer and spaces.
 
-    A model card, in Markdown, is written beside it under the file's name with `.md` behind it.
+    A model card, in Markdown, is written to the same place, under the file's name with `.md` appended.
 
     Args:
-      run_dir: the directory, which may still be trained in.
-      to: the format, stablehlo, onnx or flax.
-      out: the file; by default `policy` with the format's ending, in the run directory. None that exists is replaced.
-      seed: which of the run's; the first, if none is named.
-      trust: what of the run may be imported (see `config.trust`).
+      run_dir: run directory; the run may still be training.
+      to: format: stablehlo, onnx or flax.
+      out: new file; by default `policy` with the format's ending, in the run directory. Existing files are not
+        replaced.
+      seed: one of the run's seeds; by default the first.
+      trust: plug-ins and modules that the run may import (see `config.trust`).
 
     Returns:
-      The file.
+      Path of the file.
 
     Raises:
-      ConfigError: before anything is written.
-      RunError: if it cannot be written.
+      ConfigError: the export is not possible; nothing is written.
+      RunError: the file cannot be written.
     """
     if to not in ENDINGS:
         raise ConfigError(f"--to {to} is no format; accepted: {', '.join(ENDINGS)}.")
@@ -43,7 +44,7 @@ def export_policy(
     out = run_dir / f"policy{ENDINGS[to]}" if out is None else Path(out)
     if out.suffix != ENDINGS[to]:
         raise ConfigError(f"--out={out} must end in {ENDINGS[to]} for --to {to}.")
-    beside = out.with_name(f"{out.name}.md")
+    card_path = out.with_name(f"{out.name}.md")
     trainer = open_run(run_dir, trust=trust)
     if trainer.network.recurrent:
         memory = trainer.config.network.memory
@@ -52,7 +53,7 @@ def export_policy(
         )
     policy = policy_of(trainer, seed)
     check_output("--out", out)
-    _refuse_existing(out, beside)
+    _refuse_existing(out, card_path)
     config, network = trainer.config, trainer.network
     metadata = Metadata(
         env=trainer.env.name,
@@ -67,8 +68,8 @@ def export_policy(
     data = sealed(import_module(f"stellaris_jax.training.export.{to}").write(policy, metadata))
     text = card(run_dir, trainer, metadata, to, out)
     with writing(out.parent):
-        _refuse_existing(out, beside)  # of a process that was quicker
-        write_atomically(beside, text)
+        _refuse_existing(out, card_path)  # another process may have been quicker
+        write_atomically(card_path, text)
         write_atomically(out, data)
     return out
 

@@ -1,1 +1,1 @@
-"""Where fragments come from: rolled inside the compiled program, or by actors on the host."""
+"""Sources of fragments: rolled inside the compiled program, or by actors on the host."""

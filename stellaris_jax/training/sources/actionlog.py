@@ -1,8 +1,7 @@
-"""The actions that host environments were given, in one file that only grows.
+"""Log of the actions that host environments have taken, in one append-only file.
 
-Such environments cannot be saved, but each is a function of its seed and of its actions: a resumed run gives it the
-same ones again. A checkpoint holds a mark in the file; what lies behind the mark belongs to a later checkpoint, or to
-one that was never finished.
+Such environments cannot be saved, but each is a function of its seed and its actions: a resumed run replays the
+actions. A checkpoint holds a mark in the file; data after the mark belong to a later or an unfinished checkpoint.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from stellaris_jax.config.arrays import read_array
 from stellaris_jax.config.outputs import open_own
 
 Mark = dict[str, Any]
-"""Where the file ends for a checkpoint, as JSON data: `arrays`, `bytes` and the `digest` of those bytes."""
+"""Mark of the file's end at a checkpoint, as JSON data: `arrays`, `bytes` and the `digest` of those bytes."""
 
 
 class ActionLogError(ValueError):
-    """The file does not hold what its mark says."""
+    """Error: the file does not match its mark."""
 
 
 class ActionLog:
-    """Arrays in a file, in the order they were appended."""
+    """Log of arrays in a file, in the order they were appended."""
 
     def __init__(self, path: Path):
         self.path = path
         self._arrays, self._bytes, self._digest = 0, 0, hashlib.sha256()
 
     def append(self, arrays: Sequence[np.ndarray]) -> Mark:
-        """Write arrays behind those appended or read so far, in place of whatever else is there; returns the mark."""
+        """Write arrays after those appended or read so far, truncating the rest of the file; returns the mark."""
         buffer = io.BytesIO()
         for array in arrays:
             np.save(buffer, array, allow_pickle=False)
@@ -52,7 +51,7 @@ class ActionLog:
         return {"arrays": self._arrays, "bytes": self._bytes, "digest": self._digest.hexdigest()}
 
     def read(self, mark: Mark) -> Iterator[np.ndarray]:
-        """The arrays up to a mark; what is appended next goes behind it.
+        """Read the arrays up to a mark; later appends go after it.
 
         Raises ActionLogError if the file is missing, shorter, or of other contents.
         """
@@ -72,5 +71,5 @@ class ActionLog:
             raise ActionLogError(f"{self.path} cannot be read ({error.strerror})") from error
 
     def clear(self) -> None:
-        """Begin an empty file with the next array."""
+        """Start an empty file with the next append."""
         self._arrays, self._bytes, self._digest = 0, 0, hashlib.sha256()

@@ -1,9 +1,9 @@
-"""Actors on the host: they step environments outside JAX and hand fragments over to the learners.
+"""Actors on the host: they step environments outside JAX and pass fragments to the learners.
 
-A thread collects fragments: with overlap the next one while the learners train on the last one, with the environments
-split in two, one half stepping in the suite's own threads while the policy runs on the other. One fragment is on its
-way at a time, and the policy it is rolled with is the newest one when it is asked for: so the data is one round old,
-and a run repeats itself to the bit in spite of the threads.
+A thread collects fragments. With overlap it collects the next one while the learners train on the last one, with the
+environments split in two halves: one half steps in the suite's threads while the policy runs on the other. Only one
+fragment is in flight, rolled with the policy that is newest at the request. So data are one round old, and a run
+repeats bit for bit despite the threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ from stellaris_jax.training.sources.watch import Watch, leak
 
 
 class Behaviour(NamedTuple):
-    """The policies of all seeds as actors get them: versions `[S]`, parameters `[S, P]`, normalisers."""
+    """Policies of all seeds, as actors receive them.
+
+    Attributes:
+      versions: `[S]`, policy versions.
+      params: `[S, P]`, flat parameters.
+      normalizers: observation normalizers, with a leading axis `[S]`.
+    """
 
     versions: list[int]
     params: Any
@@ -45,8 +51,13 @@ class Behaviour(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A fragment, leaves with a leading axis `[S]`, the versions `[S]` of the policies it was rolled with, and what is
-    carried on to the next one, `[S, N, ...]`."""
+    """Fragment from the host.
+
+    Attributes:
+      fragment: leaves with a leading axis `[S]`.
+      versions: `[S]`, versions of the policies that rolled it.
+      carry: `[S, N, ...]`, recurrent state for the next fragment.
+    """
 
     fragment: Fragment
     versions: list[int]
@@ -54,16 +65,16 @@ class Received(NamedTuple):
 
 
 class Actors:
-    """The actors of all seeds.
+    """Actors of all seeds.
 
-    `open` starts the environments, `request` asks for the next fragment, `receive` waits for what was asked for.
+    `open` starts the environments, `request` starts the next fragment, `receive` waits for it.
 
     Args:
       env: the environment.
-      network: the policy.
-      config: the run's.
+      network: policy network.
+      config: configuration of the run.
       seeds: one per agent.
-      stopping: set when the run is to stop (see `stellaris_jax.training.sources.watch`).
+      stopping: event that stops the run (see `stellaris_jax.training.sources.watch`).
     """
 
     def __init__(self, env: HostEnv, network: ActorCritic, config: Config, seeds: list[int], stopping: threading.Event):
@@ -80,7 +91,7 @@ class Actors:
         self.under_way = False
 
     def example(self, seeds: int) -> Fragment:
-        """A fragment of zeros, with the shapes and types of the real ones."""
+        """Fragment of zeros, with the shapes and dtypes of real ones."""
         config, env = self.config, self.env
         part = Recorder(config.algorithm.rollout_length, env, self.distribution.size, config.env.num_envs)
         columns = [np.zeros((seeds, *column.shape), column.dtype) for column in part.columns]
@@ -97,7 +108,7 @@ class Actors:
         return bool(self._groups)
 
     def open(self, round_: int) -> None:
-        """Start all environments anew, determined by (seed, round), for fragment `round_` to be the next one."""
+        """Open new environments, determined by (seed, round); fragment `round_` comes next."""
         self.close()
         self._groups = self._watch.call(lambda: self._open(round_))
         self._round = round_
@@ -109,22 +120,22 @@ class Actors:
         for seed in self.seeds:
             pools = (self.env.open(size, pool_seed(seed, round_, group)) for group, size in enumerate(sizes))
             carried = (jax.device_get(self.network.initial_carry(size)) for size in sizes)
-            groups.append([HostGroup(pool, self.env, *of) for pool, *of in zip(pools, sizes, carried, strict=True)])
+            groups.append([HostGroup(pool, self.env, *rest) for pool, *rest in zip(pools, sizes, carried, strict=True)])
             self._watch.beat()
         return groups
 
     def request(self, behaviour: Behaviour, envs: list[int] | None = None) -> None:
-        """Ask for the next fragment, rolled with these policies by the first `envs` `[S]` environments, default all."""
-        taking_part = [self.config.env.num_envs] * len(self.seeds) if envs is None else envs
-        self._watch.submit(lambda: self._collect(behaviour, taking_part))
+        """Start the next fragment, rolled with these policies by the first `envs` `[S]` environments (default: all)."""
+        active = [self.config.env.num_envs] * len(self.seeds) if envs is None else envs
+        self._watch.submit(lambda: self._collect(behaviour, active))
         self.under_way = True
 
     def receive(self) -> Received:
-        """The fragment asked for. What an actor died of is raised here, within a second, and ends all environments.
+        """Wait for the requested fragment. An actor's exception is raised here and closes all environments.
 
         Raises:
           EnvStalled: an environment does not answer.
-          ActorError: the thread is gone and left no exception.
+          ActorError: the thread is gone without an exception.
         """
         try:
             received: Received = self._watch.result()
@@ -135,7 +146,7 @@ class Actors:
         return received
 
     def close(self) -> None:
-        """Stop the thread, after the fragment it is at, and close the environments; `open` starts new ones."""
+        """Stop the thread after its current fragment and close the environments; `open` starts new ones."""
         ended = self._watch.close()
         for group in (group for groups in self._groups for group in groups):
             if ended:
@@ -144,31 +155,33 @@ class Actors:
                 leak(group.pool)
         self._groups, self.under_way = [], False
 
-    # Where environments stand --------------------------------------------------------------------------------------
+    # Positions of environments -------------------------------------------------------------------------------------
 
     def actions(self, received: Received, envs: Sequence[int]) -> list[np.ndarray]:
-        """What the environments of every seed were given for a fragment, `[T, envs[s], ...]`, as small as can be."""
+        """Actions of every seed's environments in a fragment, `[T, envs[s], ...]`, in the smallest dtype."""
         action = compact(np.asarray(received.fragment.trajectory.action), self.env)
         return [rows[:, :n] for rows, n in zip(action, envs, strict=True)]
 
     def replay(self, fragments: Iterable[Sequence[np.ndarray]]) -> None:
-        """Step the environments, just opened, through the actions of fragments, each as `actions` gave them."""
+        """Step freshly opened environments through the actions of fragments, in the form of `actions`."""
         for actions in fragments:
-            self._watch.call(partial(self._again, actions))
+            self._watch.call(partial(self._step_again, actions))
             self._round += 1
 
-    def _again(self, actions: Sequence[np.ndarray]) -> None:
+    def _step_again(self, actions: Sequence[np.ndarray]) -> None:
         for groups, rows in zip(self._groups, actions, strict=True):
             step_again(groups, rows, self._watch.beat)
 
     def stand(self) -> np.ndarray:
-        """The observations `[S, N, ...]` that the environments are at; to be asked for between fragments."""
+        """Current observations `[S, N, ...]` of the environments; only between fragments."""
         return np.stack([np.concatenate([group.obs for group in groups]) for groups in self._groups])
 
     @property
     def carry(self) -> Carry:
-        """What is carried to where they stand, `[S, N, ...]`; to be asked for, and set, between fragments."""
-        rows = [jax.tree.map(lambda *x: np.concatenate(x), *(group.carry for group in each)) for each in self._groups]
+        """Recurrent states `[S, N, ...]` at the current observations; read and set only between fragments."""
+        rows = [
+            jax.tree.map(lambda *x: np.concatenate(x), *(group.carry for group in groups)) for groups in self._groups
+        ]
         return jax.tree.map(lambda *x: np.stack(x), *rows)
 
     @carry.setter
@@ -180,7 +193,7 @@ class Actors:
                 group.carry = jax.tree.map(lambda x, i=i, part=part: np.array(x[i, part]), carry)
                 begin = part.stop
 
-    # The work of the thread ----------------------------------------------------------------------------------------
+    # Work of the thread --------------------------------------------------------------------------------------------
 
     def _collect(self, behaviour: Behaviour, envs: list[int]) -> Received:
         if is_masked(self.config):
@@ -198,20 +211,20 @@ class Actors:
         return Received(fragment, behaviour.versions, self.carry)
 
     def _roll(self, groups: list[HostGroup], key: Any, params: Any, normalizers: Normalizers) -> Trajectory:
-        """One seed's fragment."""
-        # Once a fragment, not at every step: a network may have millions of parameters.
+        """Roll one seed's fragment."""
+        # Once per fragment rather than per step, because a network may have millions of parameters.
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
 
         def act(t: int, group: int, obs: np.ndarray, carry: Carry) -> Any:
-            where = np.array([self._round, t, group], np.uint32)
-            return jax.device_get(self._act(tree, normalizers, obs, carry, key, where))
+            position = np.array([self._round, t, group], np.uint32)
+            return jax.device_get(self._act(tree, normalizers, obs, carry, key, position))
 
         for group in groups:
             group.width = self._width(group)
         return host_rollout(groups, act, self.network, self.config.algorithm.rollout_length, self._watch.beat)
 
     def _width(self, group: HostGroup) -> int:
-        """Environments the policy is compiled for, at least as many as take part."""
+        """Number of environments that the policy is compiled for, at least the number of active ones."""
         if not is_scaled(self.config):
             return len(group.obs)
         return self.limits.envs * self.limits.bucket(-(-group.envs // self.limits.envs))

@@ -1,4 +1,4 @@
-"""Fragments that the engine's own actors roll, inside the compiled program."""
+"""Source of fragments that the engine's actors roll inside the compiled program."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from stellaris_jax.training.sources.actionlog import ActionLog
 
 
 class CompiledSource:
-    """See `stellaris_jax.training.sources.source.Source`; all there is to save is in the engine's state.
+    """Source whose whole state is in the engine's state; see `stellaris_jax.training.sources.source.Source`.
 
     Args:
-      env, network, config, spec: the run's.
-      programs: where what evaluates is found.
+      env, network, config, spec: environment, policy network, configuration and program spec of the run.
+      programs: cache of compiled programs, for evaluators.
     """
 
     asked = None
@@ -37,8 +37,8 @@ class CompiledSource:
         self.limits, self.programs = limits_of(config), programs
 
     def width(self, actors: int) -> int:
-        # Over several devices all environments stay where they are, so that the first ones are the same on any number
-        # of devices.
+        # On several devices all environments stay in place, so that the first ones are the same on any number of
+        # devices.
         narrow = self.spec.devices == 1
         return (self.limits.bucket(actors) if narrow else self.limits.maximum) * self.limits.envs
 
@@ -104,9 +104,9 @@ class CompiledSource:
 
 
 def repeated(function: Callable[..., Any], state: Any) -> tuple[Callable[[], None], float]:
-    """What runs `function(state, key) -> (state, a number)`, carries the state along, and waits for the number.
+    """Compile `function(state, key) -> (state, number)`; returns a repeatable call and the seconds of compilation.
 
-    Returns it, and the seconds it took to compile.
+    Each call passes the state of the one before, and waits for the number.
     """
     begin = time.perf_counter()
     program = jax.jit(function).lower(state, jax.random.key(0)).compile()

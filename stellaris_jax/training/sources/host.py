@@ -1,4 +1,4 @@
-"""Fragments of host environments: asked for ahead where actors overlap with learners, and resumable."""
+"""Source of fragments from host environments: prefetched if actors overlap with learners, and resumable."""
 
 from __future__ import annotations
 
@@ -26,23 +26,27 @@ from stellaris_jax.training.sources.actors import Actors, Behaviour, Received
 
 
 class Ahead(NamedTuple):
-    """What the next fragment is asked for with, before this one has taught anything: a policy, and the actors `[S]`
-    that take part (`None` where all always do)."""
+    """Inputs of the next fragment, fixed before the current one has been learned from.
+
+    Attributes:
+      behaviour: policies that roll it.
+      actors: `[S]`, participating actors; `None` if all always participate.
+    """
 
     behaviour: Behaviour
     actors: list[int] | None
 
 
 class HostSource:
-    """See `stellaris_jax.training.sources.source.Source`; environments are opened once in a run.
+    """Source of host environments, opened once per run; see `stellaris_jax.training.sources.source.Source`.
 
-    They cannot be saved, so a checkpoint has the actions they were given, and a resumed run gives them the same ones
-    again, as far as `checkpoint.replay` allows.
+    They cannot be saved. So a checkpoint has their actions, and a resumed run replays these, as far as
+    `checkpoint.replay` allows.
 
     Args:
-      env, network, config, spec: the run's.
+      env, network, config, spec: environment, policy network, configuration and program spec of the run.
       seeds: one per agent.
-      stopping: set when the run is to stop.
+      stopping: event that stops the run.
     """
 
     env = None
@@ -57,7 +61,7 @@ class HostSource:
         stopping: threading.Event,
     ):
         self.actors = Actors(env, network, config, seeds, stopping)
-        self._evaluated = (env, network, config)
+        self._evaluator_arguments = (env, network, config)
         self.config, self.stopping = config, stopping
         self.steps_per_round = spec.envs * spec.steps
         self.ahead: Ahead | None = None
@@ -72,24 +76,24 @@ class HostSource:
         return None if self.ahead is None else self.ahead.actors
 
     def width(self, actors: int) -> int:
-        # Environments are stepped as they are needed; their fragments always have the same shape.
+        # Only the needed environments are stepped; the shape of fragments never changes.
         return self.actors.limits.maximum * self.actors.limits.envs
 
     def example(self, seeds: int) -> Fragment:
         return self.actors.example(seeds)
 
     def open(self, round_: int) -> None:
-        """Start all environments anew, with fragment `round_` the next one."""
+        """Open new environments, with fragment `round_` as the next one."""
         self.actors.open(round_)
         self._first, self._logged, self._carry = round_, False, self.actors.carry
         self._actions = [] if self.config.checkpoint.replay > 0 else None
 
     def begin_anew(self) -> None:
-        """Have all environments begin new episodes with the next fragment."""
+        """Make all environments begin new episodes with the next fragment."""
         self.actors.close()
 
     def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> Received:
-        """The fragment of a round; with overlap the actors go on to the one after it."""
+        """Fragment of a round; with overlap the actors start the one after it."""
         versions = [record.behaviour_version for record in chunk.rounds[0]]
         if not self.actors.opened:
             self.open(chunk.begin)
@@ -99,7 +103,7 @@ class HostSource:
             self.actors.request(behaviour, chunk.envs)
         received = self.actors.receive()
         if self.config.env.overlap:
-            # The next fragment is asked for before this one has taught anything: by the version the round began with.
+            # The next fragment is requested before this one is learned from, with the version at the round's beginning.
             newest = Behaviour(versions, *jax.device_get(members.learned))
             self.ahead = Ahead(newest, following.actors)
             if following.envs is not None:
@@ -116,7 +120,7 @@ class HostSource:
 
     def evaluator(self, episodes: int) -> HostEvaluator:
         if episodes not in self._evaluators:
-            self._evaluators[episodes] = HostEvaluator(*self._evaluated, episodes, self.stopping)
+            self._evaluators[episodes] = HostEvaluator(*self._evaluator_arguments, episodes, self.stopping)
         return self._evaluators[episodes]
 
     def rehearsal(self, members: SeedStates) -> tuple[Callable[[], None], float]:
@@ -130,7 +134,7 @@ class HostSource:
             self.open(0)
         if self.actors.under_way:
             self.actors.receive()
-        run()  # which compiles
+        run()  # first call: compiles
         return run, 0.0
 
     def close(self) -> None:
@@ -141,7 +145,7 @@ class HostSource:
     # Saving --------------------------------------------------------------------------------------------------------
 
     def arrays(self) -> Any:
-        """Parameters `[S, P]` and normalisers the next fragment is asked for with, and what is carried to it."""
+        """Parameters `[S, P]` and normalizers of the prefetched fragment's policies, and its recurrent states."""
         return None if self.ahead is None else self.ahead.behaviour[1:], self._carry
 
     def shapes(self, sharding: Sharding) -> Any:
@@ -152,9 +156,9 @@ class HostSource:
         )
 
     def state(self, log: ActionLog) -> dict[str, Any]:
-        """What else the next fragment depends on; the actions since the last time go to the log."""
+        """Rest of the state that the next fragment depends on; appends the actions since the last call to the log."""
         mark = None
-        if self._actions is None or not self._logged:  # what is there was given before they were opened
+        if self._actions is None or not self._logged:  # the log's content is from before they were opened
             log.clear()
         if self._actions is not None:
             mark, self._actions = log.append(self._actions), []
@@ -168,7 +172,7 @@ class HostSource:
         }
 
     def restore(self, state: dict[str, Any] | None, arrays: Any) -> None:
-        """Ask for what had been asked for. Environments are closed; `resume` brings them to where they stood."""
+        """Restore the inputs of the next fragment. Environments are closed; `resume` restores them."""
         assert state is not None
         self.actors.close()
         behaviour, self._carry = jax.device_get(arrays)
@@ -196,9 +200,9 @@ class HostSource:
             note(f"environments begin new episodes, so the run does not go on bit for bit: {error}")
 
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
-        """Open the environments and step them to where they stood; returns what was done, in words.
+        """Open the environments and replay their actions; returns a sentence.
 
-        Raises ActionLogError, which says why, where that cannot be; they are to be opened anew then.
+        Raises ActionLogError, with the reason, if replay is not possible; the caller then has to open new environments.
         """
         begin, seeds = time.perf_counter(), len(self.actors.seeds)
         carry = self._carry
@@ -215,5 +219,5 @@ class HostSource:
 
 
 def _behaviour(versions: list[int], members: SeedStates, chunk: Chunk) -> Behaviour:
-    """What the plan's first fragment is rolled with."""
+    """Policies that roll the plan's first fragment."""
     return Behaviour(versions, *jax.device_get((members.behaviour(chunk), members.learned[1])))

@@ -1,4 +1,4 @@
-"""One source of data for a trainer, whatever rolls it."""
+"""Interface of a trainer's source of data, and the choice of one."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from stellaris_jax.training.sources.host import HostSource
 from stellaris_jax.training.sources.live import LiveSource
 
 Run = Callable[[], None]
-"""Steps all environments through one fragment, and waits for it."""
+"""Function that steps all environments through one fragment and waits for it."""
 
 
 class Source(Protocol):
-    """Where a trainer's fragments come from.
+    """Source of a trainer's fragments.
 
     Attributes:
-      env: what the engine's own actors step; `None` where fragments are handed to the engine.
-      asked: `[S]`, the actors that roll the next fragment where it is under way already, else `None`.
+      env: environment that the engine's actors step; `None` if fragments are passed to the engine.
+      asked: `[S]`, actors that roll the next fragment if it is already in flight, else `None`.
     """
 
     @property
@@ -42,49 +42,49 @@ class Source(Protocol):
     def asked(self) -> list[int] | None: ...
 
     def width(self, actors: int) -> int:
-        """Environments that a round of so many actors is compiled for, where rounds may differ in that."""
+        """Number of environments that a round of `actors` actors is compiled for, if rounds differ in it."""
         ...
 
     def example(self, seeds: int) -> Fragment | None:
-        """A fragment of zeros of so many seeds to compile for; `None` where the engine's actors roll it."""
+        """Fragment of zeros for `seeds` seeds, to compile for; `None` if the engine's actors roll it."""
         ...
 
     def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> Received | None:
-        """The data of the next chunk.
+        """Receive the data of the next chunk.
 
         Args:
-          members: whose policies roll it.
-          chunk: what is executed next.
-          following: what may be begun meanwhile.
+          members: states of the seeds, whose policies roll it.
+          chunk: chunk to execute next.
+          following: round that can be prefetched.
         """
         ...
 
     def learned(self, received: Received | None, chunk: Chunk) -> None:
-        """Told that a chunk and its data have become part of training."""
+        """Note that a chunk and its data have become part of training."""
         ...
 
     def evaluator(self, episodes: int) -> Evaluator | HostEvaluator:
-        """What evaluates so many episodes; made once."""
+        """Evaluator of `episodes` episodes; cached."""
         ...
 
     def rehearsal(self, members: SeedStates) -> tuple[Run, float]:
-        """Fragments that nothing is learned from, for measuring, and the seconds it took to compile that."""
+        """Function that rolls fragments only for timing, and the seconds it took to compile."""
         ...
 
     def arrays(self) -> Any:
-        """What of its state is arrays."""
+        """Arrays of the source's state."""
         ...
 
     def shapes(self, sharding: Sharding) -> Any:
-        """`arrays` as shapes, dtypes and the sharding given."""
+        """Shapes, dtypes and the given sharding of `arrays`."""
         ...
 
     def state(self, log: ActionLog) -> dict[str, Any] | None:
-        """The rest of its state, as JSON data; what only grows goes to the log. `None` without any."""
+        """Rest of the state as JSON data; growing parts are appended to the log. `None` without any."""
         ...
 
     def restore(self, state: dict[str, Any] | None, arrays: Any) -> None:
-        """Continue from what `state` and `arrays` returned, without the environments."""
+        """Continue from a state that `state` and `arrays` returned, without the environments."""
         ...
 
     def resume(
@@ -95,14 +95,19 @@ class Source(Protocol):
         round_: int,
         note: Callable[[str], None],
     ) -> None:
-        """Bring environments to where they stood at a round, `saved` being what was restored.
+        """Restore the environments' positions at a round.
 
-        `note` is told how they go on.
+        Args:
+          saved: state that was restored.
+          log: log of their actions.
+          members: states of the seeds.
+          round_: round of the checkpoint.
+          note: reports how the environments continue.
         """
         ...
 
     def close(self) -> None:
-        """End all that works for it."""
+        """Stop all threads and close all environments of the source."""
         ...
 
 
@@ -115,16 +120,16 @@ def source_of(
     stopping: threading.Event,
     programs: ProgramCache,
 ) -> Source:
-    """The source of a run's data; it opens and compiles nothing yet.
+    """Source of a run's data; opens and compiles nothing yet.
 
     Args:
-      env, network, config, spec: the run's.
+      env, network, config, spec: environment, policy network, configuration and program spec of the run.
       seeds: one per agent.
-      stopping: set when the run is to stop: nobody waits long for an environment then.
-      programs: where what evaluates is found.
+      stopping: event that stops the run; waits for environments end early once it is set.
+      programs: cache of compiled programs, for evaluators.
     """
-    inside = in_program(env)
-    if inside is not None:
-        return CompiledSource(inside, network, config, spec, programs)
-    hosted = LiveSource if config.executor == "live" else HostSource
-    return hosted(cast(HostEnv, env), network, config, spec, seeds, stopping)
+    program_env = in_program(env)
+    if program_env is not None:
+        return CompiledSource(program_env, network, config, spec, programs)
+    source_class = LiveSource if config.executor == "live" else HostSource
+    return source_class(cast(HostEnv, env), network, config, spec, seeds, stopping)

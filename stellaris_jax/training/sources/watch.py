@@ -1,7 +1,7 @@
-"""A thread that works for another one, and is given up when it no longer gets anywhere.
+"""Worker thread with a watchdog: it is abandoned when its work makes no progress.
 
-Host environments are other people's code. Whoever waits for them waits in Python, where signals are heard, and only as
-long as they answer.
+Host environments are third-party code. Callers wait for them in Python, where signals are handled, and only as long as
+they answer.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from stellaris_jax.config.schema import RunError
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
-"""How long a step may still take once the run is to stop."""
+"""Seconds that a step may still take once the run is stopping."""
 
 
 class ActorError(RuntimeError):
-    """The thread is gone without having said why."""
+    """Error: the thread is gone without an exception."""
 
 
 class EnvStalled(RunError):
-    """A host environment does not answer; the message names it."""
+    """Error: a host environment does not answer; the message names it."""
 
 
 class Worker(threading.Thread):
-    """The thread of a `Watch`."""
+    """Thread of a `Watch`."""
 
 
 def at_work() -> set[Worker]:
-    """All that have not ended, those that were left to themselves among them."""
+    """Worker threads that have not ended, abandoned ones included."""
     return {thread for thread in threading.enumerate() if isinstance(thread, Worker)}
 
 
 class Watch:
-    """Runs calls one after the other on a daemon thread, which starts with the first.
+    """Queue of calls that run one after the other on a daemon thread, which starts with the first.
 
     Args:
-      name: of the thread.
-      env: the environment's name, for the message when it stalls.
-      timeout: seconds a call may go without a `beat`.
-      stopping: set when the run is to stop; a call that is silent then is given up after `GRACE_SECONDS`.
+      name: name of the thread.
+      env: name of the environment, for the message when it stalls.
+      timeout: seconds that a call may go without a `beat`.
+      stopping: event that stops the run; a silent call is then abandoned after `GRACE_SECONDS`.
     """
 
     def __init__(self, name: str, env: str, timeout: float, stopping: threading.Event):
@@ -59,11 +59,11 @@ class Watch:
         self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def beat(self) -> None:
-        """Told by the work that it got somewhere."""
+        """Report progress; called by the work."""
         self._beat = time.monotonic()
 
     def submit(self, call: Callable[[], Any]) -> None:
-        """Have `call` made after those submitted before; `result` hands over what came of it."""
+        """Queue a call after those submitted before; `result` returns its result."""
         if self._thread is None:
             calls, results = self._calls, self._results
             self._thread = Worker(target=self._serve, args=(calls, results), name=self.name, daemon=True)
@@ -75,15 +75,15 @@ class Watch:
             self.beat()
             try:
                 results.put((call(), None))
-            except BaseException as error:  # SystemExit, too, must reach whoever waits
+            except BaseException as error:  # SystemExit, too, must reach the waiting thread
                 results.put((None, error))
 
     def result(self) -> Any:
-        """What the oldest call submitted returned; what it raised is raised here.
+        """Wait for the oldest submitted call; returns its result or raises its exception.
 
         Raises:
-          EnvStalled: the call has gone without a beat for too long; its thread is left to itself.
-          ActorError: the thread is gone and left no exception.
+          EnvStalled: the call has gone without a beat for too long; its thread is abandoned.
+          ActorError: the thread is gone without an exception.
         """
         assert self._thread is not None, "nothing was submitted"
         while True:
@@ -109,12 +109,12 @@ class Watch:
             )
 
     def call(self, call: Callable[[], Any]) -> Any:
-        """`submit` and `result` in one."""
+        """Submit a call and wait for its result."""
         self.submit(call)
         return self.result()
 
     def close(self) -> bool:
-        """Let the thread end after what it is at. False if it, or one before it, was left to itself instead."""
+        """End the thread after its current call. False if this or an earlier thread was abandoned instead."""
         thread = self._thread
         if thread is not None:
             self._calls.put(None)
@@ -124,12 +124,12 @@ class Watch:
                     if thread.is_alive():
                         self._check()
             except EnvStalled:
-                pass  # who closes does not want to know
+                pass  # closing needs no error
         ended, self._stalled = not self._stalled, False
         self._renew()
         return ended
 
 
 def leak(anything: Any) -> None:
-    """Keep an object for ever: what a stalled thread still uses must not be destroyed, not even as the process ends."""
+    """Keep an object forever: objects used by a stalled thread must not be destroyed, not even as the process ends."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(anything))
