@@ -19,17 +19,17 @@ def vtrace(
     c_bar: jax.Array | float,
     valid: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Value targets vs and advantages q - V, all arrays `[T, n]` (Eq. 1 and Remark 2, with lambda on the traces).
+    """V-trace's value targets vs and advantages q - V, all arrays `[T, n]` (Eq. 1, Remark 2, lambda on the traces).
 
     vs_t - V_t = rho_t delta_t + gamma lambda c_t (vs_{t+1} - V_{t+1}), where rho = min(rho_bar, R), c = min(c_bar, R);
     q_t = r_t + gamma (lambda vs_{t+1} + (1 - lambda) V_{t+1}). The advantage carries no importance weight: the paper's
     policy gradient multiplies it by rho.
 
-    Termination cuts the bootstrap; truncation keeps it, and both cut the trace. A step that is not `valid` cuts it too;
-    its target is its value, its advantage 0.
+    Termination cuts the bootstrap, and truncation keeps it. Both cut the trace. An invalid step cuts the trace, too;
+    its target is its value, and its advantage is 0.
 
-    On policy (R = 1) the targets are returns. No more is learned from what the policy has come to prefer (R = 2), and
-    less from what it has come to avoid (R = 1/2):
+    On policy (R = 1) the targets are returns. Actions that the policy has come to prefer (R = 2) get the same weight as
+    on policy; actions that it has come to avoid (R = 1/2) get less:
 
     >>> one, never = jnp.ones((3, 1)), jnp.zeros((3, 1), bool)
     >>> steps = Steps(reward=one, next_value=0 * one, terminated=never, truncated=never)
@@ -42,12 +42,13 @@ def vtrace(
 
     Args:
       log_ratio: log R = log(pi / mu).
-      value: of the observations acted on.
-      steps: rewards and ends; `next_value` is that of the observation each step led to, before any reset.
+      value: values of the observations.
+      steps: rewards, ends and values of the next observations before any reset.
       gamma: discount of a step.
-      trace_lambda: weight of longer sums.
-      rho_bar, c_bar: the most that a ratio weights an error by, and carries on from later.
-      valid: of which steps there is something to learn; `None` of all.
+      trace_lambda: decay of longer sums.
+      rho_bar: upper bound of the ratio that weights an error.
+      c_bar: upper bound of the ratio in the trace.
+      valid: whether to learn from a step; `None` if all steps are valid.
 
     Returns:
       (value targets, advantages).
@@ -68,11 +69,11 @@ def vtrace(
 def minibatch_vtrace(
     log_ratio: jax.Array, inputs: LossInputs, rho_bar: jax.Array | float, c_bar: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """`vtrace` of a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
+    """`vtrace` for a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
 
-    Values are the learner's critic's. What it has not evaluated, the observation after the last step and the final ones
-    of truncated episodes, has the value the actor's critic gave it: one forward pass per fragment instead of one per
-    minibatch, at values that are as old as the data.
+    Values come from the learner's critic. The learner does not evaluate the observation after the last step and the
+    final ones of truncated episodes; these keep their values from collection time. This saves a forward pass per
+    minibatch, at the cost of values as old as the data.
     """
     batch, hyper = inputs.batch, inputs.hyper
     assert batch.steps is not None, "the minibatch holds no sequences"
