@@ -1,4 +1,4 @@
-"""The parameter function: staleness-weighted aggregation (Eq. 4) around any optax optimizer.
+"""Parameter function: staleness-weighted aggregation (Eq. 4) around any optax optimizer.
 
 Eq. 4 reads  theta <- theta - (1/H) * sum_i alpha_0 w_i g_i.  Under Adam a common factor on the gradient cancels. So
 Adam on the weighted sum would silently drop the paper's modulation of the learning rate. `factored` splits the
@@ -174,11 +174,11 @@ def staleness_weighted(
         weight_sum += state.weight_sum
 
         def complete(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
-            size_, one = size.astype(weight_sum.dtype), jnp.ones_like(weight_sum)
-            direction = _scale(total, 1.0 / (size_ if mode == "gradient" else weight_sum))
-            step = weight_sum / size_ if mode == "factored" else one
+            count = size.astype(weight_sum.dtype)
+            direction = _scale(total, 1.0 / (count if mode == "gradient" else weight_sum))
+            step = weight_sum / count if mode == "factored" else jnp.ones_like(weight_sum)
             if isinstance(inner, Fractional):
-                updates, inner_state = inner.update(direction, state.inner, params, trust=weight_sum / size_)
+                updates, inner_state = inner.update(direction, state.inner, params, trust=weight_sum / count)
             else:
                 updates, inner_state = inner.update(direction, state.inner, params)
             cleared = jax.tree.map(jnp.zeros_like, total)

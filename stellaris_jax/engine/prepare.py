@@ -133,10 +133,10 @@ def bootstrapped_values(
     if the fragment has any.
     """
     tree, every = network.unravel(fragment.params), jnp.concatenate([obs, seen(trajectory.last_obs)[None]])
-    onwards = None
+    next_carries = None
     if network.recurrent:
         value, carries = remembered_values(network, tree, every, Past(fragment.carry, trajectory.first))
-        onwards = jax.tree.map(lambda x: x[:-1], carries)
+        next_carries = jax.tree.map(lambda x: x[:-1], carries)
     else:
         value = values(network, tree, every)
     next_value = value[1:]
@@ -144,7 +144,8 @@ def bootstrapped_values(
         truncated = trajectory.truncated & ~trajectory.terminated
 
         def with_final(next_value: jax.Array) -> jax.Array:
-            return jnp.where(truncated, values(network, tree, seen(trajectory.final_obs), onwards), next_value)
+            final_value = values(network, tree, seen(trajectory.final_obs), next_carries)
+            return jnp.where(truncated, final_value, next_value)
 
         next_value = jax.lax.cond(jnp.any(truncated), with_final, lambda next_value: next_value, next_value)
     return value[:-1], next_value

@@ -108,7 +108,7 @@ class InOrder(Admission):
 
     def admits(self, gradient: Gradient, view: View) -> bool:
         place = (gradient.fragment, gradient.minibatch)
-        missing = sum((other.fragment, other.minibatch) < place for other in view.computing.values())
+        missing = sum((running.fragment, running.minibatch) < place for running in view.computing.values())
         # A failed learner returns its minibatch to the front of the queue of pointers.
         missing += sum(pointer < place for pointer in islice(view.pointers, view.learners))
         return missing <= self.window

@@ -1,4 +1,4 @@
-"""The bill of a timeline: dollars for learners, actors and the parameter function, item by item.
+"""Bill of a timeline: dollars for learners, actors and the parameter function, item by item.
 
 Serverless billing charges each invocation: its seconds times the VM's price per second, divided by the functions that
 the VM holds (SC'24, §VIII-A). Actors priced by memory pay GB-seconds and reserved concurrency instead (Nitro, VLDB'25,

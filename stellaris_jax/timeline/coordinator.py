@@ -40,7 +40,7 @@ NUMBER, WHOLE = (float, int, np.number), (int, np.integer)
 
 
 class Coordinator:
-    """The state machine; rules and admission see it as their `View`.
+    """State machine of the parameter function and the data loader; the `View` of rules and admission policies.
 
     Args:
       system: the rule, admission, learners and version ring of a configuration.

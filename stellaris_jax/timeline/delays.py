@@ -261,7 +261,7 @@ class Stream:
         return self._left.pop()
 
     def take(self, size: int) -> list[Any]:
-        """The next `size` durations."""
+        """Next `size` durations of the stream."""
         taken: list[Any] = []
         while len(taken) < size:
             if not self._left:

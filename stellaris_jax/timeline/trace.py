@@ -86,11 +86,11 @@ class Published(NamedTuple):
         The projections of a difference and the difference itself have the same expected mean square. So the sketch
         estimates the distance to within about a quarter, without the version's parameters.
         """
-        other = Published.of(self.version, self.second, params)
-        if other.digest == self.digest:
+        current = Published.of(self.version, self.second, params)
+        if current.digest == self.digest:
             return 0.0
-        apart = np.subtract(self.sketch, other.sketch)
-        length = math.sqrt(float(np.mean(np.square(apart))) * len(params))
+        difference = np.subtract(self.sketch, current.sketch)
+        length = math.sqrt(float(np.mean(np.square(difference))) * len(params))
         return length / max(self.norm, 1e-30)
 
 

@@ -1,4 +1,4 @@
-"""The IMPACT loss (Luo et al. 2020) with global importance-sampling truncation."""
+"""IMPACT loss (Luo et al. 2020) with global importance-sampling truncation."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class IMPACT(TargetNetwork):
 
         log_ratio = inputs.log_prob - batch.log_prob
         ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
-        own = importance_ratio(log_ratio)
+        untruncated = importance_ratio(log_ratio)
         terms = LossMetrics(
             policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, self.clip),
             value_loss=0.5 * jnp.square(value - target),
             entropy=inputs.distribution.entropy(inputs.parameters),
             kl=inputs.distribution.kl(batch.target_policy, inputs.parameters),
-            clip_fraction=jnp.abs(anchor * own - 1.0) > self.clip,
-            truncated_fraction=is_truncated(weight * ratio, own),
+            clip_fraction=jnp.abs(anchor * untruncated - 1.0) > self.clip,
+            truncated_fraction=is_truncated(weight * ratio, untruncated),
         )
         return total(terms, inputs, advantage)

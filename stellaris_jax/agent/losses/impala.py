@@ -35,13 +35,13 @@ class IMPALA(Algorithm):
         log_ratio = jax.lax.stop_gradient(log_prob) - batch.log_prob
         target, advantage = minibatch_vtrace(log_ratio, inputs, self.rho_bar, self.c_bar)
         ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
-        own, used = importance_ratio(log_ratio), weight * ratio
+        untruncated, used = importance_ratio(log_ratio), weight * ratio
         terms = LossMetrics(
             policy_loss=-jnp.minimum(used, self.rho_bar) * advantage * log_prob,
             value_loss=0.5 * jnp.square(value - target),
             entropy=inputs.distribution.entropy(inputs.parameters),
             kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=own > self.rho_bar,
-            truncated_fraction=is_truncated(used, own),
+            clip_fraction=untruncated > self.rho_bar,
+            truncated_fraction=is_truncated(used, untruncated),
         )
         return total(terms, inputs, advantage)

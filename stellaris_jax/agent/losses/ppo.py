@@ -42,14 +42,14 @@ class PolicyObjective(Algorithm):
         near = jnp.where(self.value_clip > 0.0, near, value)
         error = jnp.maximum(jnp.square(value - batch.target), jnp.square(near - batch.target))
 
-        own = importance_ratio(log_ratio)
+        untruncated = importance_ratio(log_ratio)
         terms = LossMetrics(
             policy_loss=-weight * self.objective(ratio, inputs),
             value_loss=0.5 * error,
             entropy=inputs.distribution.entropy(inputs.parameters),
             kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=self.is_clipped(own, inputs),
-            truncated_fraction=is_truncated(weight * ratio, own),
+            clip_fraction=self.is_clipped(untruncated, inputs),
+            truncated_fraction=is_truncated(weight * ratio, untruncated),
         )
         return total(terms, inputs)
 

@@ -53,17 +53,17 @@ def truncated_ratio(
     ratio = importance_ratio(log_ratio)
     if mode == "none":
         return ratio, jnp.ones_like(ratio)
-    own = jax.lax.stop_gradient(ratio)
-    others = own if peer_log_ratio is None else jax.lax.stop_gradient(importance_ratio(peer_log_ratio))
-    smallest = jnp.minimum(own, others)
+    detached = jax.lax.stop_gradient(ratio)
+    peers = detached if peer_log_ratio is None else jax.lax.stop_gradient(importance_ratio(peer_log_ratio))
+    smallest = jnp.minimum(detached, peers)
     if mode == "artifact":
         cap = jnp.maximum(smallest, rho)
         half = 0.5 * (ratio + cap)
-        below = jnp.where(own < cap, ratio, cap)
-        return jnp.where(jnp.abs(own - cap) <= TIE * cap, half, below), jnp.ones_like(ratio)
+        below = jnp.where(detached < cap, ratio, cap)
+        return jnp.where(jnp.abs(detached - cap) <= TIE * cap, half, below), jnp.ones_like(ratio)
     truncated = jnp.minimum(smallest, rho)
     if mode == "weight":
-        return ratio, truncated / jnp.maximum(own, jnp.finfo(own.dtype).tiny)
+        return ratio, truncated / jnp.maximum(detached, jnp.finfo(detached.dtype).tiny)
     if mode == "surrogate":
-        return jnp.where(own <= truncated * (1.0 + TIE), ratio, truncated), jnp.ones_like(ratio)
+        return jnp.where(detached <= truncated * (1.0 + TIE), ratio, truncated), jnp.ones_like(ratio)
     raise ValueError(f"truncation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")

@@ -31,11 +31,11 @@ def vtrace(
     On policy (R = 1) the targets are returns. Actions that the policy has come to prefer (R = 2) get the same weight as
     on policy; actions that it has come to avoid (R = 1/2) get less:
 
-    >>> one, never = jnp.ones((3, 1)), jnp.zeros((3, 1), bool)
-    >>> steps = Steps(reward=one, next_value=0 * one, terminated=never, truncated=never)
+    >>> ones, zeros, never = jnp.ones((3, 1)), jnp.zeros((3, 1)), jnp.zeros((3, 1), bool)
+    >>> steps = Steps(reward=ones, next_value=zeros, terminated=never, truncated=never)
     >>> for ratio in (1.0, 2.0, 0.5):
-    ...     how = {"gamma": 0.5, "trace_lambda": 1.0, "rho_bar": 1.0, "c_bar": 1.0}
-    ...     vtrace(jnp.log(ratio * one), 0 * one, steps, **how)[0][:, 0].tolist()
+    ...     options = {"gamma": 0.5, "trace_lambda": 1.0, "rho_bar": 1.0, "c_bar": 1.0}
+    ...     vtrace(jnp.log(ratio * ones), zeros, steps, **options)[0][:, 0].tolist()
     [1.75, 1.5, 1.0]
     [1.75, 1.5, 1.0]
     [0.65625, 0.625, 0.5]
@@ -59,11 +59,11 @@ def vtrace(
     if valid is not None:
         error = jnp.where(valid, error, 0.0)
         ends |= ~valid
-    onwards = jnp.where(ends, 0.0, gamma * trace_lambda)
-    decay = onwards * jnp.minimum(ratio, c_bar)
-    beyond = jnp.zeros_like(value[0])
-    excess = linear_recurrence(decay, jnp.minimum(ratio, rho_bar) * error, beyond, reverse=True)
-    return value + excess, error + decayed(onwards, jnp.concatenate([excess[1:], beyond[None]]))
+    discount = jnp.where(ends, 0.0, gamma * trace_lambda)
+    decay = discount * jnp.minimum(ratio, c_bar)
+    zeros = jnp.zeros_like(value[0])
+    excess = linear_recurrence(decay, jnp.minimum(ratio, rho_bar) * error, zeros, reverse=True)
+    return value + excess, error + decayed(discount, jnp.concatenate([excess[1:], zeros[None]]))
 
 
 def minibatch_vtrace(
@@ -82,6 +82,6 @@ def minibatch_vtrace(
     log_ratio, value, steps, valid = columns
     last = jnp.arange(inputs.steps)[:, None] == inputs.steps - 1
     next_value = jnp.where(steps.truncated | last, steps.next_value, jnp.roll(value, -1, axis=0))
-    of_learner = steps._replace(next_value=next_value)
-    target, advantage = vtrace(log_ratio, value, of_learner, hyper.gamma, hyper.gae_lambda, rho_bar, c_bar, valid)
+    steps = steps._replace(next_value=next_value)
+    target, advantage = vtrace(log_ratio, value, steps, hyper.gamma, hyper.gae_lambda, rho_bar, c_bar, valid)
     return target.reshape(-1), advantage.reshape(-1)
