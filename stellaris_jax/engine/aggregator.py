@@ -174,9 +174,9 @@ def staleness_weighted(
         weight_sum += state.weight_sum
 
         def complete(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
-            count = size.astype(weight_sum.dtype)
+            count, unit = size.astype(weight_sum.dtype), jnp.ones_like(weight_sum)
             direction = _scale(total, 1.0 / (count if mode == "gradient" else weight_sum))
-            step = weight_sum / count if mode == "factored" else jnp.ones_like(weight_sum)
+            step = weight_sum / count if mode == "factored" else unit
             if isinstance(inner, Fractional):
                 updates, inner_state = inner.update(direction, state.inner, params, trust=weight_sum / count)
             else:
