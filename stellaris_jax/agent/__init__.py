@@ -1,1 +1,1 @@
-"""What acts and what it learns from: networks and losses."""
+"""Agents: networks, losses and optimizers."""

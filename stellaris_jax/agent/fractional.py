@@ -1,14 +1,14 @@
 """Adam that takes a fraction of a step: `system.aggregation=fractional`.
 
-Adam does not see how large a gradient is, so a weight that scales gradients or steps cannot say how far an update is
-to be trusted: under `factored`, a gradient of weight 1e-20 moves nothing itself, but enters the moments in full and
-moves the parameters through the next step. Here an update of trust t is a fraction t of an Adam step:
+Adam ignores the scale of a gradient, so weights on gradients or steps cannot limit an update fully. Under `factored`, a
+gradient of weight 1e-20 does not move the parameters itself. But it enters the moments in full, and moves the
+parameters through the next step. Here an update of trust t is a fraction t of an Adam step:
 
     m <- beta1^t m + (1 - beta1^t) g            v <- beta2^t v + (1 - beta2^t) g^2
     theta <- theta - t alpha m_hat / (sqrt(v_hat) + eps)
 
-with bias corrections 1 - prod beta^t over all updates. It is Adam at t = 1, to the bit; nothing at t = 0; continuous in
-between; and k updates of trust 1/k by one gradient leave the moments that one update of trust 1 leaves.
+with bias corrections 1 - prod beta^t over all updates. At t = 1 it equals Adam to the bit; at t = 0 it changes nothing;
+in between it is continuous. k updates of trust 1/k by one gradient give the same moments as one update of trust 1.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class FractionalAdamState(NamedTuple):
     """State of `fractional_adam`.
 
     Attributes:
-      mu: running means of gradients, as the parameters.
-      nu: running means of squared gradients, as the parameters.
-      steps: updates so far, skipped ones apart; int32.
+      mu: running means of gradients, in the parameters' structure.
+      nu: running means of squared gradients, in the parameters' structure.
+      steps: number of updates so far, without skipped ones; int32.
       taken: sum of their trust, float32; the product of beta^t is beta^taken.
     """
 
@@ -40,11 +40,11 @@ class FractionalAdamState(NamedTuple):
 
 
 class Fractional(NamedTuple):
-    """An optimizer that takes fractions of a step: `update(gradient, state, params, trust=t)`, t a scalar.
+    """Optimizer that takes fractions of a step: `update(gradient, state, params, trust=t)`, t a scalar.
 
     Attributes:
-      init: the state for parameters.
-      update: the updates, and the state after them.
+      init: function from parameters to the initial state.
+      update: function that returns the updates and the next state.
     """
 
     init: Any
@@ -54,7 +54,7 @@ class Fractional(NamedTuple):
 def fractional_adam(
     learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, max_grad_norm: Any = float("inf")
 ) -> Fractional:
-    """Adam that takes a fraction of a step, behind a clip of the gradient's norm.
+    """Adam that takes a fraction of a step, after clipping the gradient's norm.
 
     >>> optimizer, params = fractional_adam(1.0), jnp.zeros(1)
     >>> for trust in (1.0, 0.25, 0.0):
@@ -87,16 +87,16 @@ def fractional_adam(
         first, second = (_bias(decay, steps, taken) for decay in (b1, b2))
         step = jax.tree.map(lambda m, v: m / first / (jnp.sqrt(v / second) + eps), mu, nu)
         updates = jax.tree.map(lambda x: trust * (-learning_rate * x), step)
-        taken_ = trust >= LEAST
+        applied = trust >= LEAST
         moved = (updates, FractionalAdamState(mu, nu, steps, taken))
         kept = (jax.tree.map(jnp.zeros_like, updates), state)
-        return jax.tree.map(lambda new, old: jnp.where(taken_, new, old), moved, kept)  # type: ignore[no-any-return]
+        return jax.tree.map(lambda new, old: jnp.where(applied, new, old), moved, kept)  # type: ignore[no-any-return]
 
     return Fractional(init, update)
 
 
 def _moved(gradient: optax.Updates, moment: optax.Updates, decay: Any, trust: jax.Array, order: int) -> optax.Updates:
-    """A moment moved towards a gradient's power by the share 1 - decay^trust."""
+    """Moment after an update: moved towards a gradient's power by the share 1 - decay^trust."""
     whole = trust == 1.0
     rate = jnp.where(whole, 1 - decay, -jnp.expm1(trust * jnp.log(decay)))
     keep = jnp.where(whole, decay, jnp.exp(trust * jnp.log(decay)))
@@ -104,5 +104,5 @@ def _moved(gradient: optax.Updates, moment: optax.Updates, decay: Any, trust: ja
 
 
 def _bias(decay: Any, steps: jax.Array, taken: jax.Array) -> jax.Array:
-    """1 - decay^taken: as optax computes it where all updates so far were whole ones, else exactly for a small sum."""
+    """Bias correction 1 - decay^taken: optax's formula if all updates were whole, else one exact for small sums."""
     return jnp.where(taken == steps, 1 - decay**steps, -jnp.expm1(taken * jnp.log(decay)))

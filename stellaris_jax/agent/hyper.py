@@ -1,4 +1,4 @@
-"""Hyper-parameters: the numbers of a configuration that shape no program, as leaves that a program is given."""
+"""Hyper-parameters: numbers of a configuration that are inputs of compiled programs, so changes compile nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from stellaris_jax.registry import register
 
 
 class Hyper(NamedTuple):
-    """Scalars of one run, or arrays `[S]` of one element per seed; by the names of the keys of `algorithm`.
+    """Hyper-parameters: scalars of one run, or arrays `[S]` with one element per seed.
 
-    options: the numbers among the options of the algorithm and its masks, by their names; corrections: among those of
-    the system's corrections. rho: `system.rho` (Eq. 2).
+    Fields without a description here are the keys of `algorithm` of the same name.
 
-    Whoever compiles for them compiles once for all values: what a key turns off by 0 is off by a value that changes
-    nothing, such as an infinite `max_grad_norm`.
+    Attributes:
+      rho: `system.rho` (Eq. 2).
+      options: float options of the algorithm and its masks, by name.
+      corrections: float options of the system's corrections, by name.
+
+    A program is compiled once for all values. So a key that 0 turns off becomes a value without effect, such as an
+    infinite `max_grad_norm`.
 
     >>> hyper = Hyper.of(Config())
     >>> float(hyper.max_grad_norm), float(Hyper.of(Config().replace({"algorithm.max_grad_norm": 0})).max_grad_norm)
@@ -47,7 +51,7 @@ class Hyper(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> Hyper:
-        """Those of a configuration, each a float32."""
+        """Hyper-parameters of a configuration, each a float32."""
         algorithm = config.algorithm
         values = {
             name: getattr(algorithm, name) for name in cls._fields if hasattr(algorithm, name) and name != "options"
@@ -63,18 +67,18 @@ class Hyper(NamedTuple):
         return leaves
 
     def rows(self, number: int) -> Hyper:
-        """The same for so many seeds: arrays `[number]`."""
+        """Hyper-parameters repeated for `number` seeds: arrays `[number]`."""
         rows: Hyper = jax.tree.map(lambda value: np.repeat(value, number), self)
         return rows
 
     def optimizer(
         self, aggregation: str = "factored", varying: bool = False
     ) -> optax.GradientTransformation | Fractional:
-        """Adam at the base learning rate (alpha_0), behind a clip of the aggregated gradient's norm.
+        """Adam at the base learning rate (alpha_0), after clipping the aggregated gradient's norm.
 
         Args:
-          aggregation: `system.aggregation`; under `fractional` it takes fractions of a step.
-          varying: whether beta_1 may differ from step to step; its bias correction then goes by all of them.
+          aggregation: `system.aggregation`; under `fractional` the optimizer takes fractions of a step.
+          varying: whether beta_1 may differ from step to step; the bias correction then uses the beta_1 of all steps.
         """
         if varying:
             return varying_momentum(self.optimizer(aggregation), self.adam_b1)

@@ -1,7 +1,7 @@
-"""Bias correction of Adam whose beta_1 varies from step to step.
+"""Bias correction of Adam with a beta_1 that varies from step to step.
 
 Adam divides the mean of gradients by the sum of its weights, 1 - prod_k beta_1(k) over all steps k. Optimizers compute
-that as 1 - beta_1^t, with the beta_1 of now, which is the same as long as beta_1 has never changed.
+this as 1 - beta_1^t with the current beta_1, which is correct only if beta_1 has never changed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class VaryingMomentumState(NamedTuple):
 def varying_momentum(
     inner: optax.GradientTransformation | Fractional, b1: Any
 ) -> optax.GradientTransformation | Fractional:
-    """An Adam with the bias correction 1 - prod_k beta_1(k), whatever beta_1 was at each step.
+    """Adam with the bias correction 1 - prod_k beta_1(k) for a varying beta_1.
 
-    As long as beta_1 is the same at every step, updates are those of `inner`, to the bit.
+    As long as beta_1 is the same at every step, the updates equal those of `inner` to the bit.
 
     >>> params, gradient = jnp.zeros(1), jnp.ones(1)
     >>> state = varying_momentum(optax.adam(1.0, b1=0.9), 0.9).init(params)
@@ -47,11 +47,11 @@ def varying_momentum(
     [-1.0]
 
     Args:
-      inner: Adam with this step's beta_1, the learning rate included.
+      inner: Adam with this step's beta_1, including the learning rate.
       b1: this step's beta_1, a scalar in [0, 1).
 
     Returns:
-      An optimizer of the kind of `inner`.
+      An optimizer of the same type as `inner`.
     """
 
     def init(params: optax.Params) -> VaryingMomentumState:

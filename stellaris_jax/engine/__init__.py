@@ -1,1 +1,1 @@
-"""One compiled program that executes any plan: actors, learner functions, parameter function, version ring."""
+"""Engine: one compiled program for any plan, with actors, learner functions, parameter function and version ring."""

@@ -1,16 +1,15 @@
-"""The parameter function: staleness-weighted aggregation (Eq. 4) around any optax optimizer.
+"""Parameter function: staleness-weighted aggregation (Eq. 4) around any optax optimizer.
 
-Eq. 4 reads  theta <- theta - (1/H) * sum_i alpha_0 w_i g_i.  Under Adam a common factor on the gradient cancels, so
-feeding it the weighted sum would silently drop the paper's modulation of the learning rate. `factored` splits the
+Eq. 4 reads  theta <- theta - (1/H) * sum_i alpha_0 w_i g_i.  Under Adam a common factor on the gradient cancels. So
+Adam on the weighted sum would silently drop the paper's modulation of the learning rate. `factored` splits the
 equation into a direction and a step size instead:
 
-    direction from  sum_i w_i g_i / sum_i w_i      (how far each gradient is trusted relative to the others)
-    step size       alpha_0 * (sum_i w_i / H)      (how far the group is trusted as a whole)
+    direction from  sum_i w_i g_i / sum_i w_i      (weight of each gradient relative to the others)
+    step size       alpha_0 * (sum_i w_i / H)      (mean weight of the group)
 
-which is Eq. 4 to the letter under plain gradient descent. Under Adam it scales the step of a group, but not what the
-group leaves in the moments: a gradient of next to no weight that is alone in its group still moves the parameters,
-through the step after it. `fractional` has the optimizer take a fraction of a step, moments included
-(`agent.fractional`).
+Under plain gradient descent this is exactly Eq. 4. Under Adam it scales the group's step, but not the group's
+contribution to the moments. So a gradient of almost no weight, alone in its group, still moves the parameters through
+the next step. In mode `fractional` the optimizer takes a fraction of a step, moments included (`agent.fractional`).
 """
 
 from __future__ import annotations
@@ -29,10 +28,14 @@ MODES = ("factored", "gradient", "sequential", "fractional")
 
 
 class StalenessWeightedState(NamedTuple):
-    """The group so far, and the optimizer.
+    """State of the current group and of the optimizer.
 
-    total: sum of w_i g_i (in mode `sequential` the sum of the group's steps). weight_sum: sum of w_i. rejected:
-    non-finite gradients ever met. inner: state of the optimizer. corrections: states of the corrections.
+    Attributes:
+      total: sum of w_i g_i so far; in mode `sequential` the sum of the group's steps.
+      weight_sum: sum of w_i so far.
+      rejected: number of non-finite gradients since the run began.
+      inner: state of the optimizer.
+      corrections: states of the corrections.
     """
 
     total: optax.Updates
@@ -47,12 +50,12 @@ def _scale(tree: Any, factor: jax.Array) -> Any:
 
 
 def rows(vector: jax.Array, like: jax.Array) -> jax.Array:
-    """`[N]`, shaped to scale or mask arrays `[N, ...]` such as `like`."""
+    """Vector `[N]` reshaped to broadcast against arrays `[N, ...]` such as `like`."""
     return vector.reshape(vector.shape + (1,) * (like.ndim - 1))
 
 
 def _finite(gradients: Any, weights: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-    """Gradients and weights of a stack, both 0 where a gradient is not finite, and how many that has cost."""
+    """Gradients and weights of a stack, both 0 for non-finite gradients, and the number of those."""
     squares = [jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(gradients)]
     finite = jnp.isfinite(sum(squares[1:], squares[0]))
     rejected = jnp.sum((weights > 0) & ~finite, dtype=jnp.int32)
@@ -71,8 +74,9 @@ def staleness_weighted(
     `update(gradients, state, params, *, weights, size, step_scale)` takes a stack of L gradients (every leaf has a
     leading axis `[L]`), `weights` `[L]` (0 for an empty place in the stack) and `size`: H if this stack completes a
     group of H gradients, else 0. Between completions the updates are zero.
-    `step_scale` multiplies the step (the learning-rate schedule). Corrections ask for a `context`, too. A non-finite
-    gradient gets weight 0 and is counted; it still counts in H. A group without a finite gradient makes no step.
+    `step_scale` multiplies the step (the learning-rate schedule). Corrections need a `context`, too. A non-finite
+    gradient gets weight 0 and is counted in `rejected`; it still counts in H. A group without a finite gradient makes
+    no step.
 
     >>> aggregator = staleness_weighted(optax.sgd(1.0))
     >>> params = jnp.zeros(1)
@@ -82,8 +86,9 @@ def staleness_weighted(
     >>> updates.tolist()  # -(1 * 1 + 0.5 * 3) / 2
     [-1.25]
 
-    Adam does not see how large a gradient is. A stale one alone makes a smaller step all the same, but not where its
-    weight only scales what Adam is fed. Either way it enters Adam's moments in full:
+    Adam ignores the scale of a gradient. In mode `factored`, a stale gradient alone in its group still makes a smaller
+    step. In mode `gradient`, where the weight only scales Adam's input, it makes a full step. In both modes it enters
+    Adam's moments in full:
 
     >>> for mode in ("factored", "gradient"):
     ...     aggregator = staleness_weighted(optax.adam(1.0), mode)
@@ -93,19 +98,19 @@ def staleness_weighted(
     [-1.0]
 
     Args:
-      inner: the optimizer, its base learning rate (alpha_0) included; of mode `fractional` one that takes fractions.
-      mode: `factored` (see the module), `gradient` (weights scale the gradient alone: what Adam then ignores of
-        them, it ignores), `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order: the structure
-        of the released code), or `fractional` (a fraction sum_i w_i / H of one step, of a group as a whole).
-      axis_name: mesh axis the stack is sharded over; the state stays equal on all its devices.
-      corrections: of the gradients and weights, one after the other, before they are aggregated; gradients are then
+      inner: the optimizer, with its base learning rate (alpha_0); a `Fractional` one in mode `fractional`.
+      mode: `factored` (see the module), `gradient` (weights scale only the gradient, so Adam ignores a common factor),
+        `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order, as in the released code), or
+        `fractional` (a fraction sum_i w_i / H of one step for the whole group).
+      axis_name: mesh axis over which the stack is sharded; the state stays equal on all its devices.
+      corrections: corrections of gradients and weights, applied in order before the aggregation; gradients are then
         arrays `[L, P]`.
 
     Returns:
       optax's pair of `init(params)` and the `update` above.
 
     Raises:
-      ValueError: for another mode, or an optimizer that the mode cannot use.
+      ValueError: the mode is unknown, or cannot use this optimizer.
     """
     if mode not in MODES:
         raise ValueError(f"aggregation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")
@@ -135,7 +140,7 @@ def staleness_weighted(
             for correction, before in zip(corrections, state.corrections, strict=True):
                 stack, after = correction.update(stack, before, context)
                 states.append(after)
-            # What was counted out stays out, whatever a correction makes of its weight.
+            # A rejected gradient stays rejected, even if a correction changes its weight.
             sound = jnp.isfinite(stack.weights)
             rejected += jnp.sum((weights > 0) & ~sound, dtype=jnp.int32)
             gradients, weights, more = _finite(stack.gradients, jnp.where(sound & (weights > 0), stack.weights, 0.0))
@@ -143,7 +148,7 @@ def staleness_weighted(
             state = state._replace(corrections=tuple(states))
         updates, state = aggregate(gradients, state, params, weights, size, step_scale, rejected)
         pairs = zip(corrections, state.corrections, strict=True)
-        moved = [correction.published(own, updates, size > 0) for correction, own in pairs]
+        moved = [correction.published(before, updates, size > 0) for correction, before in pairs]
         return updates, state._replace(corrections=tuple(moved))
 
     def aggregate(
@@ -169,18 +174,18 @@ def staleness_weighted(
         weight_sum += state.weight_sum
 
         def complete(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
-            size_, one = size.astype(weight_sum.dtype), jnp.ones_like(weight_sum)
-            direction = _scale(total, 1.0 / (size_ if mode == "gradient" else weight_sum))
-            step = weight_sum / size_ if mode == "factored" else one
+            count, unit = size.astype(weight_sum.dtype), jnp.ones_like(weight_sum)
+            direction = _scale(total, 1.0 / (count if mode == "gradient" else weight_sum))
+            step = weight_sum / count if mode == "factored" else unit
             if isinstance(inner, Fractional):
-                updates, inner_state = inner.update(direction, state.inner, params, trust=weight_sum / size_)
+                updates, inner_state = inner.update(direction, state.inner, params, trust=weight_sum / count)
             else:
                 updates, inner_state = inner.update(direction, state.inner, params)
             cleared = jax.tree.map(jnp.zeros_like, total)
             return _scale(updates, step_scale * step), cleared, jnp.zeros_like(weight_sum), inner_state
 
         def hold(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
-            # A completed group may have nothing finite in it: then `total` and `trust` are zero already.
+            # A complete group may have no finite gradient: then `total` and `weight_sum` are zero already.
             return jax.tree.map(jnp.zeros_like, params), total, weight_sum, state.inner
 
         updates, total, weight_sum, inner_state = jax.lax.cond((size > 0) & (weight_sum > 0), complete, hold, None)

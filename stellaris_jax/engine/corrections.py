@@ -1,8 +1,8 @@
-"""Corrections of gradients by what has happened since their learners fetched a policy, before they are aggregated.
+"""Corrections of stale gradients before their aggregation, for example by the policy's change since the fetch.
 
-They stand in optax's form, an initial state and an update, and combine: `system.corrections=[delay_compensation,
-kl_gate]` applies one after the other. None changes when anything happens. To add one, subclass `Correction` and
-register it.
+Corrections have optax's form, an initial state and an update, and can be combined:
+`system.corrections=[delay_compensation, kl_gate]` applies them in order. Corrections do not change the timeline. To add
+one, subclass `Correction` and register it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from stellaris_jax.registry import register
 
 
 class Stack(NamedTuple):
-    """Gradients `[L, P]` of one group, or some of them, and their weights `[L]`: 0 for an empty place."""
+    """Stacked gradients of one group, or a part of it.
+
+    Attributes:
+      gradients: the gradients, `[L, P]`.
+      weights: their weights, `[L]`; 0 marks an empty place.
+    """
 
     gradients: jax.Array
     weights: jax.Array
@@ -33,15 +38,15 @@ class Stack(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a correction may look at beside the stack.
+    """Context of a correction: staleness, policies and metrics of the stacked gradients.
 
     Attributes:
-      staleness: versions that each gradient is behind, int32 `[L]`.
+      staleness: staleness of each gradient in versions, int32 `[L]`.
       fetched: policy that each gradient was computed on, `[L, P]`.
       newest_params: policy that the gradients are applied to, `[P]`.
       metrics: metrics of the gradients' losses, each `[L]`.
       kl: mean KL(fetched || newest) over each minibatch, `[L]`; `None` unless a correction declares `needs_kl`.
-      axis: mesh axis that the stack is sharded over, if it is.
+      axis: mesh axis over which the stack is sharded; `None` on one device.
     """
 
     staleness: jax.Array
@@ -58,7 +63,7 @@ class Context(NamedTuple):
         return self.newest_params
 
     def sum(self, values: jax.Array, stack: Stack) -> tuple[jax.Array, jax.Array]:
-        """The sum of values `[L, ...]` over all gradients that count, of all devices, and how many there are."""
+        """Sum of values `[L, ...]` over all gradients of positive weight, on all devices, and their number."""
         counted = stack.weights > 0
         shape = counted.shape + (1,) * (values.ndim - 1)
         total = jnp.sum(jnp.where(counted.reshape(shape), values, 0.0), axis=0)
@@ -69,18 +74,23 @@ class Context(NamedTuple):
 
 
 class Average(NamedTuple):
-    """An exponential moving average, corrected for its beginning at 0, and the weight behind it."""
+    """Exponential moving average, corrected for its start at 0.
+
+    Attributes:
+      total: weighted sum of the values.
+      weight: sum of the weights.
+    """
 
     total: jax.Array
     weight: jax.Array
 
     @classmethod
     def start(cls, like: jax.Array) -> Average:
-        """Of nothing yet."""
+        """Average of no values."""
         return cls(jnp.zeros_like(like), jnp.zeros(()))
 
     def add(self, value: jax.Array, memory: jax.Array, counts: jax.Array) -> Average:
-        """With a value more, if it `counts`."""
+        """Average with one more value, if `counts`; `memory` is the decay."""
         share = 1.0 - memory
         added = Average(memory * self.total + share * value, memory * self.weight + share)
         chosen: Average = jax.tree.map(lambda new, old: jnp.where(counts, new, old), added, self)
@@ -88,13 +98,18 @@ class Average(NamedTuple):
 
     @property
     def value(self) -> jax.Array:
-        """The average; 0 of nothing."""
+        """Value of the average; 0 without any values."""
         return self.total / jnp.where(self.weight > 0.0, self.weight, 1.0)
 
 
 class GroupAverage(NamedTuple):
-    """An average over groups of gradients, however many waves a group is computed in: what a group comes to is gathered
-    here, and counts from the next group on."""
+    """Average over groups of gradients, each computed in one or more waves; a group counts from the next group on.
+
+    Attributes:
+      groups: average over complete groups.
+      total: sum over the current group's gradients so far.
+      number: number of the current group's gradients so far.
+    """
 
     groups: Average
     total: jax.Array
@@ -102,60 +117,60 @@ class GroupAverage(NamedTuple):
 
     @classmethod
     def start(cls, like: jax.Array) -> GroupAverage:
-        """Of nothing yet."""
+        """Average of no groups."""
         return cls(Average.start(like), jnp.zeros_like(like), jnp.zeros(()))
 
     def gather(self, values: jax.Array, stack: Stack, context: Context) -> GroupAverage:
-        """With values `[L, ...]` of the group's gradients more."""
+        """Average with values `[L, ...]` of more gradients of the current group."""
         total, number = context.sum(values, stack)
         return self._replace(total=self.total + total, number=self.number + number)
 
     def close(self, memory: jax.Array, counts: jax.Array) -> GroupAverage:
-        """With the mean of the group that ends here, if that `counts`."""
+        """Average with the mean of the current group, which ends here if `counts`."""
         mean = self.total / jnp.maximum(self.number, 1.0)
         groups = self.groups.add(mean, memory, counts & (self.number > 0.0))
         return GroupAverage(groups, *(jnp.where(counts, 0.0, x) for x in (self.total, self.number)))
 
     @property
     def value(self) -> jax.Array:
-        """The average of the groups before this one; 0 of nothing."""
+        """Average of the groups before this one; 0 without any."""
         return self.groups.value
 
 
 class Correction(Numbered):
-    """The base of all corrections, which changes nothing. A correction leaves fresh gradients as they are, to the bit,
-    unless its docstring says why not.
+    """Base of all corrections, which changes nothing.
 
-    State is a pytree of arrays, the same on all devices.
+    A correction leaves fresh gradients unchanged to the bit, unless its docstring says why not. State is a pytree of
+    arrays, the same on all devices.
     """
 
     needs_kl: ClassVar[bool] = False
-    """It asks for `Context.kl`: two forward passes of the policy per gradient."""
+    """Whether the correction needs `Context.kl`, which takes two forward passes of the policy per gradient."""
 
     def init(self, params: jax.Array) -> Any:
-        """The state before the first gradient; `params` `[P]`."""
+        """State before the first gradient; `params` `[P]`."""
         return ()
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
-        """The corrected stack, and the next state."""
+        """Corrected stack, and the next state."""
         return stack, state
 
     def published(self, state: Any, step: jax.Array, counts: jax.Array) -> Any:
-        """The state after the parameters have moved by `step` `[P]`; nothing has happened unless it `counts`."""
+        """State after an update of the parameters by `step` `[P]`; unchanged unless `counts`."""
         return state
 
     def numbers(self, hyper: Hyper, state: Any) -> Hyper:
-        """The optimizer's numbers of the next step."""
+        """Hyper-parameters of the optimizer for the next step."""
         return hyper
 
 
 @register.correction("delay_compensation")
 class DelayCompensation(Correction):
-    """g + lambda g g (theta - theta_fetched), the gradient where the policy is now, to first order, with the squared
-    gradient in the place of the Hessian (DC-ASGD, Zheng et al. 2017, Eq. 10).
+    """Delay compensation: g + lambda g g (theta - theta_fetched) (DC-ASGD, Zheng et al. 2017, Eq. 10).
 
-    With `compensation_memory` above 0 lambda is divided by the root of the running mean of g g, element by element,
-    this gradient's included (DC-ASGD-a, Section 6; the paper's m is 0.95, and its lambda then 2).
+    This is a first-order estimate of the gradient at the newest policy, with the squared gradient in place of the
+    Hessian. With `compensation_memory` above 0, lambda is divided element by element by the root of the running mean
+    of g g, this gradient included (DC-ASGD-a, Section 6; the paper's m is 0.95, and its lambda then 2).
     """
 
     compensation: float = knob(0.04, "strength of the compensation (lambda_0 of DC-ASGD)", within="[0, inf)")
@@ -168,7 +183,7 @@ class DelayCompensation(Correction):
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
         g, memory = stack.gradients, self.compensation_memory
-        # Not corrected for its beginning at 0, as in the paper.
+        # As in the paper, this mean is not corrected for its start at 0.
         mean_square = memory * state.groups.total + (1.0 - memory) * jnp.square(g)
         scale = jnp.where(memory > 0.0, jax.lax.rsqrt(mean_square + 1e-7), 1.0)
         moved = context.newest_params - context.fetched
@@ -181,8 +196,10 @@ class DelayCompensation(Correction):
 
 @register.correction("gap_aware")
 class GapAware(Correction):
-    """g / (1 + |theta - theta_fetched| / C), element by element, with C the mean of how far a step has moved each
-    parameter so far (Gap-Aware, Barkai et al. 2020)."""
+    """Gap-Aware (Barkai et al. 2020): g / (1 + |theta - theta_fetched| / C), element by element.
+
+    C is the running mean of each parameter's absolute change in a step.
+    """
 
     gap_memory: float = knob(0.99, "decay of the mean of how far a step moves each parameter (of C)", within="[0, 1)")
 
@@ -200,16 +217,17 @@ class GapAware(Correction):
 
 @register.correction("less_momentum")
 class LessMomentum(Correction):
-    """Lower momentum where gradients are stale, for asynchrony adds its own (Mitliagkas et al. 2016; formula ours).
+    """Lower momentum for stale gradients, because asynchrony adds implicit momentum (Mitliagkas et al. 2016).
 
-    The mean age of what a step is made of is beta_1 / (1 - beta_1) versions by Adam's momentum, and the mean staleness
-    s on top of it. beta_1 is lowered until both together are what beta_1 alone would be, as far as it goes.
+    The formula is ours. Adam's momentum gives the gradients in a step a mean age of beta_1 / (1 - beta_1) versions, and
+    the mean staleness s adds to it. beta_1 is lowered until the sum equals the mean age without staleness, but not
+    below 0.
 
     >>> momentum = jnp.float32(0.9)  # nine versions
     >>> [round(float(LessMomentum.lowered(momentum, jnp.float32(s))), 3) for s in (0, 1, 8, 9, 20)]
     [0.9, 0.889, 0.5, 0.0, 0.0]
 
-    Adam's bias correction goes by beta_1 of every step (`stellaris_jax.agent.momentum`).
+    Adam's bias correction uses the beta_1 of every step (`stellaris_jax.agent.momentum`).
     """
 
     momentum_memory: float = knob(0.99, "decay of the mean of staleness that lowers momentum", within="[0, 1)")
@@ -228,16 +246,16 @@ class LessMomentum(Correction):
 
     @staticmethod
     def lowered(momentum: jax.Array, staleness: jax.Array) -> jax.Array:
-        """beta_1 at a mean staleness."""
+        """Lowered beta_1 for a mean staleness."""
         age = jnp.maximum(momentum / (1.0 - momentum) - staleness, 0.0)
         return jnp.where(staleness > 0.0, age / (1.0 + age), momentum)
 
 
 @register.correction("kl_gate")
 class KLGate(Correction):
-    """Trust by how far the policy has come since, whatever the number of versions: weights times exp(-KL / kappa).
+    """KL gate (ours): weights times exp(-KL / kappa), independent of the number of versions.
 
-    KL is that of the fetched to the newest policy on the gradient's own minibatch; it takes two forward passes. (Ours.)
+    KL is that from the fetched to the newest policy on the gradient's own minibatch; it takes two forward passes.
     `system=parallax` is pure asynchrony (`system=async`) with this gate at trust_kl=0.01.
     """
 
@@ -252,7 +270,7 @@ class KLGate(Correction):
 
 @register.correction("norm_ratio")
 class NormRatio(Correction):
-    """A stale gradient is no longer than so many times the mean norm of the groups before its own (ours)."""
+    """Clip of a stale gradient's norm, at a multiple of the mean norm of earlier groups (ours)."""
 
     norm_ratio: float = knob(1.0, "the longest a stale gradient may be, in mean norms", within="(0, inf)")
     norm_memory: float = knob(0.99, "decay of the mean of norms", within="[0, 1)")
@@ -273,10 +291,11 @@ class NormRatio(Correction):
 
 @register.correction("ess")
 class EffectiveSampleSize(Correction):
-    """Weights times sqrt(min(1, ESS / ESS_0)), with ESS = (sum R)^2 / (B sum R^2) of a gradient's own minibatch (VCPO).
+    """Effective sample size (VCPO): weights times sqrt(min(1, ESS / ESS_0)).
 
-    Under `system.aggregation=factored` that scales the learning rate, as there. Ratios differ from 1 as soon as a
-    policy is not the one that acted, so a fresh gradient of later epochs is scaled, too; one of data on policy is not.
+    ESS = (sum R)^2 / (B sum R^2) is that of a gradient's own minibatch. Under `system.aggregation=factored` this scales
+    the learning rate, as in VCPO. Ratios differ from 1 as soon as the learner's policy differs from the behaviour
+    policy. So fresh gradients of later epochs are scaled, too, but gradients of on-policy data are not.
     """
 
     ess_reference: float = knob(
@@ -289,10 +308,10 @@ class EffectiveSampleSize(Correction):
 
 
 def kl_needed(corrections: tuple[Correction, ...]) -> bool:
-    """Whether any of them asks for `Context.kl`."""
+    """Whether any of the corrections needs `Context.kl`."""
     return any(correction.needs_kl for correction in corrections)
 
 
 def numbers_vary(corrections: Sequence[Correction]) -> bool:
-    """Whether any correction changes the optimizer's numbers from step to step."""
+    """Whether any correction changes the optimizer's hyper-parameters from step to step."""
     return any(type(correction).numbers is not Correction.numbers for correction in corrections)

@@ -1,7 +1,7 @@
 """Actors on the host: a policy steps environments outside JAX for one fragment.
 
-Those of the compiled engine are in `stellaris_jax.engine.rollout`. What steps here is told when to go on by a thread of
-the trainer's (`stellaris_jax.training.sources.actors`), or is a process of a live run (`stellaris_jax.live.hosts`).
+Actors inside the compiled program are in `stellaris_jax.engine.rollout`. Host actors run in a thread of the trainer
+(`stellaris_jax.training.sources.actors`) or in a process of a live run (`stellaris_jax.live.hosts`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded
 from stellaris_jax.registry import place_of
 
 Act = Callable[[int, int, np.ndarray, Carry], tuple[np.ndarray, np.ndarray, Carry]]
-"""What acts: step, group, observations `[n, ...]` and what is carried to them -> actions, distributions, what is
-carried on."""
+"""Acting function: (step, group, observations `[n, ...]`, carry) -> (actions, distributions, next carry)."""
 
 
 def silent() -> None:
-    """Nobody waits to hear that the work gets somewhere."""
+    """Heartbeat callback that does nothing."""
 
 
 class HostGroup:
-    """Environments stepped together, where they stand and what is carried there.
+    """Group of environments stepped together, with their current observations and carry.
 
-    envs: of them, the first ones, take part in a fragment. width: those that the policy is compiled for.
+    Attributes:
+      envs: number of environments that take part in a fragment (the first ones).
+      width: number of environments for which the policy is compiled.
+      obs: current observations.
+      carry: state of the network's memory at `obs`.
+      dead: environments whose episode has ended with the last step, bool.
     """
 
     def __init__(self, pool: HostPool, env: HostEnv, envs: int, carry: Carry):
@@ -52,7 +56,7 @@ class HostGroup:
         return step
 
     def carry_on(self, carry: Carry) -> None:
-        """Take what the network carries on from `obs`: nothing from an episode's last one."""
+        """Store the network's next carry, reset to zero where an episode has ended."""
         n = self.envs
 
         def taken(old: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -62,7 +66,7 @@ class HostGroup:
         self.carry = jax.tree.map(taken, self.carry, carry)
 
     def _arrived(self) -> HostStep:
-        """What the pool returns, of the shapes it has to have: NumPy would stretch others without a word."""
+        """Step from the pool. Raises RunError for wrong shapes, which NumPy would broadcast silently."""
         step, n = self.pool.recv(), self.envs
         if not isinstance(step, tuple) or len(step) != len(HostStep._fields):
             kind, place = type(step).__name__, place_of(type(self.pool).recv)
@@ -79,13 +83,16 @@ class HostGroup:
 def acting(
     network: ActorCritic, config: EnvConfig, of: int | None = None
 ) -> Callable[..., tuple[jax.Array, jax.Array, Carry]]:
-    """What acts for one group, to be compiled.
+    """Acting function of one group, not compiled yet.
 
     Args:
       network: the policy.
-      config: which normalisers there are.
-      of: environments, of which those acted for are a part. What is random is drawn for all of them, so it is the same
-        however they are parted. By default all are acted for.
+      config: options of the normalisers.
+      of: total number of environments, if the function acts for a part of them. Noise is drawn for all of them, so it
+        does not depend on the partition. By default the function acts for all.
+
+    Returns:
+      The function `act`.
     """
     distribution = network.distribution
 
@@ -98,8 +105,11 @@ def acting(
         where: jax.Array,
         first: jax.Array | int = 0,
     ) -> tuple[jax.Array, jax.Array, Carry]:
-        """Actions, distributions and what is carried on; `where` is (round, step, group): all the randomness there
-        is. `first`: of the environments, where they are a part."""
+        """Actions, distributions and the next carry.
+
+        `where` is (round, step, group) and determines the noise, with the key. `first` is the index of the part's
+        first environment.
+        """
         key = jax.random.wrap_key_data(key_data)
         for index in where:
             key = jax.random.fold_in(key, index)
@@ -113,7 +123,7 @@ def acting(
 
 
 def acting_key(seed: int) -> jax.Array:
-    """Data of the key that decides what is random in acting on the host."""
+    """Data of the key from which host actors draw their noise."""
     return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7))
 
 
@@ -124,14 +134,17 @@ def host_rollout(
     length: int,
     beat: Callable[[], None] = silent,
 ) -> Trajectory:
-    """One fragment: in turn, every group is given its actions while the others step.
+    """Roll one fragment: each group in turn receives its actions while the other groups step.
 
     Args:
-      groups: of one seed.
-      act: the policy.
-      network: whose it is.
-      length: steps.
-      beat: told that the work gets somewhere, at every step.
+      groups: groups of one seed.
+      act: acting function of the policy.
+      network: the policy's network.
+      length: steps of the fragment.
+      beat: heartbeat callback, called at every step.
+
+    Returns:
+      The trajectory of all groups.
     """
     parts = [Recorder(length, group.env, network.distribution.size, len(group.obs)) for group in groups]
     for t in range(length if groups[0].envs > 0 else 0):
@@ -152,13 +165,13 @@ def host_rollout(
     trajectory = trajectory_of(columns, last_obs)
     if not network.recurrent:
         return trajectory
-    # What follows on a dead transition is an episode's first observation.
+    # The observation after a dead transition is the first of an episode.
     first = np.concatenate([np.zeros_like(trajectory.valid[:1]), ~trajectory.valid])
     return trajectory._replace(first=first)
 
 
 def step_again(groups: Sequence[HostGroup], actions: np.ndarray, beat: Callable[[], None] = silent) -> None:
-    """Step groups, just opened, through the actions `[T, n, ...]` of a fragment, as `compact` gave them."""
+    """Step freshly opened groups through the actions `[T, n, ...]` of a fragment, as `compact` returned them."""
     parts = [actions] if len(groups) == 1 else np.split(actions, [len(groups[0].obs)], axis=1)
     for group, part in zip(groups, parts, strict=True):
         group.envs = part.shape[1]
@@ -172,22 +185,22 @@ def step_again(groups: Sequence[HostGroup], actions: np.ndarray, beat: Callable[
 
 
 def compact(actions: np.ndarray, env: HostEnv) -> np.ndarray:
-    """Actions as small as can be, for `step_again`."""
+    """Actions in their smallest dtype, for `step_again`."""
     return actions.astype(env.action_space.compact, copy=False)
 
 
 def fingerprint(obs: np.ndarray | None) -> str:
-    """Of observations, whatever their axes; "" of none."""
+    """SHA-256 of observations of any shape; an empty string for `None`."""
     return "" if obs is None else sha256(np.ascontiguousarray(obs).tobytes()).hexdigest()
 
 
 def pool_seed(seed: int, round_: int, group: int) -> int:
-    """The seed of a pool of environments, a 31-bit number of its own for every (seed, round, group)."""
+    """Seed of a pool of environments: a 31-bit number derived from (seed, round, group)."""
     return int(np.random.SeedSequence([seed, round_, group]).generate_state(1)[0] >> 1)
 
 
 class Recorder:
-    """The columns of one group's fragment, filled in as it goes: arrays `[T, n, ...]`, 0 where none takes part."""
+    """Recorder of one group's fragment: arrays `[T, n, ...]`, 0 for environments that take no part."""
 
     def __init__(self, length: int, env: HostEnv, parameters: int, size: int):
         observation = env.observation_space
@@ -211,7 +224,7 @@ class Recorder:
 
 
 def trajectory_of(columns: list[Any], last_obs: Any) -> Trajectory:
-    """The trajectory of a recorder's columns; the engine adds the totals of its episodes."""
+    """Trajectory of a recorder's columns; the engine adds the totals of the episodes."""
     obs, action, parameters, reward, terminated, truncated, valid = columns
     return Trajectory(
         obs=obs,

@@ -1,4 +1,4 @@
-"""Learner functions: the gradient of one minibatch on the policy version its learner had fetched."""
+"""Learner functions: the gradient of one minibatch on the policy version that its learner has fetched."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from stellaris_jax.timeline.plan import Invocation, Peers
 
 
 class DataLoader(NamedTuple):
-    """Fragments and the minibatches they are cut into.
+    """Fragments and their minibatches.
 
-    fragments: samples `[F * M, ...]`, F buffers of M = T x N samples. order: int32 `[F, G, B]`, indices below M, or -1
-    for nothing where fragments have `valid` samples only. version: int32 `[F]`, of the policies that acted.
+    Attributes:
+      fragments: samples `[F * M, ...]`, F buffers of M = T x N samples.
+      order: minibatches as indices below M, int32 `[F, G, B]`; -1 marks an empty place.
+      version: versions of the behaviour policies, int32 `[F]`.
     """
 
     fragments: Samples
@@ -31,7 +33,7 @@ class DataLoader(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What learner functions fetch.
+    """Cache from which learner functions fetch.
 
     Attributes:
       ring: the last versions, `[H, P]`.
@@ -47,10 +49,15 @@ class Cache(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What one learner function has fetched. params: the policy `[P]`. batch: its minibatch, with the target network's
-    policies if there is one. others: policies `[K, P]` that other learners in flight held. peers: which of these rows
-    count, `None` where nothing asks for them. versions: of the policy and of its data. kl_coefficient: weight of the
-    KL penalty.
+    """Inputs that one learner function has fetched.
+
+    Attributes:
+      params: the policy, `[P]`.
+      batch: the minibatch, with the target network's policies if there is one.
+      others: policies that other learners in flight held, `[K, P]`.
+      peers: rows of `others` that count; `None` if the truncation does not use them.
+      versions: versions of the policy and of the behaviour policy.
+      kl_coefficient: weight of the KL penalty.
     """
 
     params: jax.Array
@@ -62,7 +69,18 @@ class Fetched(NamedTuple):
 
 
 def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Array, version: jax.Array) -> DataLoader:
-    """Put a fragment, at most `[M, ...]`, of a version, and its minibatch order `[G, B]` into a buffer."""
+    """Store a fragment in a buffer.
+
+    Args:
+      loader: the data loader.
+      buffer: index of the buffer.
+      samples: samples of the fragment, at most `[M, ...]`.
+      order: its minibatches, `[G, B]`.
+      version: version of its behaviour policy.
+
+    Returns:
+      The data loader with the fragment.
+    """
 
     def put(whole: Any, part: Any) -> Any:
         start = buffer * _rows(loader, whole)
@@ -77,7 +95,7 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
 
 
 def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
-    """The samples `[B, ...]` a pointer (buffer, index) stands for."""
+    """Samples `[B, ...]` of the minibatch at a pointer (buffer, index)."""
 
     def take(whole: Any, chosen: jax.Array) -> Any:
         rows = chosen + buffer * _rows(loader, whole)
@@ -87,23 +105,31 @@ def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Sample
     chosen = jnp.maximum(order, 0)
     batch: Samples = take(loader.fragments._replace(carry=None), chosen)
     if carry is not None:
-        # Of sequences the first steps come first, and their rows count environments.
+        # A minibatch of sequences starts with the sequences' first steps, whose rows are numbers of environments.
         sequences = len(order) * _rows(loader, carry) // _rows(loader, loader.fragments)
         batch = batch._replace(carry=take(carry, chosen[:sequences]))
     return batch if batch.valid is None else batch._replace(valid=batch.valid & (order >= 0))
 
 
 def _rows(loader: DataLoader, whole: Any) -> int:
-    """How many rows of all of them a buffer has."""
+    """Number of rows of each buffer."""
     rows: int = jax.tree.leaves(whole)[0].shape[0] // loader.order.shape[0]
     return rows
 
 
 def peer_log_ratio(network: ActorCritic, others: jax.Array, peers: Peers, batch: Samples) -> jax.Array:
-    """min_i log(pi_i / mu) `[B]` over those of `others` `[K, P]` that other learners in flight held; +inf without any
-    (Eq. 2).
+    """Smallest log-ratio min_i log(pi_i / mu) `[B]` over the policies of other learners in flight (Eq. 2).
 
     Each distinct version costs one forward pass of the policy.
+
+    Args:
+      network: the policy's network.
+      others: policies `[K, P]`.
+      peers: rows of `others` that count.
+      batch: the minibatch.
+
+    Returns:
+      Log-ratios `[B]`; +inf without any peers.
     """
 
     def body(i: jax.Array, smallest: jax.Array) -> jax.Array:
@@ -121,12 +147,12 @@ def gradient(
     cache: Cache,
     invocation: Invocation,
 ) -> tuple[jax.Array, LossMetrics]:
-    """One learner invocation: gradient `[P]` and metrics.
+    """Gradient `[P]` and metrics of one learner invocation.
 
     Args:
-      network, spec, hyper: whose loss it is the gradient of.
-      cache: what it fetches.
-      invocation: scalars (see `stellaris_jax.timeline.plan`).
+      network, spec, hyper: network, program spec and hyper-parameters of the loss.
+      cache: cache from which the learner fetches.
+      invocation: arguments of the invocation, scalars (see `stellaris_jax.timeline.plan`).
     """
     ring, _, loader, kl_coefficient = cache
     batch = minibatch(loader, invocation.buffer, invocation.minibatch)
@@ -143,7 +169,7 @@ def gradient(
 def gradient_of(
     network: ActorCritic, spec: ProgramSpec, hyper: Hyper, fetched: Fetched
 ) -> tuple[jax.Array, LossMetrics]:
-    """The gradient `[P]` of what has been fetched, and metrics."""
+    """Gradient `[P]` and metrics for fetched inputs."""
     kind, batch, peers = spec.algorithm, cleared(fetched.batch, spec.sequences), fetched.peers
     inputs = LossInputs(
         batch,
@@ -161,10 +187,10 @@ def gradient_of(
 
 
 def cleared(batch: Samples, sequences: bool) -> Samples:
-    """A minibatch whose invalid rows hold nothing that a gradient could become non-finite by.
+    """Minibatch whose invalid rows cannot make the gradient non-finite.
 
-    A mean leaves them out, but its gradient is 0 times theirs, and 0 times infinity is not a number. In sequences,
-    where later rows may follow from them, only what is not finite is cleared.
+    A mean leaves invalid rows out, but its gradient is 0 times theirs, and 0 times infinity is NaN. In sequences later
+    rows may depend on invalid ones, so only non-finite values are cleared there.
     """
     valid = batch.valid
     if valid is None:
@@ -181,27 +207,27 @@ def cleared(batch: Samples, sequences: bool) -> Samples:
 
 
 def versions_of(cache: Cache, invocations: Invocation) -> Versions:
-    """The versions that gradients are of, and that their data were collected by; for each of the invocations."""
+    """Versions of the learner's and the behaviour policy, for each invocation."""
     fetched = cache.newest_version - versions.behind(cache.ring, cache.newest_version, invocations.slot)
     return Versions(fetched, cache.loader.version[invocations.buffer])
 
 
 def drift(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:
-    """Mean KL(pi_fetched || pi) over a gradient's minibatch, a scalar, to the policy of these parameters `[P]`."""
+    """Mean KL(pi_fetched || pi) over a gradient's minibatch, a scalar, where pi has the parameters `params` `[P]`."""
     batch = minibatch(cache.loader, invocation.buffer, invocation.minibatch)
     fetched = versions.fetch(cache.ring, invocation.slot)
-    before, after = (network.policy(network.unravel(own), batch.obs, batch.past) for own in (fetched, params))
+    before, after = (network.policy(network.unravel(flat), batch.obs, batch.past) for flat in (fetched, params))
     return mean(network.distribution.kl(before, after), batch.valid)
 
 
 def with_target(network: ActorCritic, target: jax.Array, batch: Samples) -> Samples:
-    """The minibatch with the policy of the target network `[P]`."""
+    """Minibatch with the policy of the target network `[P]`."""
     return batch._replace(target_policy=network.policy(network.unravel(target), batch.obs, batch.past))
 
 
 def loss(
     network: ActorCritic, kind: Algorithm, inputs: LossInputs, tree: dict[str, Any]
 ) -> tuple[jax.Array, LossMetrics]:
-    """The algorithm's loss at the parameters `tree`: of `inputs`, with what the network makes of their minibatch."""
+    """Loss of the algorithm at the parameters `tree`, with the network's outputs on the minibatch of `inputs`."""
     parameters, value = network.policy_and_value(tree, inputs.batch.obs, inputs.batch.past)
     return kind.bound(inputs.hyper.options).loss(inputs._replace(parameters=parameters, value=value))

@@ -24,25 +24,25 @@ MOST_EMULATED = 1024
 
 
 def emulate(devices: int) -> None:
-    """Have the CPU pass for so many devices, `MOST_EMULATED` at most, unless JAX has started already.
+    """Emulate a number of CPU devices, at most `MOST_EMULATED`, unless JAX has started already.
 
-    Other platforms' devices stay what they are.
+    Devices of other platforms do not change.
     """
     if max(1, jax.config.values["jax_num_cpu_devices"]) < devices <= MOST_EMULATED:
-        with suppress(RuntimeError):  # it has started
+        with suppress(RuntimeError):  # JAX has started
             jax.config.update("jax_num_cpu_devices", devices)
 
 
 def use_devices(devices: int, distributed: bool = False, threads: int | None = None) -> None:
-    """Start JAX, unless it has started.
+    """Start JAX, unless it has started. Warns if CUDA fails to start and JAX computes on the CPU instead.
 
     Args:
-      devices: so many at least, on a CPU emulated ones.
-      distributed: as one process of several.
-      threads: of operations on a CPU; JAX's default is one for each core.
+      devices: smallest number of devices; CPU devices are emulated.
+      distributed: whether this is one process of several.
+      threads: threads for CPU operations; JAX's default is one per core.
 
-    Raises ConfigError where the devices cannot be had, and where JAX computes in 64 bits. Warns where CUDA did not
-    start and JAX computes on the CPU instead.
+    Raises:
+      ConfigError: the devices are not available, or JAX computes in 64 bits.
     """
     if jax.config.values["jax_enable_x64"]:
         raise ConfigError(
@@ -55,23 +55,23 @@ def use_devices(devices: int, distributed: bool = False, threads: int | None = N
     emulate(devices)
     try:
         with _starting(threads):
-            found, platform = jax.device_count(), jax.default_backend()
-    except (RuntimeError, AssertionError) as error:  # the latter without a word, for cuda where no GPU is visible
+            available, platform = jax.device_count(), jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # JAX raises an empty AssertionError for cuda without visible GPUs
         raise ConfigError(not_started(_wanted(), str(error))) from error
     if platform == "cpu" and not _wanted() and (reason := _lost_cuda()):
         warnings.warn(f"{_no_cuda(reason)} This run computes on the CPU.", RuntimeWarning, stacklevel=2)
-    if devices > found:
-        most = f"JAX sees {found} {platform} device(s)"
+    if devices > available:
+        most = f"JAX sees {available} {platform} device(s)"
         if platform == "cpu":
-            most = f"a CPU passes for {MOST_EMULATED} at most, and for {found} now that JAX has started"
+            most = f"a CPU passes for {MOST_EMULATED} at most, and for {available} now that JAX has started"
         raise ConfigError(f"engine.devices={devices} is too many: {most}.")
 
 
 def not_started(wanted: str | None, error: str) -> str:
-    """Sentence for a platform that JAX could not start.
+    """Error message for a platform that JAX could not start.
 
     Args:
-      wanted: value of JAX_PLATFORMS, if it is set.
+      wanted: value of JAX_PLATFORMS; `None` if it is not set.
       error: message of JAX's error.
     """
     if "'cuda'" in error or {"cuda", "gpu"} & {*(wanted or "").split(",")}:
@@ -82,7 +82,7 @@ def not_started(wanted: str | None, error: str) -> str:
 
 
 def reason_of(error: str) -> str:
-    """JAX's own reason for a backend that failed, on one line, without its advice.
+    """Reason from a JAX error message about a failed backend, on one line, without JAX's advice.
 
     >>> reason_of("Unable to initialize backend 'cuda': no devices. (you may need to uninstall the failing plugin ...)")
     'no devices'
@@ -93,7 +93,7 @@ def reason_of(error: str) -> str:
 
 
 LONGEST_REASON = 300
-"""Characters of a reason that a message quotes."""
+"""Largest number of characters of a quoted reason."""
 
 
 def _no_cuda(reason: str) -> str:
@@ -104,12 +104,12 @@ def _no_cuda(reason: str) -> str:
 
 
 def _wanted() -> str | None:
-    """Platforms that the user asks JAX for."""
+    """Platforms that the user has requested from JAX; `None` without a request."""
     return os.environ.get("JAX_PLATFORMS") or jax.config.values["jax_platforms"] or None
 
 
 def _lost_cuda() -> str:
-    """JAX's reason for computing on the CPU beside a GPU whose plug-in is installed; empty where it has none."""
+    """JAX's reason for not using a GPU whose plug-in is installed; empty if there is none."""
     plugin = any("cuda" in entry.name for entry in entry_points(group="jax_plugins"))
     if not plugin or not _has_gpu():
         return ""
@@ -126,11 +126,11 @@ def _has_gpu() -> bool:
 
 
 CRASHES = ("brax/",)
-"""Environments on which XLA's compiler for CPUs crashes when they are spread over several devices (jaxlib 0.11.2)."""
+"""Environments that crash XLA's CPU compiler when they are spread over several devices (jaxlib 0.11.2)."""
 
 
 def check_spread(env: str, devices: int) -> None:
-    """Raise ConfigError where an environment cannot be spread over so many devices, which have been started."""
+    """Raise ConfigError if an environment cannot be spread over this number of devices; JAX must have started."""
     if devices > 1 and jax.default_backend() == "cpu" and env.lower().startswith(CRASHES):
         raise ConfigError(
             f"engine.devices={devices} is not possible with env.name={env} on a CPU, where XLA's compiler crashes on "
@@ -139,15 +139,16 @@ def check_spread(env: str, devices: int) -> None:
 
 
 SMALL = 2**21
-"""Multiply-adds at most of a product between hidden layers that one thread was seen to be faster with than two."""
+"""Largest product between hidden layers, in multiply-adds, for which one thread was faster than two (measured)."""
 
 
 def threads_of(config: Config) -> int | None:
-    """The threads that operations of a run on a CPU should have, where it has JAX to itself; `None` for JAX's default.
+    """Recommended number of threads for a run's CPU operations; `None` for JAX's default.
 
-    XLA shares out what is ready among its threads, and waking one up takes longer than a small operation: where all are
-    small, runs are 5 to 10 % slower for it, and up to 24 % where another process has the other core (docs/speed.md).
-    Results are the same to the bit. Several seeds want all threads; with an accelerator, so does compilation.
+    XLA distributes ready operations among its threads, and waking a thread takes longer than a small operation. If all
+    operations are small, this makes runs 5 to 10 % slower, and up to 24 % if another process uses the other core
+    (docs/speed.md). Results are the same to the bit. Runs of several seeds need all threads; with an accelerator,
+    compilation does, too.
     """
     if jax.config.values["jax_platforms"] != "cpu" and (entry_points(group="jax_plugins") or find_spec("libtpu")):
         return None
@@ -155,13 +156,13 @@ def threads_of(config: Config) -> int | None:
     batch = config.env.num_envs * algorithm.rollout_length // algorithm.minibatches
     small = batch * max(network.hidden, default=1) ** 2 <= SMALL and network.torso == "mlp" and network.memory == "none"
     single = config.num_seeds == config.engine.devices == 1 and not config.engine.distributed
-    control = config.env.name.startswith("gymnax/") and config.env.name.endswith(("-v0", "-v1"))  # of few numbers each
+    control = config.env.name.startswith("gymnax/") and config.env.name.endswith(("-v0", "-v1"))  # small observations
     return 1 if small and single and control and config.executor == "simulated" else None
 
 
 @contextmanager
 def _starting(threads: int | None) -> Iterator[None]:
-    """If JAX starts meanwhile, its operations on a CPU have so many threads, unless `NPROC` says otherwise."""
+    """Context in which JAX starts with this number of CPU threads, unless the user has set `NPROC`."""
     given = "NPROC" in os.environ
     if threads is not None and not given:
         os.environ["NPROC"] = str(threads)
@@ -173,20 +174,20 @@ def _starting(threads: int | None) -> Iterator[None]:
 
 
 def make_mesh(devices: int) -> Mesh:
-    """The first `devices` devices on one axis."""
+    """Mesh of the first `devices` devices, on one axis."""
     return jax.make_mesh((devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
 
 
 CPU_OPTIONS: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-"""XLA's library fusions beyond single products slow the many small operations of physics by a sixth."""
+"""Compiler options for CPUs: XLA's library fusions beyond single products slow small physics operations by a sixth."""
 
 
 COMPILING = threading.Lock()
-"""One program at a time: the compiler has threads of its own."""
+"""Lock that serialises compilation: the compiler is multi-threaded itself."""
 
 
 def compile_for_backend(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile, on CPU with `CPU_OPTIONS` where this XLA has them."""
+    """Compile a program; on a CPU with `CPU_OPTIONS`, if this XLA supports them."""
     with COMPILING:
         return _compile(lowered)
 

@@ -1,4 +1,4 @@
-"""A fragment becomes training data: values, rewards as they are learned from, advantages, statistics."""
+"""Preparation of training data from a fragment: values, scaled rewards, advantages, statistics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine.rollout import EpisodeTotals, Fragment, Normalizers, Trajectory, view
 
 CRITIC_ROWS, CRITIC_INPUTS = 4096, 2**22
-"""Observations the critic sees at once after a fragment, and numbers in them (images are large): both at most."""
+"""Largest critic batch after a fragment: in observations, and in numbers (images are large)."""
 
 
 class EpisodeStatistics(NamedTuple):
-    """Episodes of finite return that ended within a fragment: how many, and the sums of their returns and lengths."""
+    """Statistics of the episodes with finite return that ended within a fragment.
+
+    Attributes:
+      ended: number of these episodes.
+      total_return: sum of their returns.
+      total_length: sum of their lengths, in steps.
+    """
 
     ended: jax.Array
     total_return: jax.Array
@@ -39,19 +45,19 @@ def prepare(
     sequences: bool = False,
     present: jax.Array | None = None,
 ) -> tuple[Samples, Normalizers, EpisodeStatistics]:
-    """Turn a fragment into training samples, and learn the normalisers' next statistics from it.
+    """Convert a fragment into training samples, and update the normalisers' statistics.
 
-    Samples see the observation statistics their policy acted on; rewards are scaled by statistics that include the
-    fragment. Advantages are standardised over the fragment's valid and finite ones.
+    Observations are normalised with the statistics that the behaviour policy used. Rewards are scaled with statistics
+    that include the fragment. Advantages are standardised over the fragment's valid and finite ones.
 
     Args:
-      network: of the policy.
+      network: the policy's network.
       hyper: discounts.
-      config: which normalisers there are.
+      config: options of the normalisers.
       fragment: arrays `[T, N, ...]`.
       normalizers: statistics so far.
       sequences: whether the algorithm learns from sequences, and so needs every step.
-      present: bool `[N]`: which of the environments took part, by default all: what others did counts for nothing.
+      present: environments that took part, bool `[N]`, by default all; the others are ignored.
 
     Returns:
       (samples `[T * N, ...]`, normalisers, statistics of the episodes that ended).
@@ -83,7 +89,7 @@ def prepare(
 
 
 def only_present(trajectory: Trajectory, present: jax.Array | None) -> Trajectory:
-    """The trajectory, in which nothing is valid of the environments `[N]` that took no part."""
+    """Trajectory in which all steps of absent environments (`present` `[N]` is false) are invalid."""
     if present is None:
         return trajectory
     everywhere = jnp.broadcast_to(present, trajectory.reward.shape)
@@ -91,44 +97,46 @@ def only_present(trajectory: Trajectory, present: jax.Array | None) -> Trajector
 
 
 def values(network: ActorCritic, tree: dict[str, Any], obs: jax.Array, carries: Carry = None) -> jax.Array:
-    """State values `[T, N]` of observations `[T, N, ...]`, some steps at a time to keep what is in between small;
-    `carries`: what is carried to each of them."""
+    """State values `[T, N]` of observations `[T, N, ...]`, in batches of steps, to bound the memory of activations.
 
-    def judged(x: tuple[jax.Array, Carry]) -> jax.Array:
+    `carries` are the memory's states at the observations, `[T, N, ...]`; `None` without memory.
+    """
+
+    def evaluated(x: tuple[jax.Array, Carry]) -> jax.Array:
         obs, carry = x
         return network.value(tree, obs) if carry is None else network.value_step(tree, obs, carry)[0]
 
     rows = min(CRITIC_ROWS, CRITIC_INPUTS // math.prod(obs.shape[2:]))
-    return jax.lax.map(judged, (obs, carries), batch_size=max(1, rows // obs.shape[1]))
+    return jax.lax.map(evaluated, (obs, carries), batch_size=max(1, rows // obs.shape[1]))
 
 
 def remembered_values(
     network: ActorCritic, tree: dict[str, Any], obs: jax.Array, past: Past
 ) -> tuple[jax.Array, Carry]:
-    """State values `[T, N]` of observations `[T, N, ...]` in turn, and what is carried on from each, `[T, N, ...]`."""
+    """State values `[T, N]` of observations `[T, N, ...]` in sequence, and the carry after each, `[T, N, ...]`."""
 
     def step(carry: Carry, x: tuple[jax.Array, jax.Array]) -> tuple[Carry, tuple[jax.Array, Carry]]:
         obs, first = x
         value, carry = network.value_step(tree, obs, blanked(carry, first))
         return carry, (value, carry)
 
-    found: tuple[jax.Array, Carry] = jax.lax.scan(step, past.carry, (obs, past.first))[1]
-    return found
+    result: tuple[jax.Array, Carry] = jax.lax.scan(step, past.carry, (obs, past.first))[1]
+    return result
 
 
 def bootstrapped_values(
     network: ActorCritic, fragment: Fragment, trajectory: Trajectory, obs: jax.Array, seen: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """Values of the observations `obs` acted on and of those each step led to, before any reset, both `[T, N]`.
+    """Values of the observations `obs` and of the next observations before any reset, both `[T, N]`.
 
-    `seen` makes of observations what the network sees. Final observations of truncated episodes are evaluated only
-    where there are any.
+    `seen` converts observations to the network's inputs. Final observations of truncated episodes are evaluated only
+    if the fragment has any.
     """
     tree, every = network.unravel(fragment.params), jnp.concatenate([obs, seen(trajectory.last_obs)[None]])
-    onwards = None
+    next_carries = None
     if network.recurrent:
         value, carries = remembered_values(network, tree, every, Past(fragment.carry, trajectory.first))
-        onwards = jax.tree.map(lambda x: x[:-1], carries)
+        next_carries = jax.tree.map(lambda x: x[:-1], carries)
     else:
         value = values(network, tree, every)
     next_value = value[1:]
@@ -136,7 +144,8 @@ def bootstrapped_values(
         truncated = trajectory.truncated & ~trajectory.terminated
 
         def with_final(next_value: jax.Array) -> jax.Array:
-            return jnp.where(truncated, values(network, tree, seen(trajectory.final_obs), onwards), next_value)
+            final_value = values(network, tree, seen(trajectory.final_obs), next_carries)
+            return jnp.where(truncated, final_value, next_value)
 
         next_value = jax.lax.cond(jnp.any(truncated), with_final, lambda next_value: next_value, next_value)
     return value[:-1], next_value
@@ -145,7 +154,7 @@ def bootstrapped_values(
 def learned_reward(
     trajectory: Trajectory, statistics: RunningStatistics, config: EnvConfig
 ) -> tuple[jax.Array, RunningStatistics]:
-    """Rewards `[T, N]` clipped and scaled as asked for, and the statistics of discounted returns after them."""
+    """Rewards `[T, N]` clipped and scaled as configured, and the updated statistics of discounted returns."""
     reward = jnp.sign(trajectory.reward) if config.clip_reward else trajectory.reward
     if not config.normalize_reward:
         return reward, statistics
@@ -159,7 +168,7 @@ def learned_reward(
 def observed(
     trajectory: Trajectory, statistics: RunningStatistics, config: EnvConfig, present: jax.Array | None
 ) -> RunningStatistics:
-    """The statistics of observations behind the fragment, of the environments `[N]` that took part."""
+    """Statistics of observations, updated with the fragment's environments that are `present` `[N]`."""
     if not config.normalize_observation:
         return statistics
     obs = trajectory.obs
@@ -169,7 +178,7 @@ def observed(
 
 
 def standardised(advantage: jax.Array, valid: jax.Array | None) -> jax.Array:
-    """Advantages `[T, N]` less their mean, over their deviation; of the valid and finite ones."""
+    """Standardised advantages `[T, N]`, with mean and deviation of the valid and finite ones."""
     finite = jnp.isfinite(advantage)
     if valid is not None:
         finite &= valid
@@ -180,7 +189,7 @@ def standardised(advantage: jax.Array, valid: jax.Array | None) -> jax.Array:
 
 
 def ended_episodes(trajectory: Trajectory, present: jax.Array | None) -> EpisodeStatistics:
-    """The episodes that ended in the environments `[N]` that took part."""
+    """Statistics of the episodes that ended in environments that are `present` `[N]`."""
     totals = EpisodeTotals.of(trajectory.totals)
     ended = (trajectory.terminated | trajectory.truncated) & jnp.isfinite(totals.total_return)
     if present is not None:

@@ -1,4 +1,4 @@
-"""What scaling rules ask to be measured on the device after a round, at the newest policy and on the round's data."""
+"""Probes: measurements for scaling rules on the device after a round, at the newest policy, on the round's data."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from stellaris_jax.registry import register
 from stellaris_jax.timeline.scaling import scaling_of
 
 Probe = Callable[[Hyper, EngineState, jax.Array, jax.Array], jax.Array]
-"""(hyper, state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
+"""Probe: (hyper, state, fragment buffer, minibatches of an epoch `[S]`) -> measurements `[S, ...]`."""
 
 
 def make_probe(network: ActorCritic, config: Config, spec: ProgramSpec, kind: str) -> Probe | None:
-    """The compiled probe of that name; `None` where there is nothing to measure."""
+    """Compiled probe by its name; `None` for an empty name."""
     if not kind:
         return None
-    one = partial(register.probe[kind], network, config, spec)
+    measure = partial(register.probe[kind], network, config, spec)
 
     @jax.jit
     def probe(hyper: Hyper, state: EngineState, buffer: jax.Array, minibatches: jax.Array) -> jax.Array:
         if spec.seeds > 1:
-            return jax.vmap(one, in_axes=(0, 0, None, 0))(hyper, state, buffer, minibatches)
-        return one(*jax.tree.map(lambda x: x[0], (hyper, state)), buffer, minibatches[0])[None]
+            return jax.vmap(measure, in_axes=(0, 0, None, 0))(hyper, state, buffer, minibatches)
+        return measure(*jax.tree.map(lambda x: x[0], (hyper, state)), buffer, minibatches[0])[None]
 
     return probe
 
@@ -50,11 +50,11 @@ def curvature(
     buffer: jax.Array,
     minibatches: jax.Array,
 ) -> jax.Array:
-    """The smallest and largest eigenvalue `[2]` of a Hessian (Nitro, VLDB'25, §5).
+    """Smallest and largest eigenvalue `[2]` of a Hessian (Nitro, VLDB'25, §5).
 
-    In mode `paper` it is that of the policy's surrogate objective, to be maximised, in mode `artifact` that of the
-    whole loss, to be minimised; of the first `subsample` minibatches of the round's first epoch, which are a
-    random part of it.
+    In mode `paper` it is the Hessian of the policy's surrogate objective, which is maximised. In mode `artifact` it is
+    the Hessian of the whole loss, which is minimised. The data are the first `subsample` minibatches of the round's
+    first epoch, a random part of it.
     """
     rule: Any = scaling_of(config)
     penalty, paper = state.kl_coefficient, rule.mode == "paper"
@@ -85,10 +85,10 @@ def noise(
     buffer: jax.Array,
     minibatches: jax.Array,
 ) -> jax.Array:
-    """|G_small|^2, |G_big|^2 and the samples of each `[4]` (McCandlish et al. 2018, appendix A.1).
+    """Squared gradient norms |G_small|^2, |G_big|^2 and their samples `[4]` (McCandlish et al. 2018, appendix A.1).
 
-    Small are halves of the minibatches of the round's first epoch, on average, big is all of it. (A minibatch of a
-    single sequence has no halves; then the second ones count for nothing.)
+    The small batches are halves of the minibatches of the round's first epoch; their norms are averaged. The big batch
+    is the whole epoch. (A minibatch of a single sequence has one half only.)
     """
     columns = spec.envs // spec.minibatches if spec.sequences else 2
 

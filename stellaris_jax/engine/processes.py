@@ -1,7 +1,7 @@
-"""Several processes whose devices are one mesh (`jax.distributed`): how they find each other, and what each holds.
+"""Several processes whose devices form one mesh (`jax.distributed`): start, data placement and broadcasts.
 
-Every process executes the same programs in the same order, with the same data. Arrays live on the devices of all of
-them; what is whole on every device (`replicated`) can be read anywhere.
+Every process executes the same programs in the same order, with the same data. Arrays are distributed over the devices
+of all processes; replicated arrays can be read by every process.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from stellaris_jax.config.schema import ConfigError, RunError
 T = TypeVar("T")
 
 ADDRESS, NUMBER, OWN = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
-"""Environment variables by which a process is told where the first one listens, how many there are, and which it is."""
+"""Environment variables: address of the first process, number of processes, and number of this process."""
 WAIT_SECONDS, PARTING_SECONDS = 300, 10
-"""How long a process waits for the others to begin, and to end."""
+"""Timeouts in seconds for the other processes to start, and to end."""
 
 
 def join(devices: int) -> None:
-    """Become one of the processes that have so many devices together.
+    """Join the processes that have `devices` devices in total.
 
-    Where the environment variables say nothing, JAX asks Slurm, Open MPI or Kubernetes.
+    If the environment variables are not set, JAX detects Slurm, Open MPI or Kubernetes.
 
     Raises:
-      ConfigError: the processes cannot be had, or have another number of devices.
+      ConfigError: the processes cannot be joined, or have another number of devices.
     """
     if not jax.distributed.is_initialized():
         given = [os.environ.get(name) for name in (ADDRESS, NUMBER, OWN)]
@@ -55,7 +55,7 @@ def join(devices: int) -> None:
         else:
             _emulate(devices, int(os.environ.get("SLURM_NTASKS", devices)))
             arguments = {}
-        jax.config.update("jax_enable_preemption_service", False)  # it would take our SIGTERM
+        jax.config.update("jax_enable_preemption_service", False)  # it would replace our handler of SIGTERM
         try:
             jax.distributed.initialize(
                 **arguments, initialization_timeout=WAIT_SECONDS, shutdown_timeout_seconds=PARTING_SECONDS
@@ -67,8 +67,8 @@ def join(devices: int) -> None:
                 f"engine.distributed=true: the processes could not be joined by {where} ({reason})."
             ) from error
     if devices != jax.device_count():
-        found = f"{jax.process_count()} process(es) with {jax.device_count()} device(s) together"
-        raise ConfigError(f"engine.devices={devices} must be the number of all devices: JAX sees {found}.")
+        actual = f"{jax.process_count()} process(es) with {jax.device_count()} device(s) together"
+        raise ConfigError(f"engine.devices={devices} must be the number of all devices: JAX sees {actual}.")
 
 
 def _integer(name: str, low: int, high: int = 2**16) -> int:
@@ -79,7 +79,7 @@ def _integer(name: str, low: int, high: int = 2**16) -> int:
 
 
 def _emulate(devices: int, number: int) -> None:
-    """Have the CPU of each process pass for its share of the devices."""
+    """Emulate each process's share of the devices on its CPU."""
     if devices % number:
         raise ConfigError(f"engine.devices={devices} must be a multiple of the {number} processes.")
     try:
@@ -89,21 +89,21 @@ def _emulate(devices: int, number: int) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that decides and writes."""
+    """Whether this is the first process, which decides and writes files."""
     return jax.process_index() == 0
 
 
 def put(tree: T, shardings: Any) -> T:
-    """Arrays `jax.device_put` where they belong; with several processes each puts its own part, unasked.
+    """Place arrays on devices, as `jax.device_put`; with several processes each places its own part.
 
     Args:
-      tree: of arrays that every process has whole.
-      shardings: one for all of them, or a tree of them, a prefix of theirs.
+      tree: arrays, which every process has in full.
+      shardings: one sharding for all arrays, or a tree of shardings that is a prefix of `tree`.
     """
     if jax.process_count() == 1:
         placed: T = jax.device_put(tree, shardings)
         return placed
-    parts: T = jax.tree.map(lambda one, part: jax.tree.map(lambda x: _put(x, one), part), shardings, tree)
+    parts: T = jax.tree.map(lambda where, part: jax.tree.map(lambda x: _put(x, where), part), shardings, tree)
     return parts
 
 
@@ -115,35 +115,35 @@ def _put(x: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def own(tree: T) -> T:
-    """Arrays as this process has them: those that are whole on every device are whole, of others it is a part."""
+    """Local data of arrays: replicated arrays in full, and the local part of sharded ones."""
     return jax.tree.map(lambda x: x.addressable_data(0), tree)
 
 
 def gathered(tree: T, mesh: Mesh) -> T:
-    """Arrays that are parted over the devices, whole, and this process's own. All processes must ask for that."""
+    """Gather sharded arrays: each process gets them in full. All processes must call this."""
     return own(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree))
 
 
 def broadcast_from_first(tree: T) -> T:
-    """What the first process says, NumPy arrays of equal shapes in all of them."""
-    said: T = multihost_utils.broadcast_one_to_all(tree)
-    return said
+    """Broadcast NumPy arrays from the first process; their shapes must be equal in all processes."""
+    result: T = multihost_utils.broadcast_one_to_all(tree)
+    return result
 
 
 def broadcast_bytes(data: bytes) -> bytes:
-    """The same of bytes, of which only the first process knows how many there are."""
+    """Broadcast bytes from the first process; the other processes need not know their number."""
     size = int(broadcast_from_first(np.int64(len(data))))
     padded = np.frombuffer(data.ljust(size)[:size], np.uint8)
     return bytes(np.asarray(broadcast_from_first(padded), np.uint8))
 
 
 GONE = re.compile("gloo|nccl|connection|socket|peer|coordination|heartbeat|unavailable|aborted", re.IGNORECASE)
-"""What is in the message of an exchange that another process has not taken part in."""
+"""Pattern of the error messages of collectives in which another process has not taken part."""
 
 
 @contextmanager
 def naming_lost_process(advice: str) -> Iterator[None]:
-    """Tell of a process that is lost in one sentence, a RunError, with what can be done."""
+    """Context that converts errors caused by a lost process into a RunError with advice."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -154,7 +154,7 @@ def naming_lost_process(advice: str) -> Iterator[None]:
 
 
 def _leave() -> None:
-    """End without taking leave of the others, which takes all of them and would abort this process."""
+    """Exit without JAX's shutdown barrier, which needs all processes and would abort this one."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -1,8 +1,8 @@
-"""The engine: one compiled program that executes any plan.
+"""Engine: one compiled program that executes any plan.
 
-A chunk is several rounds of: collect a fragment; run the round's waves of lagged gradients through the aggregator,
-publishing a version whenever a group is complete; reduce metrics. No architecture has a code path of its own here:
-synchronous or asynchronous, all is in the plan. State is donated, metrics leave the device once per chunk.
+A chunk is several rounds. A round collects a fragment, runs its waves of gradients through the aggregator, publishes a
+version whenever a group is complete, and reduces metrics. Synchronous and asynchronous systems share all code: they
+differ only in their plans. State is donated; metrics leave the device once per chunk.
 
 Seeds are mapped inside the loops (`vmap`), so all seeds share the loop bounds. Lanes are mapped inside each device;
 devices share the waves' places and the environments through `shard_map` over one mesh axis.
@@ -42,31 +42,31 @@ from stellaris_jax.timeline.plan import Plan
 
 
 class Engine:
-    """Compiles a program for plans of one shape and runs them.
+    """Engine for plans of one shape: compiles programs and runs them.
 
     Args:
-      options: what is done with observations and rewards.
-      env: what actors step inside the program; `None` where fragments come from the host.
-      network: built from it.
-      spec: what shapes the program.
+      options: options of observations and rewards.
+      env: environment that actors step inside the program; `None` if fragments come from the host.
+      network: network for the environment's spaces.
+      spec: static properties of the program.
     """
 
     def __init__(self, options: EnvConfig, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec):
         self.options, self.env, self.network = options, env, network
         self.spec, self.shape = spec, spec.shape
         self.mesh = make_mesh(spec.devices)
-        # On one device collectives would be copies with a rendezvous: leave them out.
+        # On one device, collectives would be copies with a rendezvous, so they are left out.
         self.axis = AXIS if spec.devices > 1 else None
         self.aggregator = partial(aggregator, spec, self.axis)
         self.layout = StateLayout(options, env, network, spec, self.aggregator, self.mesh)
-        # Seeds are mapped only if there are several: an axis of length one would turn slices into gathers.
+        # Seeds are mapped only if there are several: a batch axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if spec.seeds > 1 else lambda f, in_axes=0: f
         self.compiled_by_width: dict[int, Any] = {}
         self.compile_seconds = 0.0
         self._compiling = threading.Lock()
 
     def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
-        """The state before the first round, one row per seed, laid out over the mesh; `hyper` are arrays `[S]`."""
+        """State before the first round, one row per seed, placed on the mesh; `hyper` holds arrays `[S]`."""
         return self.layout.init(seeds, hyper)
 
     # One round, for one seed and one device ------------------------------------------------------------------------
@@ -81,9 +81,9 @@ class Engine:
         order: jax.Array,
         fragment: Fragment | None,
     ) -> tuple[EngineState, EpisodeStatistics]:
-        """Fragment `state.round` becomes training data; actors roll it here unless it has come from the host.
+        """Collect fragment `state.round` as training data; actors roll it here unless it comes from the host.
 
-        The first `envs` of the first `width` environments take part, where rounds may differ in that.
+        If the number of environments varies, the first `envs` of the first `width` environments take part.
         """
         state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
         present = jnp.arange(width) < envs if self.spec.masked else None
@@ -106,9 +106,10 @@ class Engine:
     def _roll(
         self, hyper: Hyper, state: EngineState, behaviour: jax.Array, width: int, present: jax.Array | None
     ) -> tuple[EngineState, Fragment]:
-        """Step this device's environments, its share of the first `width`, and gather what all devices saw.
+        """Step this device's share of the first `width` environments, and gather the trajectories of all devices.
 
-        They act by the version in ring slot `behaviour`. What is not `present` `[width]` stays as it was.
+        The actors use the version in ring slot `behaviour`. Environments that are not `present` `[width]` keep their
+        state.
         """
         params = versions.fetch(state.ring, behaviour)
         version = state.version - versions.behind(state.ring, state.version, behaviour)
@@ -117,10 +118,10 @@ class Engine:
         local = width // self.spec.devices
         assert self.env is not None, "fragments come from the host"
         if self.axis is not None:
-            mine = jax.lax.axis_index(self.axis)
-            keys = jax.lax.dynamic_slice_in_dim(keys, mine * (len(keys) // self.spec.devices), local)
+            device = jax.lax.axis_index(self.axis)
+            keys = jax.lax.dynamic_slice_in_dim(keys, device * (len(keys) // self.spec.devices), local)
             if present is not None:
-                present = jax.lax.dynamic_slice_in_dim(present, mine * local, local)
+                present = jax.lax.dynamic_slice_in_dim(present, device * local, local)
         whole = state.actor
         before = jax.tree.map(lambda x: x[:local], whole)
         carry = before.carry
@@ -150,7 +151,7 @@ class Engine:
     def receive(
         self, hyper: Hyper, state: EngineState, fragment: Fragment, present: jax.Array | None
     ) -> tuple[EngineState, Fragment]:
-        """Account for the episodes of a fragment from the host."""
+        """Compute the episode totals of a fragment from the host."""
         trajectory = fragment.trajectory
         done = trajectory.terminated | trajectory.truncated
         totals, carried = episode_totals(
@@ -174,15 +175,15 @@ class Engine:
         carry: WaveCarry,
         wave: Wave,
     ) -> WaveCarry:
-        """Compute the wave's gradients on their versions and aggregate; a new version if the wave completes a group."""
+        """Compute the wave's gradients on their versions, and aggregate them; publish if a group is complete."""
         ring = versions.publish(carry.ring, carry.version, carry.params)
         carry, cache = carry._replace(ring=ring), Cache(ring, carry.version, loader, kl_coefficient)
-        one = partial(learner.gradient, self.network, self.spec, hyper, cache)
+        invoke = partial(learner.gradient, self.network, self.spec, hyper, cache)
         if wave.weights.shape[0] > 1:
-            gradients, metrics = jax.vmap(one)(wave.invocations)
+            gradients, metrics = jax.vmap(invoke)(wave.invocations)
         else:
-            alone = one(jax.tree.map(lambda x: x[0], wave.invocations))
-            gradients, metrics = jax.tree.map(lambda x: x[None], alone)
+            single = invoke(jax.tree.map(lambda x: x[0], wave.invocations))
+            gradients, metrics = jax.tree.map(lambda x: x[None], single)
         return self.aggregated(hyper, cache, step_scale, carry, wave, gradients, metrics)
 
     def aggregated(
@@ -195,7 +196,7 @@ class Engine:
         gradients: jax.Array,
         metrics: LossMetrics,
     ) -> WaveCarry:
-        """Aggregate the wave's gradients `[L, P]`, whose newest version is in the cache's ring."""
+        """Aggregate the wave's gradients `[L, P]`; the cache's ring already holds the newest version."""
         ring = cache.ring
         hyper, context = self._corrected(hyper, cache, carry, wave, metrics)
         updates, aggregator = self.aggregator(hyper).update(
@@ -214,7 +215,7 @@ class Engine:
         lag = (known.learner - known.behaviour).astype(norm.dtype)
         measured = Sums(metrics, norm, lag, jnp.ones_like(norm)).vector()
         sums = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
-        # The version before this one is in the ring, at first this one itself.
+        # The ring holds the previous version; before the first update, its slot holds the initial version.
         before = carry.params - versions.fetch(ring, (carry.version - 1) % ring.shape[0])
         moves = Moves.of(updates, before, wave.size > 0)
         return WaveCarry(
@@ -229,7 +230,7 @@ class Engine:
     def _corrected(
         self, hyper: Hyper, cache: Cache, carry: WaveCarry, wave: Wave, metrics: LossMetrics
     ) -> tuple[Hyper, Context | None]:
-        """The numbers that corrections leave, and what they see of a wave; `None` where there are none."""
+        """Hyper-parameters after the corrections, and the corrections' context; `None` without corrections."""
         corrections = self.spec.corrections
         if not corrections:
             return hyper, None
@@ -246,7 +247,7 @@ class Engine:
     def finish(
         self, hyper: Hyper, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
-        """The state after the round, and what it has come to."""
+        """State after the round, and the round's metrics."""
         state = carry.end(state)
         gradients = Sums.of(carry.sums).gradients
         means = Sums.of(carry.sums / jnp.maximum(gradients, 1.0))
@@ -302,7 +303,7 @@ class Engine:
             first, end = plan.bounds[r]
             carry = jax.lax.fori_loop(first, end, wave_body, WaveCarry.start(state))
             state, metrics = self.over_seeds(self.finish)(hyper, state, carry, episodes)
-            return state, jax.tree.map(lambda all_, one: all_.at[r].set(one), history, metrics)
+            return state, jax.tree.map(lambda rows_, row: rows_.at[r].set(row), history, metrics)
 
         history = RoundMetrics.zeros((self.shape.rounds, *lead))
         state, history = jax.lax.fori_loop(0, rounds, round_body, (state, history))
@@ -319,9 +320,9 @@ class Engine:
         fragment: Fragment | None = None,
         width: int | None = None,
     ) -> float:
-        """Compile for the shapes of what `run` takes, and rounds of `width` environments (default all).
+        """Compile for the shapes of `run`'s arguments, and for rounds of `width` environments (default all).
 
-        Returns the seconds it took, 0 if it had been done; `compile_seconds` is the sum of them.
+        Returns the seconds it took, 0 if the program was compiled already; `compile_seconds` is their sum.
         """
         width = width or self.spec.envs
         with self._compiling:
@@ -341,7 +342,7 @@ class Engine:
         fragment: Fragment | None = None,
         width: int | None = None,
     ) -> jax.stages.Lowered:
-        """The program that `compile` compiles."""
+        """Lowered program, which `compile` compiles."""
         specs = self.layout.specs(state)
         sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
         specs_of: dict[str, Any] = {name: sharded if name in PLACED else whole for name in plan._fields}
@@ -372,11 +373,11 @@ class Engine:
         fragment: Fragment | None = None,
         width: int | None = None,
     ) -> tuple[EngineState, RoundMetrics]:
-        """Execute the first `rounds` rounds of a plan. Donates `state`; returns at once, before it is computed.
+        """Execute the first `rounds` rounds of a plan. Donates `state`; returns immediately, JAX is asynchronous.
 
-        Numbers `hyper` are arrays `[S]`. With host environments a plan has one round, and `fragment` (every leaf with a
-        leading axis `[S]`) is its data. `width` is the number of environments compiled for, at least as many as take
-        part; all by default.
+        Hyper-parameters `hyper` are arrays `[S]`. With host environments a plan has one round, and `fragment` (every
+        leaf with a leading axis `[S]`) is its data. `width` is the number of environments compiled for, at least the
+        number that takes part; all by default. Returns the state after the rounds and metrics `[R, S]`.
         """
         self.compile(state, hyper, plan, fragment, width)
         run = self.compiled_by_width[width or self.spec.envs]
@@ -384,13 +385,13 @@ class Engine:
 
 
 def aggregator(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
-    """The parameter function of one seed."""
+    """Parameter function of one seed."""
     corrections = [correction.bound(hyper.corrections) for correction in spec.corrections]
     optimizer = hyper.optimizer(spec.aggregation, numbers_vary(corrections))
     return staleness_weighted(optimizer, spec.aggregation, axis, corrections)
 
 
 SHARED = ("bounds", "learning_rate")
-"""Fields of a plan that seeds share."""
+"""Fields of a plan that are the same for all seeds."""
 PLACED = ("invocations", "weights")
-"""Fields of a plan that are of a wave's places, which devices share."""
+"""Fields of a plan with an axis of places, which is sharded over devices."""

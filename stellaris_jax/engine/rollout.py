@@ -1,4 +1,4 @@
-"""Actors: a policy steps environments for one fragment."""
+"""Actors inside the compiled program: a policy steps environments for one fragment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from stellaris_jax.envs.base import Box, VecEnv
 
 
 class EpisodeTotals(NamedTuple):
-    """What an episode has come to so far; kept as one array `[..., 3]`, so that adding up takes one operation."""
+    """Totals of an episode so far; stored as one array `[..., 3]`, so that an update takes one operation.
+
+    Attributes:
+      total_return: sum of rewards.
+      length: number of steps.
+      discounted_return: running discounted sum of rewards.
+    """
 
     total_return: Any
     length: Any
@@ -24,19 +30,22 @@ class EpisodeTotals(NamedTuple):
 
     @classmethod
     def of(cls, totals: jax.Array) -> EpisodeTotals:
-        """The totals in an array `[..., 3]`."""
+        """Totals from an array `[..., 3]`."""
         return cls(*jnp.moveaxis(totals, -1, 0))
 
     def stacked(self) -> jax.Array:
-        """The totals as one array `[..., 3]`."""
+        """Totals as one array `[..., 3]`."""
         return jnp.stack(self, axis=-1)
 
 
 class ActorState(NamedTuple):
-    """What persists between fragments; every leaf has a leading axis `[N]`.
+    """State of actors between fragments; every leaf has a leading axis `[N]`.
 
-    totals: `EpisodeTotals` of the episode under way, `[N, 3]`. env, obs, carry: `None` for host environments, whose
-    actors keep them. carry: what the network carries to `obs`; `None` without memory.
+    Attributes:
+      env: states of the environments; `None` for host environments, whose actors hold them.
+      obs: current observations; `None` for host environments.
+      totals: `EpisodeTotals` of the current episodes, `[N, 3]`.
+      carry: state of the network's memory at `obs`; `None` without memory and for host environments.
     """
 
     env: Any
@@ -46,12 +55,22 @@ class ActorState(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """One fragment, arrays `[T, N, ...]` (`last_obs` `[N, ...]`); observations as the environment gave them.
+    """Trajectory of one fragment, arrays `[T, N, ...]`; observations are not normalised.
 
-    final_obs: `None` where the next observation is the final one, as in host environments. totals: `EpisodeTotals`
-    `[T, N, 3]` after each step and before any reset; `None` until they are added up. valid: false for the dead
-    transitions of host environments; `None` where there are none. first: bool `[T + 1, N]`, observations, the last one
-    among them, to which nothing is carried, because an episode has ended; `None` without memory.
+    Attributes:
+      obs: observations.
+      action: actions, as sampled.
+      distribution: parameters of the behaviour policy's action distributions.
+      reward: rewards.
+      terminated: whether the step ended the task.
+      truncated: whether a time limit ended the episode with the step.
+      final_obs: observations after each step and before any reset; `None` if these are the next observations, as in
+        host environments.
+      totals: `EpisodeTotals` after each step and before any reset, `[T, N, 3]`; `None` until they are computed.
+      last_obs: observations after the last step, `[N, ...]`.
+      valid: false for dead transitions of host environments; `None` if there are none.
+      first: whether an observation (including the last one) starts an episode, which resets the memory, bool
+        `[T + 1, N]`; `None` without memory.
     """
 
     obs: jax.Array
@@ -75,8 +94,15 @@ class Normalizers(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """What actors hand over: a trajectory, and what they acted on: parameters `[P]`, the normalisers, the number of the
-    version, an int32, and what was carried to the first observations, `[N, ...]`; `None` without memory."""
+    """Result of a rollout: a trajectory, and the inputs of its behaviour policy.
+
+    Attributes:
+      trajectory: the trajectory.
+      params: parameters of the behaviour policy, `[P]`.
+      normalizers: normalisers that the behaviour policy used.
+      version: version of the behaviour policy, int32.
+      carry: state of the memory at the first observations, `[N, ...]`; `None` without memory.
+    """
 
     trajectory: Trajectory
     params: jax.Array
@@ -86,12 +112,12 @@ class Fragment(NamedTuple):
 
 
 def init_normalizers(observation_space: Box) -> Normalizers:
-    """Statistics that have seen nothing."""
+    """Initial statistics, without any samples."""
     return Normalizers(normalizer.init(observation_space.shape), normalizer.init(()))
 
 
 def init_actor(env: VecEnv | None, network: ActorCritic, keys: jax.Array) -> ActorState:
-    """Freshly reset environments, one per key `[N]`; without `env`, of what actors on the host keep themselves."""
+    """Initial state of actors: freshly reset environments, one per key `[N]`; only totals without `env`."""
     totals = jnp.zeros((keys.shape[0], len(EpisodeTotals._fields)))
     if env is None:
         return ActorState(None, None, totals)
@@ -99,12 +125,12 @@ def init_actor(env: VecEnv | None, network: ActorCritic, keys: jax.Array) -> Act
 
 
 def view(normalizers: Normalizers, obs: jax.Array, config: EnvConfig) -> jax.Array:
-    """Observations as the networks see them."""
+    """Network inputs of observations: normalised if configured."""
     return normalizer.normalize(normalizers.obs, obs) if config.normalize_observation else obs
 
 
 def viewed(space: Box, config: EnvConfig) -> str:
-    """The dtype of what `view` makes of observations."""
+    """Dtype of the observations that `view` returns."""
     return "float32" if config.normalize_observation else space.dtype
 
 
@@ -120,9 +146,22 @@ def rollout(
     gamma: jax.Array | float,
     config: EnvConfig,
 ) -> tuple[ActorState, Trajectory]:
-    """Step N environments `length` times with the policy `params` `[P]`.
+    """Step N environments `length` times with the policy `params`.
 
-    `keys` `[N]` drive one environment each (policy noise included); `start_key` the start states all of them share.
+    Args:
+      env: the environments.
+      network: the policy's network.
+      params: parameters of the policy, `[P]`.
+      normalizers: statistics of observations.
+      actor: states of the environments.
+      keys: one key per environment `[N]`, for its steps and the policy's noise.
+      start_key: key of the start states that all environments share.
+      length: number of steps.
+      gamma: discount of the discounted returns.
+      config: options of observations.
+
+    Returns:
+      (state of the actors, trajectory).
     """
     tree = network.unravel(params)
     starts = env.starts(start_key)
@@ -154,7 +193,7 @@ def rollout(
         final_obs=steps.final_obs,
         totals=totals,
         last_obs=last_obs,
-        # Where an episode ended just before the fragment, nothing is carried to it anyway.
+        # The carry is zero already if an episode ended just before the fragment.
         first=jnp.concatenate([jnp.zeros_like(done[:1]), done]) if network.recurrent else None,
     )
     return ActorState(state, last_obs, carried, carry), trajectory
@@ -163,9 +202,14 @@ def rollout(
 def episode_totals(
     reward: jax.Array, length: jax.Array, done: jax.Array, start: jax.Array, gamma: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """`EpisodeTotals` after every step, `[T, N, 3]`, and what the next fragment starts from, `[N, 3]`.
+    """`EpisodeTotals` after every step, `[T, N, 3]`, and at the start of the next fragment, `[N, 3]`.
 
-    `reward`, `done` `[T, N]`; `length` is what a step adds to an episode's length; `start` `[N, 3]`.
+    Args:
+      reward: rewards, `[T, N]`.
+      length: increment of an episode's length for each step (0 for dead transitions), `[T, N]`.
+      done: whether the episode ended with the step, `[T, N]`.
+      start: totals at the start of the fragment, `[N, 3]`.
+      gamma: discount of the discounted returns.
     """
     going = 1.0 - done.astype(jnp.float32)
     kept = EpisodeTotals(total_return=1.0, length=1.0, discounted_return=gamma)

@@ -1,4 +1,4 @@
-"""All of a configuration that shapes its program."""
+"""Program spec: the part of a configuration that shapes the compiled program."""
 
 from __future__ import annotations
 
@@ -17,15 +17,30 @@ from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
 
 @dataclass(frozen=True)
 class ProgramSpec:
-    """What is the same for everything that one compiled program runs; computed once.
+    """Static properties of one compiled program, the same for all its runs; computed once.
 
-    algorithm: the loss, and the data it asks for. masks: of samples. seeds: S that are executed side by side. envs,
-    steps: N and T of a fragment. epochs, minibatches: it is cut into. chunk_rounds: R of a chunk. lanes: gradients at
-    once on each of the devices. peers: K, the most other versions that learners in flight hold. versions: H that
-    gradients may be of. buffers: fragments kept. target_interval: versions from one target network to the next; 1
-    without any. truncation, aggregation: modes. corrections: of gradients. masked: some environments may take no
-    part in a round. hosted: fragments come from actors on the host. recurrent: the network has memory. recorded:
-    gradients have weights of the KL penalty of their own.
+    Attributes:
+      algorithm: the loss, and the data that it needs.
+      masks: masks of samples.
+      seeds: number S of seeds executed together (`vmap`).
+      envs: environments N of a fragment.
+      steps: steps T of a fragment.
+      epochs: passes over a fragment.
+      minibatches: minibatches of an epoch.
+      chunk_rounds: rounds R of a chunk.
+      lanes: gradients computed together on each device.
+      devices: number of devices.
+      peers: largest number K of other versions that learners in flight hold.
+      versions: number H of versions on which gradients may be computed.
+      buffers: fragments kept.
+      target_interval: versions from one target network to the next; 1 without target networks.
+      truncation: mode of the truncation (Eq. 2).
+      aggregation: mode of the aggregation (Eq. 4).
+      corrections: corrections of gradients.
+      masked: whether rounds may leave out some environments.
+      hosted: whether fragments come from actors on the host.
+      recurrent: whether the network has memory.
+      recorded: whether each gradient has its own weight of the KL penalty.
     """
 
     algorithm: Algorithm
@@ -52,7 +67,7 @@ class ProgramSpec:
 
     @classmethod
     def of(cls, config: Config, hosted: bool = False) -> ProgramSpec:
-        """The static part of a configuration, of which only the environment can tell whether it is `hosted`."""
+        """Program spec of a configuration; `hosted` depends on its environment."""
         settings, system, engine = config.algorithm, config.system, config.engine
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
         return cls(
@@ -81,18 +96,18 @@ class ProgramSpec:
 
     @property
     def sequences(self) -> bool:
-        """Whether minibatches are whole environments' fragments instead of single samples."""
+        """Whether minibatches hold whole sequences of environments instead of single samples."""
         return self.algorithm.sequences or self.recurrent
 
     @property
     def minibatch_layout(self) -> MinibatchLayout:
-        """How the data loader cuts a fragment."""
+        """Layout of a fragment as minibatches."""
         length = self.steps if self.sequences else 1
         return MinibatchLayout(self.epochs, self.minibatches, self.steps, self.envs, length)
 
     @property
     def shape(self) -> PlanShape:
-        """The sizes of the plans."""
+        """Sizes of the plans."""
         return PlanShape(
             rounds=self.chunk_rounds,
             seeds=self.seeds,
@@ -107,20 +122,20 @@ class ProgramSpec:
         )
 
     def blocks(self, seeds: int) -> list[slice]:
-        """So many seeds, parted into those that are executed side by side."""
+        """Partition of `seeds` seeds into blocks that are executed together."""
         return [slice(i, i + self.seeds) for i in range(0, seeds, self.seeds)]
 
     @property
     def has_invalid(self) -> bool:
-        """Whether fragments hold samples that nothing is to be learned from."""
+        """Whether fragments may hold invalid samples."""
         return self.masked or self.hosted
 
 
 def seeds_vmapped(members: str) -> bool:
-    """Whether seeds are executed side by side, as `engine.members` says: small products gain by it on accelerators."""
+    """Whether seeds are executed together (`engine.members`), which speeds up small products on accelerators."""
     return members == "together" or (members == "auto" and jax.default_backend() != "cpu")
 
 
 def in_program(env: VecEnv | HostEnv) -> VecEnv | None:
-    """The environment, if actors step it inside the compiled program; `None` if actors on the host do."""
+    """Environment if actors step it inside the compiled program; `None` if actors on the host step it."""
     return None if isinstance(env, HostEnv) else env

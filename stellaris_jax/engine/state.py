@@ -1,4 +1,4 @@
-"""The engine's state: what is in it, how it begins, and where it lives on the mesh."""
+"""State of the engine: its fields, its initialisation, and its placement on the mesh."""
 
 from __future__ import annotations
 
@@ -28,10 +28,19 @@ from stellaris_jax.envs.base import VecEnv
 
 
 class EngineState(NamedTuple):
-    """All that training changes, one pytree; every leaf has a leading axis `[S]` of seeds.
+    """Training state, one pytree; every leaf has a leading axis `[S]` of seeds.
 
-    params: newest policy `[P]`. version: how many there have been before it. ring: the last versions `[H, P]`, where it
-    is written when next something reads; target networks are among them. key: the seed's key. round: rounds completed.
+    Attributes:
+      params: newest policy, `[P]`.
+      version: number of the newest version, from 0.
+      ring: the last versions, target networks included, `[H, P]`; `params` is written into it before the next read.
+      aggregator: state of the current group and of the optimizer.
+      actor: states of the environments.
+      loader: fragments and their minibatches.
+      normalizers: statistics of observations and returns.
+      kl_coefficient: weight of the KL penalty.
+      key: the seed's key.
+      round: number of completed rounds.
     """
 
     params: jax.Array
@@ -47,12 +56,18 @@ class EngineState(NamedTuple):
 
 
 def policies(state: EngineState, slots: np.ndarray) -> jax.Array:
-    """The policies `[S, P]` in ring slots `[S]`."""
+    """Policies `[S, P]` in ring slots `[S]`."""
     return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
 
 
 class Keys(NamedTuple):
-    """What the key of a seed is split into."""
+    """Keys split from a seed's key.
+
+    Attributes:
+      params: key of the initial parameters.
+      envs: key of the first resets.
+      run: key of the rounds.
+    """
 
     params: jax.Array
     envs: jax.Array
@@ -60,16 +75,16 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, key: jax.Array) -> Keys:
-        """Those of one."""
+        """Keys split from a seed's key."""
         return cls(*jax.random.split(key, 3))
 
 
 class StateLayout:
-    """Makes states for one engine.
+    """Layout of one engine's states: initialisation, shapes and shardings.
 
     Args:
-      options, env, network, spec: as of `stellaris_jax.engine.program.Engine`.
-      aggregator: the parameter function of one seed's numbers.
+      options, env, network, spec: arguments of `stellaris_jax.engine.program.Engine`.
+      aggregator: function from one seed's hyper-parameters to its parameter function.
       mesh: the devices.
     """
 
@@ -87,12 +102,12 @@ class StateLayout:
         self.aggregator, self.mesh = aggregator, mesh
 
     def init(self, seeds: list[int], hyper: Hyper, params: np.ndarray | None = None) -> EngineState:
-        """The state before the first round, one row per seed, laid out over the mesh.
+        """State before the first round, one row per seed, placed on the mesh.
 
         Args:
-          seeds: S of them.
-          hyper: arrays `[S]`.
-          params: first parameters `[S, P]`; drawn by the seeds unless they are given.
+          seeds: the S seeds.
+          hyper: hyper-parameters, arrays `[S]`.
+          params: initial parameters `[S, P]`; drawn from the seeds by default.
         """
         numbers = np.asarray(seeds, np.uint32)
         drawn = self._params(numbers) if params is None else jnp.asarray(params)
@@ -101,32 +116,32 @@ class StateLayout:
 
     @cached_property
     def _params(self) -> Callable[[np.ndarray | jax.Array], jax.Array]:
-        """Parameters `[S, P]` of seeds `[S]`.
+        """Function from seeds `[S]` to initial parameters `[S, P]`.
 
-        A program of its own, for most of the time to compile is its, and all runs of one network find it on disk. One
-        seed after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at once
-        can starve XLA's CPU thread pool for ever.
+        It is a separate program, because it takes most of the compile time, and all runs of one network find it in the
+        compilation cache on disk. Seeds are processed one after the other: under vmap the QR of orthogonal
+        initialisation is batched, and two concurrent batched QRs can deadlock XLA's CPU thread pool.
         """
         network = self.network
         return jax.jit(partial(jax.lax.map, lambda seed: network.init(Keys.of(jax.random.key(seed)).params)))
 
     @cached_property
     def _init(self) -> Callable[[jax.Array, np.ndarray, Hyper], EngineState]:
-        mine = weakref.proxy(self)  # an engine and what it has compiled shall go with the last who uses it
+        layout = weakref.proxy(self)  # a strong reference would be a cycle, and keep compiled programs alive
 
         def init(params: jax.Array, seeds: jax.Array, hyper: Hyper) -> EngineState:
             keys = jax.vmap(jax.random.key)(seeds)
-            state: EngineState = jax.lax.map(lambda x: mine.init_one(*x), (params, keys, hyper))
+            state: EngineState = jax.lax.map(lambda x: layout.init_one(*x), (params, keys, hyper))
             return state
 
         return jax.jit(init, out_shardings=self._shardings(self._shapes()))
 
     def place(self, state: EngineState) -> EngineState:
-        """A state where it belongs on the mesh."""
+        """State placed on the mesh."""
         return put(state, self._shardings(state))
 
     def init_one(self, params: jax.Array, key: jax.Array, hyper: Hyper) -> EngineState:
-        """The state of one seed, whose key and first parameters these are, without its leading axis."""
+        """Initial state of one seed from its parameters, key and hyper-parameters, without the leading axis."""
         spec, observation, keys = self.spec, self.network.observation_space, Keys.of(key)
         actor = init_actor(self.env, self.network, jax.random.split(keys.envs, spec.envs))
         rows = spec.envs * spec.steps * spec.buffers
@@ -165,7 +180,7 @@ class StateLayout:
 
     @property
     def replicated(self) -> NamedSharding:
-        """Whole on every device."""
+        """Sharding of arrays that are replicated on every device."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def _shapes(self) -> EngineState:
@@ -186,11 +201,11 @@ class StateLayout:
         return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
 
     def _shardings(self, state: EngineState) -> EngineState:
-        """Where each leaf of the state lives: environments over the mesh, everything else on every device."""
+        """Sharding of each leaf of the state: environments over the mesh, all other leaves replicated."""
         return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self.specs(state))
 
     def abstract(self, seeds: int) -> EngineState:
-        """Shapes, dtypes and shardings of the state of so many seeds, for restoring."""
+        """Shapes, dtypes and shardings of the state of `seeds` seeds, for restoring checkpoints."""
         shapes = self._shapes()
         return jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct((seeds, *x.shape[1:]), x.dtype, sharding=s),

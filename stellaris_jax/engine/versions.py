@@ -1,6 +1,6 @@
-"""The version ring: the last H policies, so that a learner can compute on the version it fetched.
+"""Version ring: the last H policies, so that a learner can compute on the version that it fetched.
 
-This is the paper's distributed cache. Version c lives in slot c mod H; parameters are flat vectors `[P]`, so the
+This is the paper's distributed cache. Version c is in slot c mod H; parameters are flat vectors `[P]`, so the
 whole ring is one array `[H, P]`.
 """
 
@@ -11,28 +11,28 @@ import jax.numpy as jnp
 
 
 def init(params: jax.Array, versions: int) -> jax.Array:
-    """A ring `[H, P]` whose every slot holds the initial policy."""
+    """Ring `[H, P]` with the initial policy in every slot."""
     return jnp.broadcast_to(params, (versions, *params.shape)).copy()
 
 
 def fetch(ring: jax.Array, slot: jax.Array) -> jax.Array:
-    """The policy `[P]` in a slot."""
+    """Policy `[P]` in a slot."""
     return jax.lax.dynamic_index_in_dim(ring, slot, keepdims=False)
 
 
 def lookup(ring: jax.Array, newest: jax.Array, params: jax.Array, slot: jax.Array) -> jax.Array:
-    """The policy `[P]` in a slot, where the `newest` version, `params`, may not have been published yet."""
+    """Policy `[P]` in a slot, if the `newest` version, `params`, may not have been published yet."""
     return jnp.where(slot == newest % ring.shape[0], params, fetch(ring, slot))
 
 
 def behind(ring: jax.Array, newest: jax.Array, slot: jax.Array) -> jax.Array:
-    """How many versions the one in a slot is behind the newest; of an array of slots, for each."""
+    """Staleness in versions of the policy in a slot; element by element for an array of slots."""
     return (newest - slot) % ring.shape[0]
 
 
 def publish(ring: jax.Array, version: jax.Array, params: jax.Array) -> jax.Array:
     """Write the policy `[P]` of a version into its slot.
 
-    Publish before fetching: a write after reads in one loop body makes XLA copy the whole ring.
+    Publish before fetching: a write after a read in one loop body makes XLA copy the whole ring.
     """
     return jax.lax.dynamic_update_index_in_dim(ring, params, version % ring.shape[0], 0)

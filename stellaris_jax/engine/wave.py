@@ -1,4 +1,4 @@
-"""What goes into a wave of gradients, what it changes, and what a round of waves comes to."""
+"""Waves of gradients: their inputs, the state that they change, and the metrics of a round of waves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from stellaris_jax.timeline.plan import Invocation
 
 
 class Sums(NamedTuple):
-    """Sums over a round's gradients, carried from wave to wave as one vector `[K]`: so they take one operation."""
+    """Sums over a round's gradients, carried from wave to wave as one vector `[K]`, so that adding is one operation.
+
+    Attributes:
+      loss: sums of the losses' metrics.
+      norm: sum of the gradients' norms.
+      data_lag: sum of versions from the behaviour to the learner's policy.
+      gradients: number of gradients.
+    """
 
     loss: LossMetrics
     norm: jax.Array
@@ -24,7 +31,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, vector: jax.Array) -> Sums:
-        """The sums in a vector `[K]`."""
+        """Sums from a vector `[K]`."""
         return jax.tree.unflatten(jax.tree.structure(SUMS), list(vector))
 
     def vector(self) -> jax.Array:
@@ -36,7 +43,7 @@ SUMS = Sums(LossMetrics(*[0] * len(LossMetrics._fields)), 0, 0, 0)  # type: igno
 
 
 class Wave(NamedTuple):
-    """One wave of a plan: invocations and weights `[L]`, and the size of the group it completes (see `Plan`)."""
+    """One wave of a plan: invocations and weights `[L]`, and the size of the group that it completes (see `Plan`)."""
 
     invocations: Invocation
     weights: Any
@@ -44,8 +51,13 @@ class Wave(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Sums over a round's updates. norm: of their lengths. cosine: of the angles between each and the one before.
-    updates: how many."""
+    """Sums over a round's updates.
+
+    Attributes:
+      norm: sum of the updates' norms.
+      cosine: sum of the cosines of the angles between successive updates.
+      updates: number of updates.
+    """
 
     norm: jax.Array
     cosine: jax.Array
@@ -53,14 +65,14 @@ class Moves(NamedTuple):
 
     @classmethod
     def of(cls, step: jax.Array, before: jax.Array, counts: jax.Array) -> Moves:
-        """Of an update `[P]` that follows on another; nothing unless it `counts`."""
-        own, other = (jnp.sqrt(jnp.sum(jnp.square(x))) for x in (step, before))
-        cosine = jnp.sum(step * before) / jnp.maximum(own * other, jnp.finfo(own.dtype).tiny)
-        return cls(*(jnp.where(counts, x, 0.0) for x in (own, cosine, 1.0)))
+        """Sums for one update `step` `[P]` after the update `before` `[P]`; zeros unless `counts`."""
+        norm, previous = (jnp.sqrt(jnp.sum(jnp.square(x))) for x in (step, before))
+        cosine = jnp.sum(step * before) / jnp.maximum(norm * previous, jnp.finfo(norm.dtype).tiny)
+        return cls(*(jnp.where(counts, x, 0.0) for x in (norm, cosine, 1.0)))
 
 
 class WaveCarry(NamedTuple):
-    """What waves change: fields of `EngineState`, and the round's `Sums` so far as a vector `[K]`, and its `Moves`."""
+    """State that waves change: fields of `EngineState`, the round's `Sums` as a vector `[K]`, and its `Moves`."""
 
     params: jax.Array
     version: jax.Array
@@ -71,19 +83,30 @@ class WaveCarry(NamedTuple):
 
     @classmethod
     def start(cls, state: EngineState) -> WaveCarry:
-        """Before a round's first wave."""
+        """Carry before a round's first wave."""
         sums = jnp.zeros((*state.round.shape, len(jax.tree.leaves(SUMS))))
         moves = Moves(*[jnp.zeros(state.round.shape)] * len(Moves._fields))
         return cls(state.params, state.version, state.ring, state.aggregator, sums, moves)
 
     def end(self, state: EngineState) -> EngineState:
-        """The state after the round's last wave."""
+        """State after the round's last wave."""
         return state._replace(params=self.params, version=self.version, ring=self.ring, aggregator=self.aggregator)
 
 
 class RoundMetrics(NamedTuple):
-    """One round, arrays `[R, S]`; means over the round's gradients, of `update_norm` and `update_cosine` over its
-    updates; `rejected` counts over the run so far."""
+    """Metrics of rounds, arrays `[R, S]`.
+
+    Attributes:
+      loss: means of the losses' metrics over the round's gradients.
+      gradient_norm: mean norm of the round's gradients.
+      data_lag: mean number of versions from the behaviour to the learner's policy.
+      update_norm: mean norm of the round's updates.
+      update_cosine: mean cosine of the angle between successive updates.
+      gradients: number of gradients in the round.
+      rejected: number of non-finite gradients since the run began.
+      kl_coefficient: weight of the KL penalty after the round.
+      episodes: statistics of the episodes that ended in the round.
+    """
 
     loss: LossMetrics
     gradient_norm: jax.Array
@@ -97,7 +120,7 @@ class RoundMetrics(NamedTuple):
 
     @classmethod
     def zeros(cls, shape: tuple[int, ...]) -> RoundMetrics:
-        """Of rounds `[*shape]` that are yet to come."""
+        """Zero metrics of shape `[*shape]`, to be filled round by round."""
         zeros = jnp.zeros(shape)
         return cls(
             loss=LossMetrics(*[zeros] * len(LossMetrics._fields)),

@@ -1,4 +1,4 @@
-"""Environments: one protocol, a registry of names, and adapters for the suites."""
+"""Environments: protocols, a registry of names, and adapters for the suites."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The environment protocol every adapter speaks: vectorised, functional, reset inside the step.
+"""Environment protocols and spaces of all adapters: vectorised, functional, with resets inside the step.
 
-An adapter keeps three things apart that many libraries merge: `terminated` (the task ended, the value of
-what follows is zero), `truncated` (a time limit cut the episode, the value of what follows is not zero)
-and `final_obs` (the observation before any reset, from which a truncated episode is bootstrapped).
+An adapter separates three things that many libraries merge: `terminated` (the task ended, so the value of
+the next state is zero), `truncated` (a time limit ended the episode, so the value of the next state is not
+zero) and `final_obs` (the observation before any reset, from which a truncated episode is bootstrapped).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Bound = float | Sequence[float] | np.ndarray | jax.Array
 
 @dataclass(frozen=True)
 class Discrete:
-    """`n` actions, numbered from 0; an action is an int32 scalar."""
+    """Space of `n` actions, numbered from 0; an action is an int32 scalar."""
 
     n: int
 
@@ -35,7 +35,7 @@ class Discrete:
 
     @property
     def compact(self) -> np.dtype:
-        """The smallest dtype that holds an action."""
+        """Smallest dtype that holds an action."""
         return np.min_scalar_type(self.n - 1)
 
     def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
@@ -45,7 +45,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several choices at once: an action is an int32 vector whose element i is one of `nvec[i]`, numbered from 0."""
+    """Space of several choices: an action is an int32 vector whose element i is one of `nvec[i]`, numbered from 0."""
 
     nvec: tuple[int, ...]
 
@@ -61,7 +61,7 @@ class MultiDiscrete:
 
     @property
     def compact(self) -> np.dtype:
-        """The smallest dtype that holds an action's elements."""
+        """Smallest dtype that holds an action's elements."""
         return np.min_scalar_type(max(self.nvec) - 1)
 
     def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
@@ -71,7 +71,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class MultiBinary:
-    """`n` switches: an action is an int32 vector of zeros and ones."""
+    """Space of `n` switches: an action is an int32 vector of zeros and ones."""
 
     n: int
 
@@ -83,7 +83,7 @@ class MultiBinary:
 
     @property
     def compact(self) -> np.dtype:
-        """The smallest dtype that holds an action's elements."""
+        """Smallest dtype that holds an action's elements."""
         return np.min_scalar_type(1)
 
     def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
@@ -93,7 +93,7 @@ class MultiBinary:
 
 @dataclass(frozen=True, init=False)
 class Box:
-    """Real vectors of a fixed shape with one lower and one upper bound per element.
+    """Space of real arrays of a fixed shape, with bounds for each element. Actions have one axis.
 
     `low` and `high` are given as one number for all elements, or as a number for each. They are kept as flat tuples in
     row-major order (so that spaces compare and hash). `dtype` is float32, or uint8, which networks read as fractions
@@ -120,7 +120,7 @@ class Box:
 
     @property
     def unit(self) -> float:
-        """Divisor of bytes before a network reads them: 255 of images, of vectors the largest bound they declare.
+        """Divisor of bytes in a network's input: 255 for images, the largest declared bound for vectors.
 
         >>> Box((2,), (0.0, 0.0), (3.0, 1.0), "uint8").unit, Box((8, 8, 3), (0.0,) * 192, (255.0,) * 192, "uint8").unit
         (3.0, 255.0)
@@ -129,11 +129,11 @@ class Box:
 
     @property
     def compact(self) -> np.dtype:
-        """The smallest dtype that holds an action's elements."""
+        """Smallest dtype that holds an action's elements."""
         return np.dtype(self.dtype)
 
     def sample(self, generator: np.random.Generator, num: int) -> np.ndarray:
-        """Actions `[num, *shape]`, uniform between the bounds; one that is infinite counts as 2 from the other.
+        """Uniform actions `[num, *shape]` between the bounds; an infinite bound is replaced by the other one plus 2.
 
         >>> torques = Box((2,), low=(-1.0, 5.0), high=(1.0, math.inf))
         >>> actions = torques.sample(np.random.default_rng(0), 1000)
@@ -155,16 +155,18 @@ def _flat(bound: Any, shape: Any) -> Any:
 
 
 Space = Discrete | MultiDiscrete | MultiBinary | Box
-"""What actions can be."""
+"""Union of all action spaces."""
 
 
 class TimeStep(NamedTuple):
-    """What one step of `N` environments returns. Leading axis `[N]` everywhere.
+    """Result of one step of `N` environments; all fields have a leading axis `[N]`.
 
-    obs: the observation to act on next (after an automatic reset where the episode ended).
-    reward: float32.
-    terminated, truncated: bool; both may be true at once, then termination wins (no bootstrap).
-    final_obs: the observation the step led to, before any reset; equals `obs` where no episode ended.
+    Attributes:
+      obs: next observation to act on (after an automatic reset if the episode ended).
+      reward: reward, float32.
+      terminated: whether the task ended, bool.
+      truncated: whether a time limit ended the episode, bool. If both flags are true, termination counts.
+      final_obs: observation after the step and before any reset; equals `obs` if no episode ended.
     """
 
     obs: Array
@@ -176,10 +178,10 @@ class TimeStep(NamedTuple):
 
 @runtime_checkable
 class VecEnv(Protocol):
-    """A batch of environments as pure functions that trace under `jit`, `scan`, `vmap` and `shard_map`.
+    """Batch of environments as pure functions that trace under `jit`, `scan`, `vmap` and `shard_map`.
 
-    Every environment draws from its own key, so a batch gives the same episodes however it is split
-    over devices. `max_episode_steps` is None where episodes have no time limit.
+    Every environment draws from its own key, so the episodes do not depend on how a batch is split
+    over devices. `max_episode_steps` is None if episodes have no time limit.
     """
 
     name: str
@@ -188,24 +190,24 @@ class VecEnv(Protocol):
     max_episode_steps: int | None
 
     def reset(self, keys: Array) -> tuple[EnvState, Array]:
-        """Keys `[N]` -> (state with leading axis `[N]`, observations `[N, ...]`)."""
+        """Start episodes: keys `[N]` -> (state with leading axis `[N]`, observations `[N, ...]`)."""
         ...
 
     def starts(self, key: Array) -> Any:
         """Start states shared by the automatic resets of one fragment, or `None` if a reset is cheap.
 
-        Called once per fragment with one key (not one per environment); where a reset costs as much as
-        many steps, the adapter draws a small pool here and `step` picks from it.
+        Called once per fragment with one key (not one per environment). If a reset costs as much as
+        many steps, the adapter draws a small pool here, and `step` picks from it.
         """
         ...
 
     def step(self, keys: Array, state: EnvState, action: Array, starts: Any) -> tuple[EnvState, TimeStep]:
-        """One step of all environments; an environment whose episode ends is reset in the same step."""
+        """Step all environments once; an environment whose episode ends is reset in the same step."""
         ...
 
 
 class HostStep(NamedTuple):
-    """What one step of n host environments returns, NumPy arrays with a leading axis `[n]`; see `HostPool`."""
+    """Result of one step of n host environments, NumPy arrays with a leading axis `[n]`; see `HostPool`."""
 
     obs: np.ndarray
     reward: np.ndarray
@@ -214,18 +216,21 @@ class HostStep(NamedTuple):
 
 
 class HostPool(Protocol):
-    """`N` environments that run outside JAX, stepped in the background between `send` and `recv`.
+    """Pool of `N` environments outside JAX, stepped in the background between `send` and `recv`.
 
-    The step that ends an episode returns its final observation. The step after it takes no notice of the action and
-    returns the next episode's first observation, with reward 0: nothing is learned from that dead transition.
+    The step that ends an episode returns its final observation. The next step ignores its action and returns the next
+    episode's first observation, with reward 0. This dead transition is left out of training.
     """
 
     def send(self, action: np.ndarray) -> None:
-        """Start one step of the first n environments with actions `[n, ...]`; returns at once. The rest stay put."""
+        """Start one step of the first n environments with actions `[n, ...]`; returns immediately.
+
+        The other environments keep their states.
+        """
         ...
 
     def recv(self) -> HostStep:
-        """Wait for the step that was started last; before any, the first observations of all (reward 0)."""
+        """Wait for the last started step; before any step, return the first observations of all (reward 0)."""
         ...
 
     def close(self) -> None: ...
@@ -233,11 +238,12 @@ class HostPool(Protocol):
 
 @runtime_checkable
 class HostEnv(Protocol):
-    """An environment that runs on the host's own threads: policies reach it through `HostPool`s.
+    """Environment that runs on the host's threads; policies step it through `HostPool`s.
 
-    `open` makes a pool of `num_envs` environments at the start of an episode, all they draw determined by `seed`, for
-    evaluation without what only helps training (clipped rewards, lives as episodes). Environment i is the first one of
-    a pool seeded with `seed + i`: live runs part pools so, and are repeated by one that is whole.
+    `open` makes a pool of `num_envs` environments at the start of an episode. `seed` determines all random numbers.
+    Pools for evaluation leave out options that only help training (clipped rewards, lives as episodes). Environment i
+    equals the first one of a pool seeded with `seed + i`. Live runs split pools in this way, and a replay uses one
+    whole pool.
     """
 
     name: str
@@ -249,7 +255,13 @@ class HostEnv(Protocol):
 
 
 class Preprocessing(NamedTuple):
-    """What is put between a task and the policy, by the names of the keys of `env`; the defaults leave it as it is."""
+    """Preprocessing between a task and the policy, by keys of `env`; the defaults change nothing.
+
+    Attributes:
+      frame_stack: number of stacked observations; 0 for none.
+      sticky_actions: probability of repeating the last action.
+      life_loss: whether a lost life ends an episode in training.
+    """
 
     frame_stack: int = 0
     sticky_actions: float = 0.0
@@ -257,7 +269,7 @@ class Preprocessing(NamedTuple):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The options that are not at their defaults."""
+        """Options that differ from their defaults."""
         return {key: value for key, value in self._asdict().items() if value != self._field_defaults[key]}
 
 
@@ -265,19 +277,19 @@ AS_GIVEN = Preprocessing()
 
 
 def rescaled(action: Any, own: Box) -> Any:
-    """Actions `[..., n]` from -1 to 1, of NumPy or JAX, as those between the bounds of `own` that they stand for.
+    """Actions `[..., n]` from -1 to 1, in NumPy or JAX, rescaled linearly to the bounds of `own`.
 
     >>> rescaled(np.array([-1.0, 0.0, 1.0], np.float32), Box((3,), (0.0, -10.0, 5.0), (4.0, 30.0, 7.0))).tolist()
     [0.0, 10.0, 7.0]
     """
     low, high = (np.asarray(bound, np.float32) for bound in (own.low, own.high))
-    # Halves first: the distance of two bounds may be more than float32 holds.
+    # Halve first: the difference of two bounds may overflow float32.
     half, middle = high / 2 - low / 2, high / 2 + low / 2
     return (action * half + middle).clip(low, high)
 
 
 def bounded(action: np.ndarray, space: Space) -> np.ndarray:
-    """Actions `[N, ...]` inside the bounds of a `Box`, for policies act unbounded; of another space unchanged."""
+    """Actions `[N, ...]` clipped to the bounds of a `Box` (policies are unbounded); unchanged for other spaces."""
     if not isinstance(space, Box):
         return action
     low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))

@@ -1,4 +1,4 @@
-"""What an environment must do: episodes are played, and there is a sentence for each thing that one does wrong."""
+"""Checks of an environment's behaviour in random episodes, with an error message for each violation."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from stellaris_jax.envs.ranges import Ranges, ranges_of, warned
 from stellaris_jax.envs.shapes import HOME, NUM, check_declared, check_leaf, check_traced, fault, is_host, name_of
 
 LEAST_STEPS, MOST_STEPS = 50, 1000
-"""Steps of each environment: twice the time limit between these bounds."""
+"""Bounds of the steps of each environment: twice the time limit, within these bounds."""
 UNLIMITED_STEPS = 200
 """Steps of each environment whose episodes have no time limit."""
 SEED = 20
 
 
 class CheckWarning(UserWarning):
-    """What is possible, but seldom meant."""
+    """Warning of a valid but probably unintended property of an environment."""
 
 
 def check_env(env: VecEnv | HostEnv | str) -> Ranges:
-    """Check what an environment declares, and by random actions what it does.
+    """Check an environment's declarations, and its behaviour under random actions.
 
-    Shapes and dtypes; resets, at the start and where episodes end; time limits; the observations at ends; and that the
-    same seed gives the same episodes. A `CheckWarning` tells of observations out of bounds, of time limits that end as
-    if the task did, and of actions that a policy would not explore.
+    The checks cover shapes and dtypes, resets at the start and at the end of episodes, time limits, final observations,
+    and that the same seed gives the same episodes. A `CheckWarning` reports observations out of bounds, time limits
+    that terminate instead of truncating, and actions that a policy would hardly explore.
 
     Args:
-      env: an environment of either protocol, such as `make` returns, or its name, such as `gymnasium/CartPole-v1`.
+      env: an environment of either protocol, for example from `make`, or its name, such as `gymnasium/CartPole-v1`.
 
     Returns:
-      The ranges of observations and rewards in that run.
+      Ranges of observations and rewards in these episodes.
 
     Raises:
-      ConfigError: for the first thing that is wrong, in one sentence.
+      ConfigError: the first violation, in one sentence.
     """
     if isinstance(env, str):
-        from stellaris_jax.envs.registry import make  # which knows all suites
+        from stellaris_jax.envs.registry import make  # imported here because it imports all suites
 
         env = make(env, {})
     check_declared(env)
@@ -56,15 +56,20 @@ def check_env(env: VecEnv | HostEnv | str) -> Ranges:
         return _check_steps(cast(VecEnv, env))
     except ConfigError:
         raise
-    except Exception as error:  # whatever somebody else's environment does
+    except Exception as error:  # third-party environments may raise anything
         raise fault(env, f"fails when it is stepped ({raised(error)})") from error
 
 
 class _Played(NamedTuple):
-    """`T` steps of `N` environments, arrays `[T, N, ...]`.
+    """Record of `T` steps of `N` environments, arrays `[T, N, ...]`.
 
-    before, final: the observations that steps began from and led to. next: the first one of the next episode where one
-    has ended. dead: steps that start an episode and do nothing else.
+    Attributes:
+      before: observations before the steps.
+      final: observations after the steps, before any reset.
+      next: observations after the steps and any reset.
+      terminated: whether the step ended the task.
+      truncated: whether a time limit ended the episode.
+      dead: whether the step only starts an episode.
     """
 
     before: np.ndarray
@@ -86,13 +91,13 @@ def _length(env: VecEnv | HostEnv) -> int:
 
 
 def _actions(env: VecEnv | HostEnv, length: int) -> np.ndarray:
-    """Random ones `[T, N, ...]`."""
+    """Random actions `[T, N, ...]`."""
     drawn = env.action_space.sample(np.random.default_rng(SEED), length * NUM)
     return drawn.reshape(length, NUM, *env.action_space.shape)
 
 
 def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
-    """What holds for either protocol."""
+    """Check the properties that both protocols share. Raises ConfigError."""
     if not np.isfinite(played.before[0]).all():
         raise fault(env, "begins an episode with an observation that is not finite")
     if not np.isfinite(played.final[~played.dead]).all():
@@ -106,7 +111,7 @@ def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
             "the first one of the next",
         )
     lengths = [_lengths(done, dead) for done, dead in zip(played.done.T, played.dead.T, strict=True)]
-    first, later = [own[0] for own in lengths], [length for own in lengths for length in own[1:-1]]
+    first, later = [row[0] for row in lengths], [length for row in lengths for length in row[1:-1]]
     if len(later) >= NUM and max(later) == 1 < min(first):
         raise fault(env, "ends every episode but the first with its first step, as if its state were not reset")
     if env.max_episode_steps is not None:
@@ -119,14 +124,14 @@ def _check_episodes(env: VecEnv | HostEnv, played: _Played) -> None:
 
 
 def _check_limit(env: VecEnv | HostEnv, played: _Played, lengths: list[list[int]], limit: int) -> None:
-    """What holds at a time limit."""
+    """Check the behaviour at a time limit. Raises ConfigError."""
     if max(map(max, lengths)) > limit:
         raise fault(env, f"goes on for more steps than max_episode_steps={limit}, at which it must truncate episodes")
-    # The flags of those that have taken that many steps.
+    # Truncation flags of the episodes that reached the limit.
     truncated = [
         flag
-        for own, done, flags in zip(lengths, played.done.T, played.truncated.T, strict=True)
-        for length, flag in zip(own[:-1], flags[done], strict=True)
+        for row, done, flags in zip(lengths, played.done.T, played.truncated.T, strict=True)
+        for length, flag in zip(row[:-1], flags[done], strict=True)
         if length == limit
     ]
     if limit > 1 and truncated and not any(truncated):
@@ -138,7 +143,7 @@ def _check_limit(env: VecEnv | HostEnv, played: _Played, lengths: list[list[int]
 
 
 def _lengths(done: np.ndarray, dead: np.ndarray) -> list[int]:
-    """How many steps the episodes of one environment take; the last one is still under way."""
+    """Lengths in steps of one environment's episodes; the last one is incomplete."""
     taken = np.cumsum(~dead)
     lengths: list[int] = np.diff([0, *taken[done], taken[-1]]).tolist()
     return lengths
@@ -166,13 +171,13 @@ def _check_steps(env: VecEnv) -> Ranges:
 
         return obs, jax.lax.scan(step, state, (jax.random.split(step_key, (length, NUM)), jnp.asarray(actions)))[1]
 
-    # What is drawn beside the keys is drawn while JAX traces: a second trace then gives another program.
+    # Random numbers that do not come from the keys are drawn while JAX traces: a second trace then differs.
     key = jax.random.key(SEED)
-    program, other = (jax.jit(lambda key: play(key)).lower(key) for _ in range(2))
+    program, second = (jax.jit(lambda key: play(key)).lower(key) for _ in range(2))
     first, steps = jax.device_get(program.compile()(key))
-    if program.as_text() != other.as_text():
-        again, others = jax.device_get(other.compile()(key))
-        if not _equal((first, *steps), (again, *others)):
+    if program.as_text() != second.as_text():
+        again, steps_again = jax.device_get(second.compile()(key))
+        if not _equal((first, *steps), (again, *steps_again)):
             raise fault(env, "gives other episodes for the same keys, which must be all the randomness there is")
     if not np.isfinite(steps.reward).all():
         raise fault(env, "gives a reward that is not finite")
@@ -199,19 +204,19 @@ def _check_pools(env: HostEnv) -> Ranges:
         raise fault(env, f"returns a reward or an end {after_end}")
     if not _equal(steps, _play(env, actions)):
         raise fault(env, "gives other episodes for the same seed, which must be all the randomness there is")
-    others = env.action_space.sample(np.random.default_rng(SEED + 1), dead.size).reshape(actions.shape)
+    redrawn = env.action_space.sample(np.random.default_rng(SEED + 1), dead.size).reshape(actions.shape)
     mask = dead.reshape(*dead.shape, *(1,) * (actions.ndim - dead.ndim))
-    if not _equal(steps, _play(env, np.where(mask, others, actions))):
+    if not _equal(steps, _play(env, np.where(mask, redrawn, actions))):
         raise fault(env, f"lets an action change what comes {after_end}")
     _check_part(env, actions, steps)
-    # Without the last step, for what comes after it has not been seen.
+    # Leave out the last step, whose next observation is unknown.
     obs, terminated, truncated = steps.obs, steps.terminated[1:-1], steps.truncated[1:-1]
     _check_episodes(env, _Played(obs[:-2], obs[1:-1], obs[2:], terminated, truncated, dead[:-1]))
     return ranges_of(obs, steps.reward[1:][~dead])
 
 
 def _play(env: HostEnv, actions: np.ndarray) -> HostStep:
-    """What a fresh pool returns at first and for these actions, arrays `[1 + T, N, ...]`."""
+    """Results of a fresh pool, at the start and for these actions, arrays `[1 + T, N, ...]`."""
     pool = _open(env)
     try:
         steps = [_received(env, pool, NUM)]
@@ -237,7 +242,7 @@ def _open(env: HostEnv) -> HostPool:
 
 
 def _received(env: HostEnv, pool: HostPool, num: int) -> HostStep:
-    """The next step of `num` environments, checked, and copied from wherever the pool keeps it."""
+    """Next step of `num` environments, checked, and copied because the pool may reuse its buffers."""
     step: Any = pool.recv()
     if not isinstance(step, HostStep):
         raise fault(env, f"returns from recv a {type(step).__name__}, not a {HOME}.base.HostStep")
@@ -249,7 +254,7 @@ def _received(env: HostEnv, pool: HostPool, num: int) -> HostStep:
 
 
 def _check_part(env: HostEnv, actions: np.ndarray, steps: HostStep) -> None:
-    """Half of the environments steps as if there were no others, and the others then begin where they stood."""
+    """Check that half of a pool steps independently, and that the other half keeps its state meanwhile."""
     half, few = NUM // 2, min(len(actions), 10)
     pool = _open(env)
     try:

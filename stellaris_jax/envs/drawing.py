@@ -1,6 +1,6 @@
 """Pictures of environment states: MuJoCo models, boards of cells, and the mechanisms of classic control.
 
-A picture is an array `[H, W, 3]` of uint8. Nothing here needs a display or a GPU.
+A picture is a uint8 array `[H, W, 3]`. Drawing needs no display and no GPU.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ BACKGROUND, INK, BODY, ACCENT, GOAL = "white", "#444444", "#0072B2", "#D55E00", 
 
 
 class Renderer(NamedTuple):
-    """Draws states of one environment: `draw(state)` is a picture; `steps_per_second` is the natural pace."""
+    """Renderer of one environment's states.
+
+    Attributes:
+      draw: function from a state to a picture.
+      steps_per_second: environment steps per second of real time.
+    """
 
     draw: Callable[[EnvState], np.ndarray]
     steps_per_second: float
 
 
 def not_drawn(name: str) -> ConfigError:
-    """The error for an environment without pictures."""
+    """Error for an environment that cannot be drawn."""
     return ConfigError(
         f"env.name={name} cannot be drawn; those that can are envpool's, mjx's, brax's, playground's, and of gymnax "
         "classic control and boards such as MinAtar."
@@ -45,12 +50,18 @@ def not_drawn(name: str) -> ConfigError:
 
 
 def mujoco_renderer(model: Any, qpos: Callable[[EnvState], Any], steps_per_second: float) -> Renderer:
-    """Draws the bodies of a `mujoco.MjModel`, whose generalised positions `[nq]` are `qpos(state)`.
+    """Renderer of the bodies of a `mujoco.MjModel`.
 
-    The view is the model's first camera, or a free one that sees all of it. Shadows and reflections are left out:
-    without a GPU they cost three times the rest.
+    The view is the model's first camera, or a free camera that shows the whole model. Shadows and reflections are left
+    out: without a GPU they cost three times the rest.
 
-    Raises ConfigError where there is no OpenGL.
+    Args:
+      model: the MuJoCo model.
+      qpos: function from a state to generalised positions `[nq]`.
+      steps_per_second: environment steps per second of real time.
+
+    Raises:
+      ConfigError: OpenGL is not available.
     """
     import mujoco
 
@@ -79,7 +90,7 @@ def mujoco_renderer(model: Any, qpos: Callable[[EnvState], Any], steps_per_secon
         return pixels[::-1]  # OpenGL counts rows from below
 
     def release() -> None:
-        # What a renderer holds must be freed in its own OpenGL context, or it damages whichever is current.
+        # Free the renderer's resources in its own OpenGL context, or the current context would be damaged.
         gl.make_current()
         context.free()
         gl.free()
@@ -89,7 +100,7 @@ def mujoco_renderer(model: Any, qpos: Callable[[EnvState], Any], steps_per_secon
 
 
 def _gl_context() -> Any:
-    """A current OpenGL context of MuJoCo's. Its own choice on Linux needs a display; unless told otherwise, use EGL."""
+    """Current OpenGL context from MuJoCo: EGL on Linux unless `MUJOCO_GL` is set; MuJoCo's default needs a display."""
     try:
         if sys.platform == "linux" and not os.environ.get("MUJOCO_GL"):
             from mujoco.egl import GLContext
@@ -106,7 +117,7 @@ def _gl_context() -> Any:
 
 
 def board(cells: np.ndarray) -> np.ndarray:
-    """One pixel per cell of a board `[H, W]` or `[H, W, C]`: a colour per channel, the first channel on top."""
+    """Picture of a board `[H, W]` or `[H, W, C]`, one pixel per cell, one colour per channel, the first one on top."""
     import matplotlib
 
     channels = cells.reshape(*cells.shape[:2], -1) > 0
@@ -119,7 +130,7 @@ def board(cells: np.ndarray) -> np.ndarray:
 
 
 class Canvas:
-    """A white rectangle of the plane, drawn on in the plane's own units, `height` pixels high."""
+    """Canvas: a white rectangle of the plane, `height` pixels high, with coordinates in the plane's units."""
 
     def __init__(self, left: float, right: float, bottom: float, top: float, height: int = 320):
         from PIL import Image, ImageDraw
@@ -142,7 +153,7 @@ class Canvas:
         self._pen.polygon([self._pixel(point) for point in points], fill=colour)
 
     def line(self, points: Sequence[Point], width: float, colour: str) -> None:
-        """A polyline with round ends."""
+        """Draw a polyline with round ends."""
         pixels = [self._pixel(point) for point in points]
         self._pen.line(pixels, fill=colour, width=max(1, round(width * self._scale)), joint="curve")
         for end in (points[0], points[-1]):
@@ -153,7 +164,7 @@ class Canvas:
 
 
 def cartpole(state: Any, params: Any) -> np.ndarray:
-    """The cart on its track, which ends where the episode does."""
+    """Picture of the cart on its track; the ends of the track are the limits of an episode."""
     edge, x, theta = float(params.x_threshold), float(state.x), float(state.theta)
     canvas = Canvas(-1.1 * edge, 1.1 * edge, -0.25 * edge, 0.85 * edge)
     canvas.line([(-edge, 0), (edge, 0)], 0.03, INK)
@@ -164,14 +175,14 @@ def cartpole(state: Any, params: Any) -> np.ndarray:
 
 
 def acrobot(state: Any, params: Any) -> np.ndarray:
-    """Both links, and the height that the tip has to reach."""
-    one, both = float(state.joint_angle1), float(state.joint_angle1 + state.joint_angle2)
+    """Picture of both links, and the height that the tip has to reach."""
+    upper, lower = float(state.joint_angle1), float(state.joint_angle1 + state.joint_angle2)
     first, second = float(params.link_length_1), float(params.link_length_2)
     reach = 1.1 * (first + second)
     canvas = Canvas(-reach, reach, -reach, reach)
     canvas.line([(-reach, 1), (reach, 1)], 0.03, GOAL)
-    elbow = (first * np.sin(one), -first * np.cos(one))
-    tip = (elbow[0] + second * np.sin(both), elbow[1] - second * np.cos(both))
+    elbow = (first * np.sin(upper), -first * np.cos(upper))
+    tip = (elbow[0] + second * np.sin(lower), elbow[1] - second * np.cos(lower))
     canvas.line([(0, 0), elbow], 0.2, BODY)
     canvas.line([elbow, tip], 0.2, ACCENT)
     for joint in ((0.0, 0.0), elbow):
@@ -180,7 +191,7 @@ def acrobot(state: Any, params: Any) -> np.ndarray:
 
 
 def pendulum(state: Any, params: Any) -> np.ndarray:
-    """The rod; upright is the goal. The dot on the rim shows the torque: its distance from the top, to either side."""
+    """Picture of the rod (upright is the goal); a dot on the rim shows the torque as its distance from the top."""
     length, theta = float(params.l), float(np.squeeze(state.theta))
     torque = float(np.squeeze(state.last_u)) / float(params.max_torque)
     canvas = Canvas(-1.3 * length, 1.3 * length, -1.3 * length, 1.3 * length)
@@ -191,7 +202,7 @@ def pendulum(state: Any, params: Any) -> np.ndarray:
 
 
 def mountain_car(state: Any, params: Any) -> np.ndarray:
-    """The car in its valley, and the flag to reach."""
+    """Picture of the car in its valley, and the flag to reach."""
 
     def on_hill(x: float, above: float = 0.0) -> Point:
         return x, 0.45 * np.sin(3 * x) + 0.55 + above
@@ -206,7 +217,7 @@ def mountain_car(state: Any, params: Any) -> np.ndarray:
     return canvas.picture()
 
 
-# How gymnax's environments are drawn, and how many of their steps make a second.
+# Drawing functions of gymnax's environments, and their steps per second.
 CLASSIC_CONTROL: dict[str, tuple[Callable[[Any, Any], np.ndarray], float]] = {
     "CartPole-v1": (cartpole, 50.0),
     "Acrobot-v1": (acrobot, 15.0),

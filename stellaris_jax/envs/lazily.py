@@ -1,4 +1,4 @@
-"""Packages that a suite imports for its pictures alone, loaded when something of them is first used."""
+"""Lazy imports of packages that a suite needs only for pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _Later(ModuleType):
-    """Stands for a module until something of it is asked for."""
+    """Placeholder of a module, which imports it at the first access to an attribute."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self.__name__), name)
@@ -20,7 +20,7 @@ class _Later(ModuleType):
 
 @contextmanager
 def lazily(*modules: str) -> Iterator[None]:
-    """Within the context, importing these modules costs nothing; what is loaded already stays as it is."""
+    """Context in which imports of these modules are lazy; modules that are loaded already stay as they are."""
     later = {}
     for name in modules:
         if name not in sys.modules and (spec := find_spec(name)) is not None:

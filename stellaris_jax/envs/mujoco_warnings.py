@@ -1,6 +1,6 @@
-"""MuJoCo's warnings: printed once each, and never written to a file.
+"""Handlers of MuJoCo's warnings: each warning is printed once, and never written to a file.
 
-Without a handler MuJoCo appends them to `MUJOCO_LOG.TXT` in the current folder, through a link that lies there.
+Without a handler, MuJoCo appends warnings to `MUJOCO_LOG.TXT` in the current folder, and follows a link of that name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PRINTED: set[str] = set()
 
 
 def warn_once() -> None:
-    """Have MuJoCo print each warning once for this process, from now on. A handler of the user's stays."""
+    """Make MuJoCo print each warning once per process from now on. A handler of the user is kept."""
     import mujoco
 
     def warn(message: str) -> None:
@@ -28,7 +28,10 @@ def warn_once() -> None:
 
 @contextlib.contextmanager
 def warnings_to(handler: Callable[[str], object]) -> Iterator[None]:
-    """Hand MuJoCo's warnings to a function; afterwards they are handled as before, or printed once each."""
+    """Context in which a function handles MuJoCo's warnings.
+
+    Afterwards the earlier handler is restored; without one, warnings are printed once each.
+    """
     import mujoco
 
     before = mujoco.get_mju_user_warning()

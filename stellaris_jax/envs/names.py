@@ -1,4 +1,4 @@
-"""Matching names as people type them, and the sentences for names that match nothing."""
+"""Tolerant matching of names, and error messages for unknown names and options."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ LISTED = 100
 LONGEST_ERROR = 200
 """Characters that are shown of what an error says."""
 INTEGERS = 2**31
-"""Integers that JAX holds are below this."""
+"""Exclusive upper bound of 32-bit integers in JAX."""
 _OTHERS = tuple(f"{path}{os.sep}" for path in (PACKAGE, sysconfig.get_path("stdlib")))
-"""Folders of code that is not the user's, beside those of installed packages."""
+"""Folders of code that is not the user's, in addition to installed packages."""
 _VERSION = re.compile(r"-v(\d+)$")
 
 
 def match(name: str, options: Collection[str]) -> str | None:
-    """The option meant by `name`, or `None`.
+    """Option that `name` matches, or `None`.
 
-    Case and punctuation do not matter, and the version may be left out (the highest is then taken):
-    `acrobot` means `Acrobot-v1`, `breakout_minatar` means `Breakout-MinAtar`. A version that is given
-    must be the option's own, for versions are different tasks.
+    Case and punctuation are ignored, and without a version the highest one is taken:
+    `acrobot` matches `Acrobot-v1`, `breakout_minatar` matches `Breakout-MinAtar`. A given version
+    must match exactly, because versions are different tasks.
 
     >>> options = ["Acrobot-v1", "CartPole-v0", "CartPole-v1", "Breakout-MinAtar"]
     >>> [match(name, options) for name in ("cartpole", "cart_pole-v0", "breakout_minatar", "acrobot-v2")]
@@ -40,7 +40,7 @@ def match(name: str, options: Collection[str]) -> str | None:
 
 
 def suggest(name: str, options: Collection[str]) -> str:
-    """`did you mean a or b?` where options resemble `name`, otherwise all of them, if they are not too many.
+    """Suggestion for an unknown name: `did you mean a or b?`, or all options if none is similar and the list is short.
 
     >>> suggest("acrobat", ["Acrobot-v1", "CartPole-v1"]), suggest("chess", ["Acrobot-v1", "CartPole-v1"])
     ('did you mean Acrobot-v1?', 'choose from Acrobot-v1, CartPole-v1.')
@@ -61,9 +61,9 @@ def retold(error: BaseException) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """Text of an error as of `retold`, with file and line of the user's own code that it came out of.
+    """Text of an error as from `retold`, with the file and line of the user's code in which it was raised.
 
-    The user's code is neither of this package, nor installed, nor Python's own.
+    Code of this package, installed packages and Python's standard library is not the user's.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     own = [(path, line) for path, line in frames if _is_users(path)]
@@ -86,7 +86,7 @@ def _is_users(path: str) -> bool:
 
 
 def check_options(env: str, options: Mapping[str, Any], accepted: Collection[str]) -> None:
-    """Raise `ConfigError` for the first key of `options` that the environment does not take."""
+    """Raise `ConfigError` for the first key of `options` that the environment does not accept."""
     for key in options:
         if key not in accepted:
             advice = suggest(key, accepted) if accepted else "it takes none."
@@ -94,14 +94,14 @@ def check_options(env: str, options: Mapping[str, Any], accepted: Collection[str
 
 
 def positive_int(key: str, value: Any) -> int:
-    """`value` if it is an integer of at least 1 that JAX can hold, else `ConfigError`."""
+    """Return `value` if it is an integer of at least 1 and below 2**31, else raise `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < INTEGERS:
         raise ConfigError(f"env.kwargs.{key}={shown(value)} must be an integer of at least 1, and below 2**31.")
     return value
 
 
 def like(key: str, value: Any, default: Any) -> Any:
-    """`value` if it is of the kind of `default`, a flag, text, range or number; else `ConfigError`."""
+    """Return `value` if it has the type of `default` (flag, text, range or number), else raise `ConfigError`."""
     if isinstance(default, bool):
         valid, kind = isinstance(value, bool), "true or false"
     elif isinstance(default, str):
@@ -129,5 +129,5 @@ def _plain(name: str) -> str:
 
 
 def _version(name: str) -> int:
-    found = _VERSION.search(name)
-    return int(found[1]) if found else 0
+    version = _VERSION.search(name)
+    return int(version[1]) if version else 0

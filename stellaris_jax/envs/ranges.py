@@ -1,4 +1,4 @@
-"""Ranges of what an environment gives and takes, and the settings that they call for."""
+"""Ranges of an environment's observations, rewards and actions, and recommended settings for them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from stellaris_jax.envs.base import Box, HostEnv, VecEnv
 from stellaris_jax.envs.rescale import is_far, own_actions
 
 LARGE = 5.0
-"""Size of observations and rewards from which on a network learns badly from them as they are."""
+"""Absolute value of observations and rewards above which a network learns badly without normalisation."""
 
 
 class Ranges(NamedTuple):
-    """Least and greatest values in a short random run.
+    """Ranges in a short random run, as (smallest, largest).
 
     Attributes:
-      observation: of observations, over all their elements.
-      reward: of rewards.
+      observation: range of observations, over all their elements.
+      reward: range of rewards.
     """
 
     observation: tuple[float, float]
@@ -27,37 +27,38 @@ class Ranges(NamedTuple):
 
 
 def ranges_of(observations: np.ndarray, rewards: np.ndarray) -> Ranges:
-    """The ranges of observations and rewards of any shape."""
+    """Ranges of observations and rewards of any shape."""
     return Ranges(*((float(array.min()), float(array.max())) for array in (observations, rewards)))
 
 
 def told(env: VecEnv | HostEnv, found: Ranges, config: EnvConfig) -> list[str]:
-    """Lines on what was measured, each with the setting in force or the one to choose.
+    """Lines on the measured ranges, each with the setting in force or a recommended one.
 
     Args:
-      env: the environment, as the configuration makes it.
-      found: what was measured.
-      config: how it is trained.
+      env: the environment, built from the configuration.
+      found: the measured ranges.
+      config: the environment's configuration.
     """
-    seen = f"observations from {_shown(found.observation)}"
+    observations = f"observations from {_shown(found.observation)}"
     if config.normalize_observation:
-        seen += ": normalised (env.normalize_observation=true)"
+        observations += ": normalised (env.normalize_observation=true)"
     elif env.observation_space.dtype == "float32" and _size(found.observation) > LARGE:
-        seen += ": large for a network; set env.normalize_observation=true"
-    paid = f"rewards from {_shown(found.reward)}"
+        observations += ": large for a network; set env.normalize_observation=true"
+    rewards = f"rewards from {_shown(found.reward)}"
     if config.normalize_reward or config.clip_reward:
-        paid += f": {'normalised (env.normalize_reward=true)' if config.normalize_reward else 'clipped'}"
+        rewards += f": {'normalised (env.normalize_reward=true)' if config.normalize_reward else 'clipped'}"
     elif _size(found.reward) > LARGE:
-        paid += ": large for a network; set env.normalize_reward=true"
-    own = own_actions(env)
-    if own is None:
-        return [seen, paid]
-    bounds = _shown((min(own.low), max(own.high)))
-    return [seen, paid, f"actions from {bounds}, reached by a policy's -1 to 1 (env.rescale_action=true)"]
+        rewards += ": large for a network; set env.normalize_reward=true"
+    space = own_actions(env)
+    if space is None:
+        return [observations, rewards]
+    bounds = _shown((min(space.low), max(space.high)))
+    actions = f"actions from {bounds}, reached by a policy's -1 to 1 (env.rescale_action=true)"
+    return [observations, rewards, actions]
 
 
 def warned(env: VecEnv | HostEnv) -> str | None:
-    """A warning of actions that a policy's first noise does not explore; None where there is no need for one."""
+    """Warning of actions that a policy's initial noise explores badly; None if there is no problem."""
     space = env.action_space
     if not isinstance(space, Box) or not is_far(space):
         return None

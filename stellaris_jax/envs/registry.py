@@ -1,9 +1,9 @@
-"""Environments by name: `suite/name`, typed loosely, with a clear sentence for a name that means nothing.
+"""Registry of environments by name: `suite/name`, matched tolerantly, with clear errors for unknown names.
 
-A suite is a module of this package. It has `available()`, the names it can make; `REFUSED`, names it knows
-but does not offer, each with the reason; and `make(name, **kwargs)`. Where a name may bring others with it, as
-`module:id` does, `candidates(name)` are those it is looked for among. A suite is imported when first asked for,
-so one whose package is not installed costs nothing and fails only when used.
+A suite is a module of this package. It has `available()`, the names that it can make; `REFUSED`, names that it
+does not offer, each with the reason; and `make(name, **kwargs)`. If a name such as `module:id` may register more
+names, `candidates(name)` returns the names to search. A suite is imported at its first use,
+so a missing package is an error only when its suite is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stellaris_jax.registry import register as kinds
 
 
 class Suite(NamedTuple):
-    """A suite: the module it is in, and what has to be installed for it."""
+    """Suite of environments: its module, and the installation that it needs."""
 
     module: str
     needs: str = "nothing"
@@ -48,11 +48,11 @@ kinds.suite("job")(Suite("stellaris_jax.reproduce.minionsrl.job"))
 
 
 def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:
-    """Make an environment of your own available as `env.name=<name>`, where `name` is `suite/name`.
+    """Register an environment of your own as `env.name=<name>`, where `name` is `suite/name`.
 
-    The suite is free to choose, a new one or an existing one. `factory` is called with `env.kwargs` as
-    keyword arguments and returns a `VecEnv` (or a `HostEnv`); deriving from `AutoResetEnv` leaves a reset
-    and a step of one environment to write. Registering a name again replaces it. Example:
+    The suite may be a new one or an existing one. `factory` is called with `env.kwargs` as
+    keyword arguments and returns a `VecEnv` (or a `HostEnv`). With `AutoResetEnv` as base class, you only write a
+    reset and a step of one environment. Registering a name again replaces it. Example:
 
         class Corridor(AutoResetEnv):
             '''Walk from 0 to `length`; every step costs 1.'''
@@ -91,32 +91,38 @@ def make(
     wrappers: Sequence[str] = (),
     rescale_action: bool = False,
 ) -> VecEnv | HostEnv:
-    """The environment called `name`, built with `kwargs`, behind `preprocessing` and registered `wrappers`.
+    """Environment of a name, with preprocessing and wrappers.
 
-    Actions are rescaled outside of all these, if they are.
+    Args:
+      name: name of the environment, as for `resolve`.
+      kwargs: arguments of the environment.
+      preprocessing: options of the preprocessing.
+      wrappers: names of registered wrappers, the first innermost.
+      rescale_action: whether the outermost layer rescales actions from -1 to 1.
 
-    Raises ConfigError, in one sentence, for an unknown suite, environment or argument, for a package that
-    is missing, and for an environment that cannot be trained on here, as far as that is seen without a step.
+    Raises:
+      ConfigError: the suite, environment or an argument is unknown, a package is missing, or the environment is
+        unsuitable for training (checked without a step).
     """
     canonical = resolve(name)
     suite, env = canonical.split("/", 1)
-    own = kinds.environment.get(canonical)
-    factory = own or partial(_load(suite, name).make, env)
+    registered = kinds.environment.get(canonical)
+    factory = registered or partial(_load(suite, name).make, env)
     try:
         made = factory(**plain(kwargs))
     except ConfigError:
         raise
-    except Exception as error:  # whatever a suite makes of arguments that it cannot take
+    except Exception as error:  # suites raise many kinds of errors for invalid arguments
         if kwargs:
             what = f"env.kwargs={shown(kwargs)} cannot be used with {canonical}"
-        elif own is not None:
+        elif registered is not None:
             what = f"env.name={canonical} cannot be made"
         else:
             raise
         raise ConfigError(f"{what} ({raised(error)}).") from error
     check_declared(made)
-    if own is not None and not isinstance(made, HostEnv):
-        check_traced(made)  # of our suites the tests see to that
+    if registered is not None and not isinstance(made, HostEnv):
+        check_traced(made)  # tests check our own suites
     made = preprocess(made, preprocessing)
     for wrapper in wrappers:
         made = _wrapped(made, wrapper)
@@ -124,13 +130,13 @@ def make(
 
 
 def _wrapped(env: VecEnv | HostEnv, wrapper: str) -> VecEnv | HostEnv:
-    """The environment behind a registered wrapper, checked as an environment of a user's own is."""
+    """Environment in a registered wrapper, checked like a registered environment."""
     registered = kinds.wrapper[wrapper]
     if isinstance(registered, type) and issubclass(registered, Wrapper) and not isinstance(env, AutoResetEnv):
-        own = "; gymnasium's own are named by env.kwargs.wrappers=[gymnasium.wrappers.NAME]"
+        advice = "; gymnasium's own are named by env.kwargs.wrappers=[gymnasium.wrappers.NAME]"
         raise ConfigError(
             f"env.wrappers={wrapper} is for environments in JAX that are derived from AutoResetEnv, not for {env.name}"
-            f"{own if env.name.startswith('gymnasium/') else ''}."
+            f"{advice if env.name.startswith('gymnasium/') else ''}."
         )
     try:
         made: VecEnv | HostEnv = registered(env)
@@ -139,24 +145,24 @@ def _wrapped(env: VecEnv | HostEnv, wrapper: str) -> VecEnv | HostEnv:
             check_traced(made)
     except ConfigError as error:
         raise ConfigError(f"env.wrappers has {wrapper}, behind which {error}") from error
-    except Exception as error:  # whatever it makes of an environment that it is not for
+    except Exception as error:  # wrappers raise many kinds of errors for unsuitable environments
         raise ConfigError(f"env.wrappers={wrapper} cannot be put around {env.name} ({raised(error)}).") from error
     return made
 
 
 def from_config(config: EnvConfig) -> VecEnv | HostEnv:
-    """The environment of a configuration; see `make`."""
+    """Environment of a configuration; see `make`."""
     options = {key: getattr(config, key) for key in Preprocessing._fields}
     return make(config.name, config.kwargs, Preprocessing(**options), config.wrappers, bool(config.rescale_action))
 
 
 def settled(config: EnvConfig) -> EnvConfig:
-    """The configuration with what its environment's spaces decide (`config.sources.AUTOMATIC`) in the place of null."""
+    """Configuration in which the environment's spaces replace null values (`config.sources.AUTOMATIC`)."""
     normalize, rescale_ = config.normalize_observation, config.rescale_action
     if normalize is not None and rescale_ is not None:
         return config
-    as_it_is = replace(config, normalize_observation=False, rescale_action=False)
-    real, far = _asked_for(as_it_is, kinds.environment.get(config.name))
+    unchanged = replace(config, normalize_observation=False, rescale_action=False)
+    real, far = _automatic(unchanged, kinds.environment.get(config.name))
     return replace(
         config,
         normalize_observation=real if normalize is None else normalize,
@@ -165,23 +171,22 @@ def settled(config: EnvConfig) -> EnvConfig:
 
 
 @lru_cache(maxsize=64)
-def _asked_for(config: EnvConfig, _factory: Any) -> tuple[bool, bool]:
-    """Whether an environment observes real numbers, and whether its actions are to be rescaled; kept for other points
-    of a sweep."""
+def _automatic(config: EnvConfig, _factory: Any) -> tuple[bool, bool]:
+    """Whether to normalise observations (they are real numbers), and whether to rescale actions; cached for sweeps."""
     env = from_config(config)
     real = env.observation_space.dtype == "float32" and not getattr(env, "one_hot", False)
     return real, is_far(env.action_space)
 
 
 def resolve(name: str) -> str:
-    """The canonical `suite/name` meant by `name`, whose case, punctuation and missing version do not matter."""
+    """Canonical `suite/name` of a name; case, punctuation and a missing version are ignored. Raises ConfigError."""
     given_suite, given_env = _split(name)
-    suites = {*kinds.suite, *(_split(registered)[0] for registered in kinds.environment)}
+    suites = {*kinds.suite, *(_split(known)[0] for known in kinds.environment)}
     suite = match(given_suite, suites)
     if suite is None:
         raise ConfigError(f"env.name={name} names the unknown suite {given_suite}: {suggest(given_suite, suites)}")
-    mine = [env for owner, env in map(_split, kinds.environment) if owner == suite]
-    if (env := match(given_env, mine)) is not None:
+    registered = [env for owner, env in map(_split, kinds.environment) if owner == suite]
+    if (env := match(given_env, registered)) is not None:
         return f"{suite}/{env}"
     refused: Mapping[str, str] = {}
     builtin: Sequence[str] = ()
@@ -193,15 +198,15 @@ def resolve(name: str) -> str:
             return f"{suite}/{env}"
     if (env := match(given_env, refused)) is not None:
         raise ConfigError(f"env.name={suite}/{env} is not offered: {refused[env]}.")
-    known = sorted({*mine, *builtin})
+    known = sorted({*registered, *builtin})
     raise ConfigError(f"env.name={name} is not an environment of {suite}: {suggest(given_env, known)}")
 
 
 def available(suite: str) -> list[str]:
-    """The names `make` accepts after `suite/`, sorted; empty for a suite that does not exist."""
-    mine = [env for owner, env in map(_split, kinds.environment) if owner == suite]
+    """Names that `make` accepts after `suite/`, sorted; empty for an unknown suite."""
+    registered = [env for owner, env in map(_split, kinds.environment) if owner == suite]
     builtin = _load(suite, suite).available() if suite in kinds.suite else []
-    return sorted({*mine, *builtin})
+    return sorted({*registered, *builtin})
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""Actions from -1 to 1 that stand for the bounds of an environment's own `Box` (`env.rescale_action`).
+"""Rescaling of actions from [-1, 1] to the bounds of an environment's `Box` (`env.rescale_action`).
 
-A policy explores with noise of deviation 1 at first: between bounds of ±1000 it would see nothing but the middle,
-between bounds of ±0.1 nothing but the ends.
+A policy initially explores with noise of deviation 1. With bounds of ±1000 it would only explore the middle, with
+bounds of ±0.1 only the ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stellaris_jax.envs.base import Array, Box, EnvState, HostEnv, HostPool, Hos
 from stellaris_jax.envs.wrappers import Wrapper
 
 NEAR, FAR = 0.5, 2.0
-"""Sizes of bounds between which noise of deviation 1 explores a space."""
+"""Range of absolute bounds for which noise of deviation 1 explores a space well."""
 
 
 def is_far(space: Space) -> bool:
@@ -33,7 +33,7 @@ def is_far(space: Space) -> bool:
 
 
 def rescale(env: VecEnv | HostEnv) -> VecEnv | HostEnv:
-    """An environment behind actions from -1 to 1. Raises ConfigError where its actions have no finite bounds."""
+    """Environment with actions rescaled from -1 to 1. Raises ConfigError if its actions have no finite bounds."""
     space = env.action_space
     if not isinstance(space, Box) or not _is_finite(space):
         raise ConfigError(
@@ -47,7 +47,7 @@ def rescale(env: VecEnv | HostEnv) -> VecEnv | HostEnv:
 
 
 def own_actions(env: Any) -> Box | None:
-    """The bounds that actions of -1 to 1 stand for; None where actions are those of the environment itself."""
+    """Action space of the environment inside a rescaling; None without rescaling."""
     return env.own if isinstance(env, Rescaled | RescaledHost) else None
 
 
@@ -56,16 +56,16 @@ def _is_finite(space: Box) -> bool:
 
 
 def unit_box(space: Box) -> Box:
-    """Actions of as many elements, from -1 to 1."""
+    """Space of actions from -1 to 1 with the shape of `space`."""
     return Box(space.shape, (-1.0,) * space.size, (1.0,) * space.size)
 
 
 class Rescaled(Wrapper):
-    """An environment in JAX whose actions go from -1 to 1.
+    """JAX environment with actions from -1 to 1.
 
     Args:
       env: the environment.
-      own: its own actions.
+      own: its original action space.
     """
 
     def __init__(self, env: AutoResetEnv, own: Box):
@@ -77,11 +77,11 @@ class Rescaled(Wrapper):
 
 
 class RescaledHost:
-    """An environment on the host whose actions go from -1 to 1.
+    """Host environment with actions from -1 to 1.
 
     Args:
       env: the environment.
-      own: its own actions.
+      own: its original action space.
     """
 
     def __init__(self, env: HostEnv, own: Box):
@@ -93,20 +93,20 @@ class RescaledHost:
             self.stage, self.steps_per_second = self._stage, cast(Any, env).steps_per_second
 
     def open(self, num_envs: int, seed: int, evaluation: bool = False) -> HostPool:
-        """A pool of environments at the start of an episode."""
+        """Pool of environments at the start of an episode."""
         return RescaledPool(self.env.open(num_envs, seed, evaluation), self.own)
 
     def _stage(self, seed: int) -> RescaledPool:
-        """A pool of one environment that can be looked at with `render`."""
+        """Pool of one environment that supports `render`."""
         return RescaledPool(cast(Any, self.env).stage(seed), self.own)
 
 
 class RescaledPool:
-    """A pool whose actions go from -1 to 1.
+    """Pool with actions from -1 to 1.
 
     Args:
-      pool: the environment's own.
-      own: its own actions.
+      pool: the environment's pool.
+      own: its original action space.
     """
 
     def __init__(self, pool: HostPool, own: Box):

@@ -1,7 +1,7 @@
 """Preprocessing of JAX environments: frame stacks and sticky actions. Host suites have their own.
 
-A registered wrapper, such as a user's, is put around these by `env.wrappers`: a function of the environment, which is
-a `Wrapper` where actors step it on the device, and for host environments whatever opens pools.
+`env.wrappers` applies registered wrappers outside of these. A registered wrapper is a function of the environment. It
+returns a `Wrapper` for environments on the device, and an object that opens pools for host environments.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from stellaris_jax.registry import register
 
 
 def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEnv:
-    """The environment behind `options`; those of a suite that preprocesses by itself (`preprocessed`) are its own.
+    """Environment with preprocessing; suites with a method `preprocessed` do it themselves.
 
-    Raises ConfigError for what an environment cannot do.
+    Raises:
+      ConfigError: the environment does not support an option.
     """
     if not options.asked:
         return env
@@ -44,9 +45,9 @@ def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEn
 
 
 class Wrapper(AutoResetEnv):
-    """An environment around another, which it leaves as it is.
+    """Base of wrappers, which leaves the inner environment unchanged.
 
-    One with a state of its own says by `inner` where that of the other is in it.
+    A wrapper with a state of its own overrides `inner`, which returns the inner environment's state.
     """
 
     def __init__(self, env: AutoResetEnv):
@@ -61,7 +62,7 @@ class Wrapper(AutoResetEnv):
         return self.env.step_one(key, state, action)
 
     def inner(self, state: EnvState) -> EnvState:
-        """The state of the environment within."""
+        """State of the inner environment."""
         return state
 
     def renderer(self) -> Renderer:
@@ -70,16 +71,16 @@ class Wrapper(AutoResetEnv):
 
 
 class Remembering(Wrapper):
-    """A wrapper whose state is the inner one's, and what it remembers."""
+    """Base of wrappers with the state (inner state, memory of the wrapper)."""
 
     def inner(self, state: EnvState) -> EnvState:
         return state[0]
 
 
 class StickyActions(Remembering):
-    """With a probability the last action is done again instead of the one asked for (Machado et al. 2018).
+    """Sticky actions (Machado et al. 2018): with a probability, the last action is repeated instead of the chosen one.
 
-    The first action of an episode may give way to action 0, or to zeros.
+    At the start of an episode, the last action is 0, or zeros.
     """
 
     def __init__(self, env: AutoResetEnv, probability: float):
@@ -99,7 +100,7 @@ class StickyActions(Remembering):
 
 
 class FrameStack(Remembering):
-    """Observations are the last `size` ones, joined along their last axis, oldest first; at first all are the same."""
+    """Stack of the last `size` observations along the last axis, oldest first; filled with the first observation."""
 
     def __init__(self, env: AutoResetEnv, size: int):
         super().__init__(env)
@@ -127,10 +128,13 @@ class FrameStack(Remembering):
 
 @register.wrapper("positions")
 class Positions(Wrapper):
-    """Hides the velocities of a task of classic control, which have to be told from how positions change; of stacked
-    frames, in each. With CartPole this is popgym's position-only one (Morad et al. 2023).
+    """Wrapper that hides the velocities of a classic-control task, in each of its stacked frames.
 
-    Raises ConfigError for another task.
+    The policy has to infer velocities from changes of positions. With CartPole this is popgym's position-only task
+    (Morad et al. 2023).
+
+    Raises:
+      ConfigError: the velocities of the task are unknown.
     """
 
     VELOCITIES: ClassVar[dict[str, str]] = {
@@ -140,7 +144,7 @@ class Positions(Wrapper):
         "gymnax/MountainCar-v0": "pv",
         "gymnax/MountainCarContinuous-v0": "pv",
     }
-    """What a frame is made of, positions and velocities."""
+    """Elements of a frame, by task: `p` for a position, `v` for a velocity."""
 
     def __init__(self, env: AutoResetEnv):
         super().__init__(env)

@@ -1,4 +1,4 @@
-"""Asynchrony as data: simulate first (`Timeline`), lay out as waves (`build_plan`), execute afterwards."""
+"""Timelines: asynchronous training is simulated first (`Timeline`), laid out as waves (`build_plan`), then executed."""
 
 from stellaris_jax.timeline.plan import Invocation, MinibatchLayout, Peers, Plan, PlanShape, build_plan, minibatch_order
 from stellaris_jax.timeline.records import Gradient, Group, Round, Usage

@@ -1,6 +1,7 @@
-"""What may start and what is thrown away: the other half of what is called a staleness policy.
+"""Admission policies: which learners may start, and which gradients are dropped.
 
-A policy sees staleness, counts and clocks, never gradient values. To add one, subclass `Admission` and register it.
+Together with a `Rule`, an admission policy forms a staleness policy. It sees staleness, counts and clocks, never
+gradient values. To add one, subclass `Admission` and register it.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from stellaris_jax.timeline.view import View
 
 @register.admission("all")
 class Admission(Optioned):
-    """Every free learner may start, and every gradient is kept; the base of all policies."""
+    """Admission of every learner and every gradient; the base of all policies."""
 
     def may_start(self, learner: int, view: View) -> bool:
-        """Whether a free learner may take the next minibatch now, as far as the rule allows it."""
+        """Whether a free learner may take the next minibatch now, if the rule allows it, too."""
         return True
 
     def keeps(self, staleness: int, view: View) -> bool:
-        """Whether a queued gradient of that staleness is kept; what is not is thrown away, and counted."""
+        """Whether a queued gradient of that staleness is kept; the coordinator drops and counts the others."""
         return True
 
     def admits(self, gradient: Gradient, view: View) -> bool:
-        """Whether a gradient that has been delivered may join the queue by now; asked again at every delivery."""
+        """Whether a delivered gradient may join the queue now; evaluated again at every delivery."""
         return True
 
     def patience(self) -> int | None:
-        """The most versions that a gradient may be behind, for which the next version is put off; `None`: any."""
+        """Largest staleness that a gradient may reach before the next version is delayed for it; `None`: no bound."""
         return None
 
 
 @register.admission("bounded")
 class Bounded(Admission):
-    """Gradients staler than a bound are thrown away, above all those of slow learners (TorchRL, verl, prime-rl).
+    """Bound on staleness: staler gradients are dropped, mostly those of slow learners (TorchRL, verl, prime-rl).
 
     >>> policy = Bounded({"bound": 2})
     >>> [staleness for staleness in (0, 1, 2, 3, 9) if policy.keeps(staleness, view=None)]
@@ -52,10 +53,9 @@ class Bounded(Admission):
 
 @register.admission("waiting")
 class Waiting(Admission):
-    """No gradient gets staler than a bound: the next version waits for learners in flight that it would leave behind
-    (SSP's bound, on versions).
+    """Bound on staleness without drops: the next version waits for learners in flight that would exceed the bound.
 
-    Nothing is thrown away; what it costs are the seconds that gradients wait. A bound of 0 is a barrier.
+    This is SSP's bound, applied to versions. Its cost is the time that gradients wait. A bound of 0 is a barrier.
     """
 
     bound: int = knob(8, "the most versions a gradient may be behind", within="[0, inf)")
@@ -69,12 +69,14 @@ class Waiting(Admission):
 
 @register.admission("capacity")
 class Capacity(Admission):
-    """A learner starts only while fewer than (eta + 1) B gradients are under way, queued or being aggregated, where B
-    make a version: AReaL's capacity, (eta + version + 1) B - accepted, B of those accepted being in each version.
+    """AReaL's capacity: a learner starts only while fewer than (eta + 1) B gradients are in the system.
 
-    The mean staleness is at most eta then, if learners take turns; what it costs are idle learners. AReaL counts
-    *data*: responses that actors have begun or delivered. Here the bound is on *gradients*, of which only so many can
-    be under way as learners and queue hold: with 8 learners and B = 4, an eta of 3 or more is not seen to bind.
+    Gradients under way, queued or being aggregated are in the system, and B gradients make a version. AReaL's formula
+    is (eta + version + 1) B - accepted, and each version contains B of the accepted gradients.
+
+    If learners take turns, the mean staleness is at most eta; the cost is idle learners. AReaL counts *data*:
+    responses that actors have begun or delivered. Here the bound counts *gradients*, and learners and queue hold only a
+    limited number of them. With 8 learners and B = 4, an eta of 3 or more has shown no effect.
 
     >>> from types import SimpleNamespace
     >>> policy = Capacity({"eta": 1, "batch": 2})
@@ -96,13 +98,17 @@ class Capacity(Admission):
 
 @register.admission("in_order")
 class InOrder(Admission):
-    """Gradients join the queue in the order in which their minibatches were handed out, so that slow work is neither
-    lost nor late: what is ready waits until at most `window` earlier ones are missing (NeMo-RL)."""
+    """Admission in the order in which minibatches were handed out (NeMo-RL).
+
+    A delivered gradient waits until at most `window` earlier gradients are missing. So slow gradients are neither
+    dropped nor overtaken by more than `window` places.
+    """
 
     window: int = knob(0, "earlier gradients that may still be missing", within="[0, inf)")
 
     def admits(self, gradient: Gradient, view: View) -> bool:
         place = (gradient.fragment, gradient.minibatch)
-        missing = sum((other.fragment, other.minibatch) < place for other in view.computing.values())
-        missing += sum(pointer < place for pointer in islice(view.pointers, view.learners))  # given back by failures
+        missing = sum((running.fragment, running.minibatch) < place for running in view.computing.values())
+        # A failed learner returns its minibatch to the front of the queue of pointers.
+        missing += sum(pointer < place for pointer in islice(view.pointers, view.learners))
         return missing <= self.window

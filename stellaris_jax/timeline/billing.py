@@ -1,12 +1,12 @@
-"""The bill of a timeline: dollars for learners, actors and the parameter function, item by item.
+"""Bill of a timeline: dollars for learners, actors and the parameter function, item by item.
 
-Serverless work pays per invocation: its seconds times the VM's price per second over the functions the VM holds
-(SC'24, §VIII-A), or, for actors priced by memory, GB-seconds and the concurrency reserved for them (Nitro, VLDB'25,
-§6.1). Pre-warmed, idle and kept-alive containers are free. Serverful work pays for its whole cluster by wall-clock,
-of which what nothing used is its idle item.
+Serverless billing charges each invocation: its seconds times the VM's price per second, divided by the functions that
+the VM holds (SC'24, §VIII-A). Actors priced by memory pay GB-seconds and reserved concurrency instead (Nitro, VLDB'25,
+§6.1). Pre-warmed, idle and kept-alive containers are free. Serverful billing charges the whole cluster by wall-clock;
+the unused part is the idle item.
 
-Actors are the platform's (`platform.actors`), which share the collecting of however many environments are stepped here:
-128 beside 16 by default. With `scaling` they are as many as its rule says, each with environments of its own.
+The number of billed actors is `platform.actors`, independent of `env.num_envs`: by default 128 actors share 16
+environments. With `scaling`, its rule chooses the number of actors, and each actor has its own environments.
 """
 
 from __future__ import annotations
@@ -21,10 +21,19 @@ HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Bill:
-    """Dollars per item: useful work, containers starting, invocations that died, and what was paid without being used.
+    """Dollars per item.
 
-    parameter_busy and scaling_busy (choosing the next round's actors) are 0 where they happen on a learners' cluster
-    that is paid anyway. actor_reserved is concurrency reserved for serverless actors, the most there may be.
+    Attributes:
+      learner_busy: useful work of learners.
+      learner_startup: learners' containers starting.
+      learner_failed: learner invocations that died.
+      learner_idle: unused time of the learners' cluster; 0 if serverless.
+      actor_busy: useful work of actors.
+      actor_startup: actors' containers starting.
+      actor_idle: unused time of the actors' cluster; 0 if serverless.
+      actor_reserved: concurrency reserved for serverless actors, for the largest number of them.
+      parameter_busy: aggregation; 0 on a learners' cluster, whose bill includes it.
+      scaling_busy: choice of the next round's actors; 0 on a learners' cluster, whose bill includes it.
     """
 
     learner_busy: float = 0.0
@@ -48,9 +57,16 @@ class Bill:
 
 
 def bill(system: SystemConfig, prices: PricesConfig, usage: Usage, actors: int) -> Bill:
-    """What a run has cost so far under the system's own billing rules; `actors` is the most of a round.
+    """Cost of a run so far, under the billing rules of its system.
 
-    An hour in which learners compute for one hour in all, at $3.06 an hour for each of two VMs of four learners:
+    Args:
+      system: billing rules of learners and actors.
+      prices: prices and sizes of the virtual machines.
+      usage: seconds and counts of the run so far.
+      actors: largest number of actors of a round.
+
+    Example: one hour, in which learners compute for one hour in total, on two VMs at $3.06 an hour, with four learners
+    each.
 
     >>> usage = Usage(seconds=HOUR, learner_busy=HOUR)
     >>> for rule in ("serverless", "serverful"):
@@ -91,5 +107,5 @@ def bill(system: SystemConfig, prices: PricesConfig, usage: Usage, actors: int) 
 
 
 def common_bill(system: SystemConfig, prices: PricesConfig, usage: Usage, actors: int) -> Bill:
-    """The bill at the price all systems have in common: the whole cluster by wall-clock, whatever the system's rule."""
+    """Bill under the rule that all systems share: the whole cluster by wall-clock. Arguments as for `bill`."""
     return bill(replace(system, learner_billing="serverful", actor_billing="serverful"), prices, usage, actors)

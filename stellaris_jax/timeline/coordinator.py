@@ -1,7 +1,7 @@
-"""The parameter function and the data loader as a state machine: what becomes of data, gradients and failures.
+"""Event-driven state machine of the parameter function and the data loader; the caller supplies time.
 
-It knows no source of time and no distribution: whoever drives it, a simulator from a heap of drawn durations or a live
-cluster, tells it what has happened and when, and does what it answers.
+Two drivers use it: the simulator, with a heap of drawn durations, and a live cluster. A driver reports each event and
+its time, and executes the actions that the coordinator returns.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from stellaris_jax.timeline.weights import Weight
 
 
 class Drop(NamedTuple):
-    """Gradients are thrown away."""
+    """Action: gradients are dropped."""
 
     gradients: list[Gradient]
 
 
 Action = Group | Drop
-"""What a driver is told: of a group, that it is to be aggregated; once that is done, `on_publish` is to be told."""
+"""Instruction to a driver: aggregate a group, then call `on_publish`; or drop gradients."""
 
 LEAST_WEIGHT = 1e-30
-"""What a smaller weight counts as: to the device, 0 is an empty place."""
+"""Lower bound of weights: on the device, a weight of 0 marks an empty place."""
 NUMBER, WHOLE = (float, int, np.number), (int, np.integer)
 
 
 class Coordinator:
-    """The state machine; rules and admission see it as their `View`.
+    """State machine of the parameter function and the data loader; the `View` of rules and admission policies.
 
     Args:
       system: the rule, admission, learners and version ring of a configuration.
-      usage: where it counts what happens.
+      usage: counters that the coordinator increments.
     """
 
     def __init__(self, system: SystemConfig, usage: Usage):
@@ -60,36 +60,45 @@ class Coordinator:
         self.running: dict[int, int] = {}
         self.pointers: deque[tuple[int, int]] = deque()
         self.remaining: Counter[int] = Counter()
-        # What the above implies, kept up with it: how many learners run on a version, oldest first; who is free, and
-        # who of the others is not running but refused for now.
+        # Derived from `running` and updated with it: the number of learners on each version, oldest first; free
+        # learners; idle learners whose start was refused for now.
         self.held: dict[int, int] = {}
         self.free, self.refused = list(range(system.learners)), list[int]()
         self._wait([])
-        # Most rules and policies leave these as they are, which says yes to everything.
+        # Most rules and policies keep the defaults, which allow everything: those need no call.
         hooks = ((self.rule.may_start, Rule.may_start), (self.admission.may_start, Admission.may_start))
-        self._asked = [(own, getattr(own, "lasting", False)) for own, default in hooks if not _is(own, default)]
+        self._start_checks = [(m, getattr(m, "lasting", False)) for m, default in hooks if not _is(m, default)]
         self._keeps_all = not self.drops and _is(self.admission.keeps, Admission.keeps)
         self._orders = not _is(self.admission.admits, Admission.admits)
         self.computing: dict[int, Gradient] = {}
         self.early: list[Gradient] = []
-        # The oldest version that a gradient may be of when the next one is published, that many before it.
+        # Largest staleness that a gradient may have when the next version is published.
         bounds = [self.admission.patience(), None if self.drops else self.versions - 1]
         self._patience = min((bound for bound in bounds if bound is not None), default=None)
 
-    # What has happened ---------------------------------------------------------------------------------------------
+    # Events --------------------------------------------------------------------------------------------------------
 
     def on_data(self, fragment: int) -> None:
-        """A fragment is complete, and cut into the minibatches it was said to have (`remaining`)."""
+        """Queue the minibatches of a complete fragment; their number is `remaining[fragment]`."""
         self.pointers.extend(zip(repeat(fragment), range(self.remaining[fragment])))
 
     def on_failure(self, gradient: Gradient) -> None:
-        """A learner has died; its minibatch is the next one to be computed."""
+        """Put the minibatch of a learner that died at the front of the queue."""
         self._stop(gradient)
         self.usage.failures += 1
         self.pointers.appendleft((gradient.fragment, gradient.minibatch))
 
     def on_delivery(self, gradient: Gradient, now: float, peers: list[int] | None = None) -> Sequence[Action]:
-        """A learner has pushed its gradient, which has seen the versions `peers`; by default those in flight now."""
+        """Queue a gradient that a learner has pushed, and evaluate the rule.
+
+        Args:
+          gradient: the delivered gradient.
+          now: second of the delivery.
+          peers: other versions in flight, oldest first; by default those of the learners that run now.
+
+        Returns:
+          Actions for the driver.
+        """
         self._stop(gradient)
         self.iterations[gradient.learner] += 1
         gradient.end = now
@@ -102,14 +111,14 @@ class Coordinator:
         return self._aggregate(now)
 
     def _admitted(self, gradient: Gradient) -> list[Gradient]:
-        """What joins the queue now that this gradient is there, in the order of their minibatches."""
+        """Gradients that may join the queue after this delivery, in the order of their minibatches."""
         self.early = sorted([*self.early, gradient], key=lambda g: (g.fragment, g.minibatch))
         joining = [early for early in self.early if self.admission.admits(early, self)]
         self.early = [early for early in self.early if early not in joining]
         return joining
 
     def on_publish(self, fragments: Iterable[int], now: float) -> Sequence[Action]:
-        """A group is aggregated, gradients of these fragments; the next version is there."""
+        """Publish the next version, once a group with gradients of these fragments is aggregated."""
         self.aggregating = False
         self.clock += 1
         self.usage.updates += 1
@@ -119,18 +128,18 @@ class Coordinator:
         return self._aggregate(now)
 
     def on_stall(self, now: float) -> Sequence[Action]:
-        """Nothing else can happen: what is queued is aggregated although the rule would wait."""
+        """Aggregate the queue although the rule would wait, because no other event is pending."""
         return self._aggregate(now, stalled=True)
 
-    # What is to be done --------------------------------------------------------------------------------------------
+    # Actions -------------------------------------------------------------------------------------------------------
 
     def starts(self) -> Iterator[Gradient]:
-        """What is to be computed: by every learner that is free and allowed to start, lowest number first, while there
-        are pointers."""
+        """Gradients to compute now: one for each free learner that may start, lowest number first, while pointers
+        last."""
         if not self.pointers:
             return
         for learner in [*self.free]:
-            for may_start, lasting in self._asked:
+            for may_start, lasting in self._start_checks:
                 if not may_start(learner, self):
                     if lasting:
                         self.free.remove(learner)
@@ -150,7 +159,7 @@ class Coordinator:
                     return
 
     def _stop(self, gradient: Gradient) -> None:
-        """The learner of a gradient is free again."""
+        """Mark the learner of a gradient as free."""
         learner, version = gradient.learner, gradient.version
         del self.running[learner]
         if self._orders:
@@ -162,17 +171,17 @@ class Coordinator:
             del self.held[version]
 
     def _ask_again(self) -> None:
-        """Who was refused may be let start now."""
+        """Return refused learners to the free ones, so that their start is checked again."""
         if self.refused:
             self.free, self.refused = sorted(self.free + self.refused), []
 
     def _wait(self, gradients: list[Gradient]) -> None:
-        """These are the queue from now on, this stale."""
+        """Replace the queue, and compute the staleness of its gradients."""
         self.queue = gradients
         self.staleness = [self.clock - gradient.version for gradient in gradients]
 
     def _aggregate(self, now: float, stalled: bool = False) -> Sequence[Action]:
-        """Evaluate the rule on the queue; if it passes, a group is formed."""
+        """Evaluate the rule on the queue, and form a group if the rule is ready or must be overridden."""
         if self.aggregating:
             return ()
         oldest = self.clock - (self.versions - 1)
@@ -181,7 +190,7 @@ class Coordinator:
             return dropped
         needed = min([next(iter(self.held), self.clock + 1), *(g.version for g in self.early)])
         if self._patience is not None and needed <= self.clock - self._patience:
-            # The next version would overwrite one that a learner in flight still needs, or leave it too far behind.
+            # The next version would overwrite one that a learner in flight needs, or exceed the bound on staleness.
             self.usage.waits += 1
             return dropped
         escaped = False
@@ -194,7 +203,7 @@ class Coordinator:
         return (*dropped, self._group(self._take(), escaped, oldest, now))
 
     def _drop(self, oldest: int) -> Sequence[Drop]:
-        """Throw away what admission does not keep, and what the ring does not, unless it is waited for."""
+        """Drop queued gradients that admission rejects or, under `overflow=drop`, that are too old for the ring."""
         kept: list[Gradient] = []
         lost: list[Gradient] = []
         for gradient in self.queue:
@@ -210,7 +219,7 @@ class Coordinator:
         return (Drop(lost),)
 
     def _take(self) -> list[Gradient]:
-        """The gradients that the rule takes of the queue, and with them what could not be kept for another version."""
+        """Gradients that the rule takes from the queue, and those that would be too stale for the next version."""
         taken = self.rule.take(len(self.queue))
         if not (isinstance(taken, WHOLE) and taken >= 1):
             name = type(self.rule).__name__
@@ -220,15 +229,15 @@ class Coordinator:
             edge = self.clock - self._patience
             group += [g for g in left if g.version <= edge]
             left = [g for g in left if g.version > edge]
-        self.queue = left  # whose staleness is asked for when the next version is there
+        self.queue = left  # its staleness is computed when the next version is published
         return group
 
     def _group(self, gradients: list[Gradient], escaped: bool, oldest: int, now: float) -> Group:
-        """A group is aggregated from now on: staleness and weights are fixed."""
+        """Group of gradients that is aggregated from now on: fixes their staleness and weights."""
         staleness = [self.clock - gradient.version for gradient in gradients]
         for gradient, stale in zip(gradients, staleness, strict=True):
             gradient.staleness = stale
-            if gradient.peers and gradient.peers[0] < oldest:  # the oldest of them
+            if gradient.peers and gradient.peers[0] < oldest:  # peers are sorted, oldest first
                 gradient.peers = gradient.peers[bisect_left(gradient.peers, oldest) :]
         threshold = self.rule.threshold()
         weights = [self.weights.weight(s) for s in staleness]
@@ -253,7 +262,7 @@ class Coordinator:
     # Saving --------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, but for `usage`, as JSON data."""
+        """State without `usage`, as JSON data."""
         return {
             "clock": self.clock,
             "aggregating": self.aggregating,
@@ -286,6 +295,6 @@ class Coordinator:
         self.weights.restore(state["weights"])
 
 
-def _is(own: Callable[..., bool], default: Callable[..., bool]) -> bool:
-    """Whether a method is what its base class has."""
-    return getattr(own, "__func__", None) is default
+def _is(method: Callable[..., bool], default: Callable[..., bool]) -> bool:
+    """Whether a method is the base class's, not overridden."""
+    return getattr(method, "__func__", None) is default

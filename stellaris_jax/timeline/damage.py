@@ -1,4 +1,4 @@
-"""Checks of recorded rounds: a trace is a file, whose values may be of any kind."""
+"""Type checks of recorded rounds: a trace is a file, so its values may have any type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Damaged(ValueError):
-    """Value of a file that no run has written."""
+    """Error: a file holds a value that no run writes."""
 
 
 def _is_count(value: Any) -> bool:
@@ -38,11 +38,11 @@ CHECKS: dict[Any, Callable[[Any], bool]] = {
     list[int]: _all(_is_count),
     list[float]: _all(_is_number),
 }
-"""Check of a value, by the type of its field; fields of other types are made of checked values."""
+"""Check of a value by the type of its field; fields of other types hold records that were checked before."""
 
 
 def made(kind: Callable[..., T], data: Mapping[str, Any], **parts: Any) -> T:
-    """Record of a kind, made of values of a file, each of which is checked by the type of its field.
+    """Record built from values of a file, each checked by the type of its field.
 
     Args:
       kind: class of the record.
@@ -51,7 +51,7 @@ def made(kind: Callable[..., T], data: Mapping[str, Any], **parts: Any) -> T:
 
     Raises:
       Damaged: a value is of another type, negative where it is a count, or not finite.
-      TypeError: it is of no field, or one is missing that every version has written.
+      TypeError: a value belongs to no field, or a required field is missing.
 
     >>> from stellaris_jax.timeline.records import Gradient
     >>> made(Gradient, {"fragment": 0, "minibatch": 1, "learner": 2, "version": -3})

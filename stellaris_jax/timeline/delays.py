@@ -1,4 +1,4 @@
-"""How long things take: streams of simulated durations.
+"""Delay models and streams of simulated durations.
 
 The i-th duration of a stream is a pure function of (seed, entity, i). So a timeline is repeatable, and its
 whole random state is one counter per stream.
@@ -25,17 +25,17 @@ from stellaris_jax.timeline.ticks import ticks_of
 ENTITIES = ("learner", "actor", "aggregate", "failure", "scaling", "loader")
 BLOCK = 1024
 WORKERS = {"delays.learner": "system.learners", "delays.actor": "platform.actors"}
-"""Numbers of workers that a log of their jobs tells."""
+"""Numbers of workers that a log of jobs provides, by delay section."""
 
 
 class Delay(Optioned):
-    """A distribution of durations; the base of all delay models.
+    """Distribution of durations; the base of all delay models.
 
-    A duration is a function of one standard random number, whoever draws it: NumPy here, JAX where training jobs are
+    A duration is a function of one standard random number. NumPy draws it in the simulator, JAX where training jobs are
     environments.
 
     Attributes:
-      noise: the random number: `normal`, `exponential`, `uniform` (in [0, 1)), or nothing.
+      noise: kind of the random number: `normal`, `exponential`, `uniform` (in [0, 1)), or empty for none.
       seconds: `delays.*.seconds`, the scale.
     """
 
@@ -53,17 +53,17 @@ class Delay(Optioned):
 
     @property
     def typical(self) -> float:
-        """What a duration is about, in seconds."""
+        """Typical duration in seconds."""
         return self.seconds
 
     def block(self, generator: np.random.Generator, number: int) -> list[float]:
-        """The durations number * BLOCK, ..., (number + 1) * BLOCK - 1 of a stream."""
+        """Durations number * BLOCK, ..., (number + 1) * BLOCK - 1 of a stream."""
         seconds: list[float] = np.asarray(self.durations(_draw(self.noise, generator), np)).tolist()
         return seconds
 
 
 def _checked(model: Delay, seconds: Any) -> list[float]:
-    """The durations that a model has drawn. Raises RunError for what are none."""
+    """Durations that a model has drawn. Raises RunError for values that are no durations."""
     lists = isinstance(seconds, list) and len(seconds) == BLOCK
     if lists and {*map(type, seconds)} == {float}:
         drawn = np.array(seconds)
@@ -89,11 +89,11 @@ def _draw(noise: str, generator: np.random.Generator) -> np.ndarray:
 
 @register.delay("constant")
 class Constant(Delay):
-    """Always `seconds`."""
+    """Constant duration: always `seconds`."""
 
 
 class Multiplied(Delay):
-    """`seconds` times a random factor; `seconds` must be positive."""
+    """Base of delays that are `seconds` times a random factor; `seconds` must be positive."""
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
@@ -106,7 +106,7 @@ class Multiplied(Delay):
 
 @register.delay("lognormal")
 class Lognormal(Multiplied):
-    """exp of a normal distribution, with median `seconds`."""
+    """Lognormal distribution with median `seconds`."""
 
     noise = "normal"
     sigma: float = knob(0.5, "deviation of log-seconds", within="[0, 20]")
@@ -117,7 +117,7 @@ class Lognormal(Multiplied):
 
 @register.delay("exponential")
 class Exponential(Multiplied):
-    """Without memory, with mean `seconds`: what queueing theory has closed forms for."""
+    """Exponential (memoryless) distribution with mean `seconds`, for comparisons with queueing theory."""
 
     noise = "exponential"
 
@@ -127,7 +127,7 @@ class Exponential(Multiplied):
 
 @register.delay("pareto")
 class Pareto(Multiplied):
-    """A heavy tail of stragglers, from `seconds` on."""
+    """Pareto distribution with minimum `seconds`: a heavy tail of stragglers."""
 
     noise = "exponential"
     alpha: float = knob(2.0, "tail index; smaller means heavier stragglers", within="[0.1, inf)")
@@ -136,14 +136,14 @@ class Pareto(Multiplied):
         return self.seconds * (1.0 + xp.expm1(noise / self.alpha))
 
     def block(self, generator: np.random.Generator, number: int) -> list[float]:
-        # As above but for the last bits, which timelines keep from release to release.
+        # NumPy's own formula differs from `durations` in the last bits. Releases must keep the same timelines.
         seconds: list[float] = (self.seconds * (1.0 + generator.pareto(self.alpha, BLOCK))).tolist()
         return seconds
 
 
 @register.delay("measured")
 class Measured(Delay):
-    """Durations of a table, in order and over again; drawn from it at random where a distribution is asked for."""
+    """Durations from a table, in order and repeated; `durations` draws from the table at random."""
 
     noise = "uniform"
     table: tuple[float, ...] = knob((), "measured durations in seconds", within="(0, inf)")
@@ -168,12 +168,12 @@ class Measured(Delay):
 
 @register.delay("trace")
 class Traced(Measured):
-    """Durations of the jobs of one kind in a log, in order and over again.
+    """Durations of the jobs of one kind in a log, in order and repeated.
 
     The log is JSONL or CSV: `kind` (learner, actor, aggregate or loader), `start` and `end` of each job. The page on
-    logs of jobs describes the optional columns. A live run's `trace.jsonl.gz` is a log, too. A loader that is not in it
-    takes no time. `system.learners` and `platform.actors` are the numbers of distinct `id`s, unless they are given.
-    `train` and `plot --timeline` compare the staleness of the log with the one that is foretold.
+    logs of jobs describes the optional columns. A live run's `trace.jsonl.gz` is a log, too. If the log has no loader
+    jobs, loading takes no time. `system.learners` and `platform.actors` default to the numbers of distinct `id`s.
+    `train` and `plot --timeline` compare the log's staleness with the simulator's prediction.
     """
 
     log: str = knob("", "log of jobs: a file of JSONL or CSV, or the directory of a live run")
@@ -193,8 +193,8 @@ class Traced(Measured):
             return
         if number := read_log(Path(log)).workers(section.removeprefix("delays.")):
             most, why = _most(config, key)
-            told = f"{log} has {number} ids of {section.removeprefix('delays.')}s, more than the {most} of {why}"
-            yield key, number, "" if number <= most else f"{told}; give {key}={most} or fewer, or raise those keys."
+            reason = f"{log} has {number} ids of {section.removeprefix('delays.')}s, more than the {most} of {why}"
+            yield key, number, "" if number <= most else f"{reason}; give {key}={most} or fewer, or raise those keys."
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
@@ -207,7 +207,7 @@ class Traced(Measured):
 
 
 def _most(config: Config, key: str) -> tuple[int, str]:
-    """The largest number of workers that the rest of a configuration has room for, and the keys that limit it."""
+    """Largest number of workers that the rest of a configuration allows, and the keys that limit it."""
     if key == "platform.actors":
         prices = config.prices
         return prices.actor_vms * prices.actor_vm_slots, "prices.actor_vms times prices.actor_vm_slots"
@@ -220,12 +220,12 @@ def _most(config: Config, key: str) -> tuple[int, str]:
 
 
 def delay_of(config: DelayConfig) -> Any:
-    """The delay model of a configuration."""
+    """Delay model of a configuration section."""
     return register.delay[config.kind](config.seconds, config.options)
 
 
 class Chance(Delay):
-    """Uniform in [0, 1): what failures are drawn from."""
+    """Uniform numbers in [0, 1), from which failures are drawn."""
 
     noise = "uniform"
 
@@ -234,7 +234,7 @@ class Chance(Delay):
 
 
 class Stream:
-    """Durations of one kind of work, drawn a block at a time.
+    """Stream of durations of one kind of work, drawn a block at a time.
 
     >>> stream = Stream(Pareto(2.0, {"alpha": 1.5}), seed=7, entity="learner")
     >>> drawn = stream.take(100)
@@ -247,14 +247,14 @@ class Stream:
     Args:
       model: the delay model.
       seed: seed of the run this timeline belongs to.
-      entity: one of `ENTITIES`; different entities draw independently.
+      entity: one of `ENTITIES`; different entities draw independent durations.
     """
 
     def __init__(self, model: Delay, seed: int, entity: str):
         self.model = model
         self.key = (seed, ENTITIES.index(entity))
         self.count = 0
-        self._left: list[Any] = []  # of the block, the next one last
+        self._left: list[Any] = []  # rest of the block, in reverse order, so that `pop` returns the next one
 
     def __next__(self) -> Any:
         if not self._left:
@@ -263,7 +263,7 @@ class Stream:
         return self._left.pop()
 
     def take(self, size: int) -> list[Any]:
-        """The next `size` durations."""
+        """Next `size` durations of the stream."""
         taken: list[Any] = []
         while len(taken) < size:
             if not self._left:
@@ -281,7 +281,7 @@ class Stream:
         self._left = self._measured(seconds)[: offset - BLOCK - 1 : -1]
 
     def _measured(self, seconds: list[float]) -> list[Any]:
-        """A block of durations in the stream's unit: seconds."""
+        """Block of durations in the stream's unit: seconds."""
         return seconds
 
     def state(self) -> Any:
@@ -292,7 +292,7 @@ class Stream:
 
 
 class TickStream(Stream):
-    """Durations of one kind of work, in ticks: each is rounded to whole nanoseconds once.
+    """Stream of durations of one kind of work in ticks: each is rounded to whole nanoseconds once.
 
     >>> next(TickStream(Constant(0.3), seed=7, entity="learner"))
     300000000

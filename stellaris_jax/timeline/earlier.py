@@ -1,4 +1,4 @@
-"""States of timelines that earlier versions saved: in seconds, as floats."""
+"""Conversion of timeline states that earlier versions saved in float seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from stellaris_jax.timeline.ticks import ticks
 
 
 def in_ticks(state: dict[str, Any]) -> dict[str, Any]:
-    """A state in seconds as this version saves it.
+    """State in ticks, converted from a state in seconds.
 
-    Every time is rounded to ticks. Where computations slow each other down, an invocation under way keeps all passing
-    of data before its computation, as it was drawn.
+    Every time is rounded to ticks. If computations slow each other down, an invocation under way keeps its drawn
+    schedule: all its data passes before its computation.
     """
     usage = dict.fromkeys(DURATIONS, 0.0) | state["usage"]
     spent = {name: ticks(value) if name in DURATIONS else value for name, value in usage.items()}
-    shared = {order: (one, since, left) for one, since, left, order, _ in state.get("company") or []}
+    shared = {order: (learner, since, left) for learner, since, left, order, _ in state.get("company") or []}
     slowdowns = {order: slowdown for *_, order, slowdown in state.get("company") or []}
     tick, events, company = ticks(state["now"]), [], []
     for time, order, kind, payload in state["events"]:
@@ -27,15 +27,15 @@ def in_ticks(state: dict[str, Any]) -> dict[str, Any]:
             *gradient, start, startup = payload
             payload = [*gradient, ticks(startup), ticks(start)]
         if order in shared:
-            one, since, left = shared[order]
+            learner, since, left = shared[order]
             begin, work = ticks(since), ticks(left)
-            if one != PARAMETER_FUNCTION:
+            if learner != PARAMETER_FUNCTION:
                 payload = [*payload, kind, 0]
                 kind = COMPUTED
             if begin > tick:
                 due, kind, payload = begin, BEGIN, [*payload, work]
             else:
-                company.append([one, begin, work, order, ticks(slowdowns[order])])
+                company.append([learner, begin, work, order, ticks(slowdowns[order])])
         events.append([due, order, kind, payload])
     return {
         **state,
@@ -49,4 +49,4 @@ def in_ticks(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_used(seconds: list[float | None]) -> list[int | None]:
-    return [None if one is None else ticks(one) for one in seconds]
+    return [None if second is None else ticks(second) for second in seconds]

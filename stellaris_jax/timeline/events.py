@@ -1,4 +1,4 @@
-"""Events of a timeline: what is due at which tick, and how that is saved."""
+"""Events of a timeline: their kinds, their payloads, and their JSON form."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from stellaris_jax.timeline.records import Gradient
 from stellaris_jax.timeline.ticks import SECOND
 
 DATA, DELIVERY, FAILURE, PUBLISH, LOADED, BEGIN, COMPUTED = range(7)
-"""Kinds of events, and what comes with them.
+"""Kinds of events, with their payloads in parentheses.
 
-DATA: a fragment is rolled; its number, and how many actors rolled it. LOADED: it is minibatches now; its number.
-DELIVERY, FAILURE: an invocation has pushed its gradient, or died; the gradient, ticks of its start-up, and the tick of
-its start.
-PUBLISH: a group is aggregated; the fragments of its gradients.
+DATA: a fragment's rollout is complete (its number, number of its actors).
+LOADED: a fragment is cut into minibatches (its number).
+DELIVERY, FAILURE: an invocation has pushed its gradient, or died (gradient, start-up ticks, tick of its start).
+PUBLISH: a group is aggregated (fragments of its gradients).
 
-Where computations slow each other down there are two more of every invocation. BEGIN: it begins to compute; as
-DELIVERY, and the kind of its end, ticks from the end of its computation to that, and ticks of the computation alone.
-COMPUTED: its computation is over; as BEGIN but for the last.
+If computations slow each other down, every invocation has two more events.
+BEGIN: it begins to compute (payload of DELIVERY, kind of its end, ticks from its computation's end to that end, ticks
+of the computation alone).
+COMPUTED: its computation is over (payload of BEGIN without the last entry).
 """
 
 ENDS = (DELIVERY, FAILURE)
-"""Ends of an invocation."""
+"""Kinds of events that end an invocation."""
 WHOLE = (DATA, PUBLISH, LOADED)
-"""Events of whole fragments and groups: they come with plain numbers."""
+"""Kinds of events of whole fragments and groups, whose payloads are plain numbers."""
 Event = tuple[int, int, int, tuple[Any, ...]]
-"""An event: its tick, its number in the order of scheduling, its kind, and what comes with it."""
+"""Event: its tick, its number in the order of scheduling, its kind and its payload."""
 
 
 def saved(event: Event) -> list[Any]:
-    """The event as JSON data."""
+    """Event as JSON data."""
     tick, order, kind, payload = event
     if kind in WHOLE:
         return [tick, order, kind, list(payload)]
@@ -38,7 +39,7 @@ def saved(event: Event) -> list[Any]:
 
 
 def restored(data: list[Any]) -> Event:
-    """The event that `saved` returned."""
+    """Event from the JSON data that `saved` returned."""
     tick, order, kind, payload = data
     if kind in WHOLE:
         return tick, order, kind, tuple(payload)

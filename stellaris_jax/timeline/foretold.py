@@ -1,4 +1,4 @@
-"""What the simulator foretells of a system whose jobs were logged, beside what the log says."""
+"""Comparison of a log of jobs with the simulator's prediction for the same system."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FEWEST = 100
 
 
 class Foretold(NamedTuple):
-    """What a simulation of some rounds comes to.
+    """Prediction of a simulation of some rounds.
 
     Attributes:
-      gradients: gradients that were aggregated.
-      aggregated: their mean staleness when they were aggregated.
-      delivered: their mean staleness when their learners were done.
+      gradients: number of aggregated gradients.
+      aggregated: mean staleness of gradients at their aggregation, in versions.
+      delivered: mean staleness of gradients at their delivery, in versions.
       utilisation: share of the time that learners compute.
     """
 
@@ -51,7 +51,7 @@ class Foretold(NamedTuple):
 
 
 def comparison(config: Config) -> Iterator[str]:
-    """Sentences that compare a log of jobs with the simulation that takes its durations, if there is one."""
+    """Sentences that compare a log of jobs with the simulation that uses its durations; none without a log."""
     for section, key in WORKERS.items():
         if log := _log_of(config, section):
             yield from _counted(log, read_log(log), section.removeprefix("delays."), key, attrgetter(key)(config))
@@ -77,7 +77,7 @@ def _counted(log: Path, logged: Log, kind: str, key: str, simulated: int) -> Ite
 
 
 def _log_of(config: Config, section: str) -> Path | None:
-    """The log that delays of a section are taken of, where they are."""
+    """Log that provides the delays of a section; None if there is none."""
     delay = attrgetter(section)(config)
     known = config.executor == "simulated" and delay.kind == "trace" and delay.options.get("log")
     return Path(delay.options["log"]) if known else None
@@ -103,7 +103,7 @@ def _compared(log: Path, staleness: Staleness | None, utilisation: float | None,
 
 
 def _measure(staleness: Staleness, foretold: Foretold) -> tuple[str, float]:
-    """When a log's staleness is counted, and the same measure of a simulation."""
+    """Time at which a log's staleness is measured, in words, and the simulation's staleness at the same time."""
     if staleness.aggregated:
         return "gradients are aggregated", foretold.aggregated
     return "learners are done", foretold.delivered

@@ -1,6 +1,6 @@
-"""From events to dense arrays: the plan that the engine executes.
+"""Plan: a timeline's events as dense arrays, which the engine executes.
 
-Between two updates of the policy all versions needed already exist, so the gradients of one group may be computed
+Between two updates of the policy all needed versions exist, so the gradients of one group can be computed
 together. A group of H gradients is cut into ceil(H / L) *waves* of L = lanes x devices places; the last wave
 of a group applies the optimizer.
 """
@@ -15,22 +15,31 @@ import numpy as np
 from stellaris_jax.timeline.records import Round
 
 Indices = Any
-"""Int32, of NumPy where they are planned, of JAX where they are executed."""
+"""Int32 array: NumPy's in a plan, JAX's in the engine."""
 
 
 class Peers(NamedTuple):
-    """The other versions that learners in flight held: how many `[...]`, and their ring slots `[..., K]`."""
+    """Other versions that learners in flight held.
+
+    Attributes:
+      number: number of these versions, `[...]`.
+      slots: their ring slots, `[..., K]`.
+    """
 
     number: Indices
     slots: Indices
 
 
 class Invocation(NamedTuple):
-    """What a learner function is invoked with, each with the same leading axes.
+    """Arguments of learner functions; all fields have the same leading axes.
 
-    buffer, minibatch: the pointer: a fragment's buffer, and which of its minibatches. slot: ring slot of the version
-    the gradient is computed on; target_slot: of the target network in force when that version was the newest. peers:
-    `None` where nothing asks for them. kl_coefficient: weight of the KL penalty; `None` where it is the round's.
+    Attributes:
+      buffer: buffer of the fragment (first half of the pointer).
+      minibatch: index of the minibatch in the fragment (second half of the pointer).
+      slot: ring slot of the version that the gradient is computed on.
+      target_slot: ring slot of the target network in force when that version was the newest.
+      peers: other versions in flight; `None` if the truncation does not use them.
+      kl_coefficient: weight of the KL penalty; `None` if the round's weight applies.
     """
 
     buffer: Indices
@@ -42,16 +51,17 @@ class Invocation(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A chunk of R rounds for S seeds; C = wave capacity, L = places of a wave, K = most peers, G x B = minibatches.
+    """Chunk of R rounds for S seeds; C = wave capacity, L = places of a wave, K = most peers, G x B = minibatches.
 
-    invocations: `[C, S, L]`: of the wave's learner functions.
-    weights: float32 `[C, S, L]`: weight of each gradient (Eq. 4); 0 marks an empty place.
-    sizes: int32 `[C, S]`: size H of the group that this wave completes, else 0.
-    bounds: int32 `[R, 2]`: first wave of each round and the one after its last.
-    behaviour: int32 `[R, S]`: ring slot of the version the actors use.
-    envs: int32 `[R, S]`: environments that take part in the round, the first ones.
-    order: int32 `[R, S, G, B]`: the data loader's minibatches, as indices into the fragment's samples; -1 for nothing.
-    learning_rate: float32 `[R]`: factor on the base learning rate.
+    Attributes:
+      invocations: arguments of the waves' learner functions, `[C, S, L]`.
+      weights: weight of each gradient (Eq. 4), float32 `[C, S, L]`; 0 marks an empty place.
+      sizes: size H of the group that this wave completes, else 0, int32 `[C, S]`.
+      bounds: first wave of each round, and the one after its last, int32 `[R, 2]`.
+      behaviour: ring slot of the version that actors use, int32 `[R, S]`.
+      envs: number of environments that take part in the round (the first ones), int32 `[R, S]`.
+      order: the data loader's minibatches, as indices into the fragment's samples, int32 `[R, S, G, B]`; -1: none.
+      learning_rate: factor on the base learning rate, float32 `[R]`.
     """
 
     invocations: Invocation
@@ -65,11 +75,19 @@ class Plan(NamedTuple):
 
 
 class PlanShape(NamedTuple):
-    """The static sizes of a plan; one compiled engine runs all plans of one shape.
+    """Static sizes of a plan; one compiled engine runs all plans of one shape.
 
-    wave_size: places L of a wave. versions: length H of the window of versions that gradients may be of.
-    target_interval: versions from one target network to the next; 1 without any. recorded: gradients have weights of
-    the KL penalty of their own.
+    Attributes:
+      rounds: rounds R of a chunk.
+      seeds: seeds S.
+      wave_size: places L of a wave.
+      peers: largest number K of other versions in flight.
+      gradients: minibatches G of a fragment, over all epochs.
+      batch: samples B of a minibatch.
+      versions: length H of the window of versions on which gradients may be computed.
+      buffers: fragments kept.
+      target_interval: versions from one target network to the next; 1 without target networks.
+      recorded: whether each gradient has its own weight of the KL penalty.
     """
 
     rounds: int
@@ -85,23 +103,28 @@ class PlanShape(NamedTuple):
 
     @property
     def ring(self) -> int:
-        """Versions to be kept: the oldest one in use may have a target network that is older still."""
+        """Number of versions to keep: the oldest version in use may have an even older target network."""
         return self.versions + self.target_interval - 1
 
     def target(self, version: Any) -> Any:
-        """The version that was the target network when `version` was the newest; of an array, for each."""
+        """Version that was the target network when `version` was the newest; element by element for arrays."""
         return version - version % self.target_interval
 
     @property
     def capacity(self) -> int:
-        """Waves that always suffice: a round executes at most the gradients of `buffers` fragments."""
+        """Largest number of waves of a plan: a round executes at most the gradients of `buffers` fragments."""
         return self.rounds * self.gradients * self.buffers
 
 
 class MinibatchLayout(NamedTuple):
-    """How the data loader cuts a fragment `[T, N]`: into minibatches of at most `batch` = T N / `minibatches` samples.
+    """Layout of a fragment `[T, N]` as minibatches of at most `batch` = T N / `minibatches` samples.
 
-    envs: N. length: T if a minibatch is all steps of some environments, `[T, n]`, flattened; 1 if it is of samples.
+    Attributes:
+      epochs: passes over the fragment.
+      minibatches: minibatches of an epoch.
+      steps: T.
+      envs: N.
+      length: T if a minibatch holds all steps of some environments, `[T, n]`, flattened; 1 if it holds single samples.
     """
 
     epochs: int
@@ -122,13 +145,18 @@ class MinibatchLayout(NamedTuple):
 def minibatch_order(
     seed: int, fragment: int, cut: MinibatchLayout, envs: int | None = None, width: int | None = None
 ) -> np.ndarray:
-    """The data loader: a fresh permutation per epoch, cut into minibatches. Int32 `[epochs * count, B]`.
+    """Minibatches of a fragment: a fresh permutation per epoch, cut into minibatches.
 
     Args:
-      envs: environments that took part; the first of `width`, whose samples are the fragment's rows `[T, width]`.
+      seed: seed of the run.
+      fragment: index of the fragment.
+      cut: the layout.
+      envs: environments that took part, the first of `width`; N by default.
+      width: environments of the fragment, whose samples are rows `[T, width]`; N by default.
 
-    Both are N by default. Where the samples do not fill the minibatches, all are as full as they can be evenly, and the
-    rest of their places hold -1.
+    Returns:
+      Indices of samples, int32 `[epochs * count, B]`. If the samples do not fill the minibatches, they are spread
+      evenly, and the remaining places hold -1.
     """
     envs = cut.envs if envs is None else envs
     width = cut.envs if width is None else width
@@ -136,7 +164,7 @@ def minibatch_order(
         return np.empty((0, cut.batch), np.int32)
     generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
     sequences, places, count = cut.steps * envs // cut.length, cut.batch // cut.length, cut.count(envs)
-    # NumPy swaps words of 64 bits twice as fast as shorter ones.
+    # Permute 64-bit integers: NumPy swaps them twice as fast as shorter ones.
     order = np.tile(np.arange(sequences), (cut.epochs, 1))
     order = generator.permuted(order, axis=1, out=order).astype(np.int32)
     if width != envs and cut.length == 1:
@@ -154,7 +182,7 @@ def minibatch_order(
 
 
 def empty_plan(shape: PlanShape) -> Plan:
-    """A plan of nothing."""
+    """Plan without any waves."""
     rounds, seeds = shape.rounds, shape.seeds
     places = (shape.capacity, seeds, shape.wave_size)
     buffer, minibatch, slot, target_slot, number = (np.zeros(places, np.int32) for _ in range(5))
@@ -183,12 +211,15 @@ def build_plan(
     """Lay `records[r][s]` out as waves; seeds with fewer waves in a round get empty ones.
 
     Args:
-      shape: of the plan.
-      records: of R rounds or fewer, S seeds each. Rounds beyond them stay empty, so that the last, shorter chunk has
+      shape: sizes of the plan.
+      records: at most R rounds of S seeds each. Rounds beyond them stay empty, so that the last, shorter chunk has
         the same shape.
-      orders: `[r][s]`: the minibatch order of fragment r of seed s, which may be drawn meanwhile.
-      learning_rate: `[r]`: the schedule's factor.
-      envs: `[r][s]`: how many environments take part.
+      orders: minibatch order of fragment r of seed s, `[r][s]`; may be a lazy iterable.
+      learning_rate: the schedule's factor, `[r]`.
+      envs: number of environments that take part, `[r][s]`.
+
+    Returns:
+      The plan.
     """
     plan = empty_plan(shape)
     rounds = len(records)
@@ -213,7 +244,7 @@ def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -
     done = np.concatenate([[0], waves.cumsum()])  # waves up to each group, if rounds and seeds followed one another
     counts = _numbers([len(record.groups) for record in cells])
     last = counts.cumsum()
-    begins, ends = done[last - counts], done[last]  # of each round and seed
+    begins, ends = done[last - counts], done[last]  # for each round and seed
     bounds = np.concatenate([[0], (ends - begins).reshape(len(records), -1).max(axis=1).cumsum()])
     plan.bounds[: len(records)] = np.stack([bounds[:-1], bounds[1:]], axis=1)
     seeds = np.tile(np.arange(shape.seeds), len(records)).repeat(counts)
@@ -243,11 +274,11 @@ def _numbers(values: Sequence[int]) -> np.ndarray:
 
 
 def _flat(column: np.ndarray) -> np.ndarray:
-    """A view of all of it in one axis."""
+    """View of an array with a single axis."""
     return column.reshape(-1)
 
 
 def _within(sizes: np.ndarray) -> np.ndarray:
-    """0, ..., n - 1 for each of these sizes n."""
+    """Numbers 0, ..., n - 1 for each size n, concatenated."""
     numbers: np.ndarray = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
     return numbers

@@ -1,4 +1,4 @@
-"""The platform as far as time is concerned: where functions run, when they are warm, how data reaches them.
+"""Timing of the platform: placement of functions, warm and cold containers, and data passing.
 
 Times are in ticks (`stellaris_jax.timeline.ticks`).
 """
@@ -12,11 +12,11 @@ from stellaris_jax.config.tree import PlatformConfig
 from stellaris_jax.timeline.ticks import SECOND, ticks
 
 ALONE = SECOND
-"""Slowdown of a computation that nothing slows down: 1, in billionths."""
+"""Slowdown of a computation that runs alone: 1, in billionths."""
 
 
 class Containers:
-    """One container per slot; it stays warm for `keep_alive` seconds after its last use."""
+    """Containers, one per slot; each stays warm for `keep_alive` seconds after its last use."""
 
     def __init__(self, platform: PlatformConfig, slots: int, cold_start: float, warm_start: float):
         self.keep_alive, self.cold_start, self.warm_start = map(ticks, (platform.keep_alive, cold_start, warm_start))
@@ -29,7 +29,7 @@ class Containers:
         return self.warm_start if warm else self.cold_start
 
     def startups(self, slots: int, now: int) -> list[int]:
-        """`startup` of each of the first slots, mostly used together."""
+        """`startup` of each of the first `slots` slots; fast if all were last used at the same tick."""
         if self.last_used.count(self.last_used[0]) == len(self.last_used):
             return [self.startup(0, now)] * slots
         return [self.startup(slot, now) for slot in range(slots)]
@@ -38,7 +38,7 @@ class Containers:
         self.last_used[slot] = now
 
     def release_all(self, slots: int, now: int) -> None:
-        """`release` of each of the first slots."""
+        """Release each of the first `slots` slots."""
         self.last_used[:slots] = [now] * slots
 
     def state(self) -> Any:
@@ -49,9 +49,10 @@ class Containers:
 
 
 class Placement:
-    """Learner slots on GPUs, filled in turn: learner i is on GPU `i % gpus`, so that few learners share as few GPUs.
+    """Placement of learner slots on GPUs: learner i is on GPU `i % gpus`, so that learners share GPUs evenly.
 
-    Data passes through shared memory on the parameter function's VM, the first, and by RPC to the others (SC'24, §V-B).
+    The parameter function is on the first VM. Data passes there through shared memory, and to other VMs by RPC (SC'24,
+    §V-B).
     """
 
     def __init__(self, platform: PlatformConfig, slots: int):
@@ -62,10 +63,10 @@ class Placement:
         return learner % self.platform.gpus
 
     def passing(self, learner: int) -> int:
-        """Ticks for a policy to reach a learner; its gradient takes as long to come back."""
+        """Ticks to send a policy to a learner, or a gradient back."""
         local = self.gpu(learner) < self.platform.gpus_per_vm
         return ticks(self.platform.shared_memory if local else self.platform.rpc)
 
     def slowdown(self, learner: int, running: Set[int]) -> int:
-        """Factor on a computation, in billionths, while the learners `running` compute, itself among them."""
+        """Factor on a learner's computation, in billionths, while the learners `running` (itself included) compute."""
         return ALONE + self.contention * (len(running & self.sharing[self.gpu(learner)]) - 1)

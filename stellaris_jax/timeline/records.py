@@ -1,4 +1,4 @@
-"""What a timeline writes down: gradients, groups, rounds, and what has been used."""
+"""Records of a timeline: gradients, groups, rounds and usage."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from stellaris_jax.timeline.ticks import SECOND
 
 @dataclass(slots=True)
 class Gradient:
-    """One minibatch gradient, from its invocation to its aggregation.
+    """Minibatch gradient, from its invocation to its aggregation.
 
-    `version` is the policy it is computed on, from second `start` to `end`; `peers` the other versions that learners in
-    flight held when it was delivered, oldest first; `in_flight` = clock at delivery - version, and `staleness` = clock
-    at aggregation - version: the rest of it was spent in the queue. `kl_coefficient` is the weight of the KL penalty
-    that its learner had fetched, in live runs: elsewhere it is that of the round of its aggregation.
+    Attributes:
+      fragment: index of its fragment.
+      minibatch: index of its minibatch in the fragment.
+      learner: number of its learner.
+      version: version of the policy that it is computed on.
+      start: time of the invocation, in seconds.
+      end: time of the delivery, in seconds.
+      peers: other versions that learners in flight held at the delivery, oldest first.
+      staleness: clock at aggregation - version.
+      in_flight: clock at delivery - version; the rest of the staleness was added in the queue.
+      kl_coefficient: weight of the KL penalty that its learner fetched, in live runs. `None`: the weight of the round
+        of its aggregation applies.
     """
 
     fragment: int
@@ -33,8 +41,17 @@ class Gradient:
 
 @dataclass(slots=True)
 class Group:
-    """Gradients aggregated together into version `clock + 1`, from `second` until it is `published`. `escaped`: the
-    rule's gate had said no."""
+    """Gradients aggregated together into version `clock + 1`.
+
+    Attributes:
+      gradients: the gradients, oldest first.
+      weights: weight of each gradient.
+      clock: newest version when the aggregation starts.
+      second: time at which the aggregation starts, in seconds.
+      escaped: whether the rule's gate refused the group (a gate escape).
+      threshold: the rule's bound on mean staleness; `None` without one.
+      published: time at which the version is published, in seconds.
+    """
 
     gradients: list[Gradient]
     weights: list[float]
@@ -46,20 +63,35 @@ class Group:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Group:
-        """The group whose fields are `data`, as plain JSON data."""
+        """Group from its fields as plain JSON data."""
         return cls(**{**data, "gradients": [Gradient(**gradient) for gradient in data["gradients"]]})
 
 
 @dataclass(slots=True)
 class Usage:
-    """What has happened since the run began, in simulated seconds and counts; the bill is computed from it.
+    """Totals since the run began, in simulated seconds and counts; the bill is computed from them.
 
-    seconds: wall-clock. *_busy: function-seconds of useful work, passing data included; learner_failed: of invocations
-    that died; learner_dropped: the part of learner_busy spent on dropped gradients; *_startup: of containers starting.
-    updates: versions published. gradients: aggregated. dropped: not admitted, or too old for the version ring. waits:
-    evaluations of the rule put off because of the ring. escapes: of the rule's gate. unready: groups that were formed
-    though the rule was not ready.
-    scaling_busy: of choosing the next round's actors. actor_invocations: fragments rolled, one per actor and round.
+    Attributes:
+      seconds: wall-clock.
+      learner_busy: function-seconds of useful work of learners, data passing included.
+      learner_failed: function-seconds of invocations that died.
+      learner_dropped: part of learner_busy spent on dropped gradients.
+      learner_startup: function-seconds of learners' containers starting.
+      actor_busy: function-seconds of useful work of actors, data passing included.
+      actor_startup: function-seconds of actors' containers starting.
+      aggregate_busy: function-seconds of aggregations.
+      scaling_busy: seconds spent on choosing the next round's actors.
+      actor_invocations: rollouts, one per actor and round.
+      invocations: invocations of learners.
+      failures: invocations of learners that died.
+      updates: versions published.
+      gradients: gradients aggregated.
+      dropped: gradients not admitted, or too old for the version ring.
+      waits: evaluations of the rule delayed because of the version ring or the admission's bound.
+      escapes: groups formed although the rule's gate refused them.
+      unready: groups formed although the rule was not ready.
+      staleness_total: sum of the staleness of aggregated gradients.
+      staleness_max: largest staleness of an aggregated gradient.
     """
 
     seconds: float = 0.0
@@ -87,7 +119,7 @@ class Usage:
         return Usage(*_VALUES(self))
 
     def in_seconds(self) -> Usage:
-        """A copy in seconds of a usage in ticks."""
+        """Copy in seconds of a usage in ticks."""
         copy = self.copy()
         for name in DURATIONS:
             setattr(copy, name, getattr(copy, name) / SECOND)
@@ -103,11 +135,19 @@ _VALUES = attrgetter(*(entry.name for entry in fields(Usage)))
 
 @dataclass
 class Round:
-    """All that happened from the start of collecting fragment `index` to the start of collecting the next.
+    """Events from the start of collecting fragment `index` to the start of collecting the next one.
 
-    `behaviour_version` is the policy the fragment was rolled with, `arrived` the newest one when it was complete, at
-    second `complete`. `actors` is how many rolled it, in `actor_seconds` each, on average. `usage` is the total since
-    the run began, at the round's end.
+    Attributes:
+      index: index of the fragment and the round.
+      behaviour_version: version of the policy that the actors used.
+      start: start of the round, in seconds.
+      actors: number of actors.
+      actor_seconds: mean seconds of an actor.
+      arrived: newest version when the fragment was complete.
+      complete: time at which the fragment was complete, in seconds.
+      groups: groups whose aggregation started in the round.
+      dropped: gradients dropped in the round.
+      usage: totals since the run began, at the round's end.
     """
 
     index: int

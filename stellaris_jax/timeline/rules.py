@@ -1,7 +1,7 @@
-"""When the parameter function aggregates, and which gradients it takes.
+"""Aggregation rules: when the parameter function aggregates, and which gradients it takes.
 
-A rule sees staleness, counts and clocks, never gradient values. To add one, subclass `Rule` and register it; nothing
-else in the package has to know.
+A rule sees staleness, counts and clocks, never gradient values. To add one, subclass `Rule` and register it; no other
+module has to change.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from stellaris_jax.timeline.view import View
 
 
 def lasting(may_start: Callable[..., bool]) -> Callable[..., bool]:
-    """Marks a `may_start` whose refusals last: the learner is not asked about again before a version is published or
-    gradients are thrown away. It only saves time where there are many learners."""
+    """Decorator of a `may_start` whose refusals last until a version is published or gradients are dropped.
+
+    A refused learner is not checked again before then, which saves time with many learners.
+    """
     vars(may_start)["lasting"] = True
     return may_start
 
 
 class Rule(Optioned):
-    """Aggregates all that is queued at every push; the base of all rules.
+    """Aggregation of the whole queue at every push; the base of all rules.
 
     Attributes:
-      gated: whether the rule may refuse gradients by their staleness. A gated rule is escaped, and the escape
-        counted, when as many gradients wait as there are learners.
-      round: the newest round any gradient delivered so far belongs to (k of Eq. 3).
+      gated: whether the rule may refuse gradients by their staleness. If all learners' gradients wait, an update
+        happens although the gate refuses: a gate escape, which is counted.
+      round: newest round of any gradient delivered so far (k of Eq. 3).
     """
 
     gated = False
@@ -45,7 +47,7 @@ class Rule(Optioned):
         return True
 
     def delivered(self, gradient: Gradient) -> None:
-        """Told of every gradient that is pushed."""
+        """Callback for every gradient that is pushed."""
         if gradient.fragment > self.round:
             self.round = gradient.fragment
 
@@ -54,20 +56,20 @@ class Rule(Optioned):
         return True
 
     def take(self, queued: int) -> int:
-        """How many of the queued gradients, oldest first, one aggregation takes."""
+        """Number of queued gradients, oldest first, that one aggregation takes."""
         return queued
 
     def aggregated(self, staleness: Sequence[int]) -> None:
-        """Told of every aggregation."""
+        """Callback for every aggregation, with the staleness of its gradients."""
 
     def threshold(self) -> float | None:
-        """The bound on mean staleness in force (beta_k), `None` while there is none."""
+        """Current bound on mean staleness (beta_k); `None` without one."""
         return None
 
 
 @register.rule("async")
 class Async(Rule):
-    """Every gradient is applied alone as it arrives."""
+    """Pure asynchrony: every gradient is applied alone as it arrives."""
 
     def take(self, queued: int) -> int:
         return 1
@@ -75,7 +77,7 @@ class Async(Rule):
 
 @register.rule("central")
 class Central(Async):
-    """One learner that waits for every update: ordinary sequential minibatch descent."""
+    """Sequential minibatch descent: one learner, which waits for every update."""
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
@@ -88,7 +90,7 @@ class Central(Async):
 
 @register.rule("allreduce")
 class AllReduce(Rule):
-    """Synchronous data parallelism: all learners compute on one version and are averaged together."""
+    """Synchronous data parallelism: all learners compute on one version, and their gradients are averaged."""
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
@@ -106,9 +108,9 @@ class AllReduce(Rule):
 
 @register.rule("softsync")
 class SoftSync(Rule):
-    """n-softsync (Zhang et al. 2016): aggregate after any c gradients, FedBuff's buffer of K (Nguyen et al. 2022).
+    """n-softsync (Zhang et al. 2016): aggregation after any c gradients, FedBuff's buffer of K (Nguyen et al. 2022).
 
-    Zhang et al. name the splitting parameter n instead: c = floor(learners / n). Here c is set directly.
+    Zhang et al. set the splitting parameter n: c = floor(learners / n). Here c is set directly.
     """
 
     c: int = knob(4, "gradients per aggregation (c)", within="[1, inf)")
@@ -128,13 +130,13 @@ class StaleSynchronous(Async):
 
     s: int = knob(2, "iterations a learner may run ahead of the slowest (s)", within="[0, inf)")
     _slowest: tuple[Sequence[int], int, int] = ((), 0, 0)
-    """Of these counts of iterations, where the least is and what it is: it stays the least until it grows."""
+    """Cached minimum: the counts of iterations, the index of the smallest, and its value; valid until it grows."""
     FIXED = ("_slowest",)
 
     def may_start(self, learner: int, view: View) -> bool:
         iterations = view.iterations
-        of, slowest, least = self._slowest
-        if of is not iterations or iterations[slowest] != least:
+        cached, slowest, least = self._slowest
+        if cached is not iterations or iterations[slowest] != least:
             least = min(iterations)
             self._slowest = iterations, iterations.index(least), least
         return iterations[learner] - least <= self.s
@@ -142,9 +144,9 @@ class StaleSynchronous(Async):
 
 @register.rule("stellaris")
 class Stellaris(Rule):
-    """Mean staleness of the queue at most beta_k = delta_max d^k (Stellaris, SC'24, Eq. 3).
+    """Stellaris's gate: the mean staleness of the queue is at most beta_k = delta_max d^k (SC'24, Eq. 3).
 
-    Round k = 0 runs ungated, to observe delta_max, the maximum staleness.
+    Round k = 0 runs without the gate, to measure delta_max, the maximum staleness.
 
     >>> rule = Stellaris({"decay": 0.5})
     >>> rule.aggregated([0, 3, 8])
@@ -174,10 +176,10 @@ class Stellaris(Rule):
 
 @register.rule("artifact")
 class Artifact(Rule):
-    """What Stellaris's released code does, for comparison.
+    """Gate of Stellaris's released code, for comparison.
 
-    The bound comes from the mean staleness of the first round that had any, is floored to an integer and never
-    falls below 1. Its weights are those of `system.weights=artifact`.
+    The bound comes from the mean staleness of the first round with stale gradients. It is rounded down to an integer,
+    and never falls below 1. The matching weights are `system.weights=artifact`.
     """
 
     gated = True

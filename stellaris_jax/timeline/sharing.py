@@ -1,8 +1,8 @@
-"""Computations that slow each other down: learners that share a GPU, learners and the parameter function.
+"""Slowdown of concurrent computations: learners that share a GPU, learners and the parameter function.
 
-A learner function counts while it computes: not while its container starts up, and not while a policy or gradient is
-passed. Times are in ticks (`stellaris_jax.timeline.ticks`), slowdowns in billionths (`ALONE` = 1). At every change of
-company the work done is rounded down to whole ticks, and the time to the end is rounded up.
+A learner function counts while it computes, but not while its container starts or a policy or gradient is passed.
+Times are in ticks (`stellaris_jax.timeline.ticks`), slowdowns in billionths (`ALONE` = 1). At every change of the
+slowdown, the work done is rounded down to whole ticks, and the remaining time is rounded up.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PARAMETER_FUNCTION = -1
 
 
 class Computation:
-    """A computation under way, in changing company.
+    """Computation under way, with a changing slowdown.
 
     Args:
-      since: tick of its beginning, or of the last change of its slowdown.
-      left: ticks that the rest of it takes alone from then on.
-      order: number of the event that is its end.
+      since: tick of its start, or of the last change of its slowdown.
+      left: ticks that its remaining work would take alone from then on.
+      order: number of its end event.
       slowdown: factor on the ticks, in billionths.
     """
 
@@ -33,7 +33,7 @@ class Computation:
         self.since, self.left, self.order, self.slowdown = since, left, order, slowdown
 
     def paced(self, now: int, slowdown: int) -> int:
-        """Ticks from `now` until it ends, with another slowdown from now on."""
+        """Set a new slowdown at tick `now`, and return the ticks until the computation ends."""
         self.left -= (now - self.since) * ALONE // self.slowdown
         self.since, self.slowdown = now, slowdown
         return -(-self.left * slowdown // ALONE)
@@ -43,8 +43,8 @@ class Company:
     """All computations under way, by learner.
 
     Args:
-      placement: which learners share a GPU.
-      interference: of learners and the parameter function, see `PlatformConfig`.
+      placement: placement of learners on GPUs.
+      interference: slowdown between learners and the parameter function, see `PlatformConfig`.
     """
 
     def __init__(self, placement: Placement, interference: float):
@@ -52,20 +52,20 @@ class Company:
         self.under_way: dict[int, Computation] = {}
 
     def changed(self) -> list[tuple[int, Computation, int]]:
-        """Computations whose slowdown has changed, by number, and their slowdown from now on."""
+        """Triples of learner, computation and new slowdown, for computations whose slowdown has changed."""
         learners = self.under_way.keys() - {PARAMETER_FUNCTION}
-        found = [(one, work, self._slowdown(one, learners)) for one, work in sorted(self.under_way.items())]
-        return [(one, work, slowdown) for one, work, slowdown in found if slowdown != work.slowdown]
+        current = [(number, work, self._slowdown(number, learners)) for number, work in sorted(self.under_way.items())]
+        return [(number, work, slowdown) for number, work, slowdown in current if slowdown != work.slowdown]
 
-    def _slowdown(self, one: int, learners: Set[int]) -> int:
-        if one == PARAMETER_FUNCTION:
+    def _slowdown(self, number: int, learners: Set[int]) -> int:
+        if number == PARAMETER_FUNCTION:
             return ALONE + self.interference * bool(learners)
-        return self.placement.slowdown(one, learners) + self.interference * (PARAMETER_FUNCTION in self.under_way)
+        return self.placement.slowdown(number, learners) + self.interference * (PARAMETER_FUNCTION in self.under_way)
 
     def state(self) -> Any:
-        """All of it as JSON data."""
-        return [[one, work.since, work.left, work.order, work.slowdown] for one, work in self.under_way.items()]
+        """State as JSON data."""
+        return [[number, work.since, work.left, work.order, work.slowdown] for number, work in self.under_way.items()]
 
     def restore(self, state: Any) -> None:
         """Continue from what `state()` returned."""
-        self.under_way = {one: Computation(*rest) for one, *rest in state}
+        self.under_way = {number: Computation(*rest) for number, *rest in state}

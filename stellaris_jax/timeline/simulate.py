@@ -1,20 +1,20 @@
 """Discrete-event simulation of an asynchronous trainer: actors, data loader, learner functions, parameter function.
 
-Who computes which gradient on which policy version, and when it is aggregated, depends on delays and rules only,
-never on gradient values. So the timeline is simulated first, on the host, and executed afterwards.
+The schedule (learner, version and aggregation of each gradient) depends only on delays and rules, never on gradient
+values. So the timeline is simulated first, on the host, and executed afterwards.
 
 Time is counted in whole nanoseconds (`stellaris_jax.timeline.ticks`). Events of the same nanosecond happen in the order
 in which they were scheduled: first in, first out.
 
-1. Actors pull the version published when they start through the cache, roll fragment r, and push it there.
-2. The data loader takes its time to cut it into minibatches, and emits a pointer for each.
-3. A free learner takes the oldest pointer as soon as there is one, starts up if its container is cold, fetches the
-   latest version, computes, slower while others on its GPU compute, and pushes its gradient; a failed invocation gives
-   its pointer back.
-4. The parameter function evaluates its rule at every push. An aggregation takes its time, then publishes the next
+1. Actors fetch the newest version from the cache when they start, roll fragment r, and push it to the cache.
+2. The data loader cuts the fragment into minibatches, which takes time, and emits a pointer for each.
+3. A free learner takes the oldest pointer, starts its container if that is cold, fetches the latest version, computes
+   its gradient and pushes it. Learners that compute on the same GPU slow each other down. A failed invocation returns
+   its pointer.
+4. The parameter function evaluates its rule at every push. An aggregation takes time, then publishes the next
    version: clock c -> c + 1.
-5. Fragment r + 1 is started once the actors are free and fragment r + 1 - depth has been consumed: depth 1 is a
-   barrier, depth 2 pipelines collection with learning.
+5. Fragment r + 1 starts once the actors are free and fragment r + 1 - depth is consumed: depth 1 is a
+   barrier, depth 2 overlaps collection with learning.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ from stellaris_jax.timeline.ticks import SECOND, ticks
 
 
 class Timeline:
-    """Simulates one run. `next_round()` advances it; `state()` is all of it, as plain JSON data.
+    """Simulation of one run. `next_round()` advances it; `state()` returns its state as plain JSON data.
 
     Args:
       system, platform, delays: see `stellaris_jax.config.tree`.
-      gradients_per_round: minibatches the loader cuts a fragment into, over all epochs (G).
-      seed: seeds the durations.
-      actors: the most that roll a fragment; all of the platform's by default.
+      gradients_per_round: minibatches of a fragment, over all epochs (G).
+      seed: seed of the durations.
+      actors: largest number of actors of a round; all of the platform's by default.
       detects: whether choosing the next round's actors takes time.
 
     Attributes:
-      forming: the group whose aggregation is under way on a platform where that may be slowed down: its `published` is
-        corrected until it is published. `None` elsewhere.
+      forming: group whose aggregation is under way on a platform with slowdowns; its `published` is corrected until
+        then. `None` otherwise.
     """
 
     @classmethod
     def of(cls, config: Config, seed: int) -> Timeline:
-        """The timeline of one seed of a configuration."""
+        """Timeline of one seed of a configuration."""
         return cls(
             config.system,
             config.platform,
@@ -128,15 +128,21 @@ class Timeline:
 
     @property
     def usage(self) -> Usage:
-        """What has been used up to the end of the last round, in seconds."""
+        """Usage up to the end of the last round, in seconds."""
         return self.spent.in_seconds()
 
     def next_round(self, actors: int | None = None, gradients: int | None = None) -> Round:
-        """Collect the next fragment, and simulate until the one after it can be started.
+        """Collect the next fragment, and simulate until the following one can start.
 
         Args:
-          actors: how many roll it; all by default. With 0 nothing happens, and no time passes.
-          gradients: minibatches it is cut into; as many as there are by default.
+          actors: number of actors; all by default. With 0 no event happens, and no time passes.
+          gradients: number of minibatches; `gradients_per_round` by default.
+
+        Returns:
+          The round's record.
+
+        Raises:
+          RunError: rule and admission let no learner start although no other event is pending.
         """
         coordinator, remaining, events = self.coordinator, self.coordinator.remaining, self._events
         actors = self.actors if actors is None else actors
@@ -188,7 +194,7 @@ class Timeline:
         heappush(self._events, (self.tick + delay, self._order, kind, payload))
 
     def _handle(self, kind: int, payload: tuple[Any, ...], record: Round) -> None:
-        """Do what follows from an event that is not the end of an invocation."""
+        """Process an event that is not the end of an invocation."""
         coordinator = self.coordinator
         if kind == DATA:
             fragment, actors = payload
@@ -211,7 +217,7 @@ class Timeline:
             self._computed(payload, record)
 
     def _end(self, kind: int, payload: tuple[Any, ...], record: Round) -> None:
-        """An invocation has delivered its gradient, or died."""
+        """Process the end of an invocation, which has delivered its gradient or died."""
         gradient, startup, start = payload
         spent, tick = self.spent, self.tick
         self.containers.release(gradient.learner, tick)
@@ -226,13 +232,13 @@ class Timeline:
                 self._do(actions, record)
 
     def _loaded(self, fragment: int, record: Round) -> None:
-        """Learners can have a fragment's minibatches."""
+        """Hand a fragment's minibatches to the learners."""
         self.collecting = False
         record.arrived, record.complete = self.coordinator.clock, self.now
         self.coordinator.on_data(fragment)
 
     def _do(self, actions: Sequence[Action], record: Round) -> None:
-        """Write down what the coordinator has decided, and let aggregations take their time."""
+        """Record the coordinator's actions, and schedule the ends of aggregations."""
         for action in actions:
             if isinstance(action, Drop):
                 record.dropped += action.gradients
@@ -252,7 +258,7 @@ class Timeline:
                 self._do(self.coordinator.on_publish(fragments, self.now), record)
 
     def _invoke(self, gradient: Gradient) -> None:
-        """Draw how long a learner takes to start up, to be passed data and to compute, and schedule that."""
+        """Draw the durations of an invocation (start-up, data passing, computation), and schedule its events."""
         learner, tick = gradient.learner, self.tick
         startup = self.containers.startup(learner, tick)
         computing, passing = self.draw(), self.passing[learner]
@@ -264,7 +270,7 @@ class Timeline:
         start = tick + startup
         gradient.start = start / SECOND
         if self.company is None or duration <= passing or computing == 0:
-            self._order += 1  # as `_schedule`, which costs a call for every gradient
+            self._order += 1  # `_schedule` inlined: a call for every gradient would cost time
             heappush(self._events, (start + duration, self._order, kind, (gradient, startup, start)))
             return
         work = min(duration - passing, computing)
@@ -275,14 +281,14 @@ class Timeline:
             self._compute(invocation)
 
     def _compute(self, payload: tuple[Any, ...]) -> None:
-        """A learner function has its policy, and begins to compute beside others."""
+        """Start the computation of a learner function that has fetched its policy."""
         assert self.company is not None, "nothing is shared"
         gradient, *_, work = payload
         self._schedule(work, COMPUTED, payload[:-1])
         self.company.under_way[gradient.learner] = Computation(self.tick, work, self._order)
 
     def _computed(self, payload: tuple[Any, ...], record: Round) -> None:
-        """A learner function is done computing, and its gradient is passed back; or it has died."""
+        """End the computation of a learner function: its gradient is passed back, or it has died."""
         assert self.company is not None, "nothing is shared"
         *invocation, kind, passing = payload
         del self.company.under_way[invocation[0].learner]
@@ -292,23 +298,23 @@ class Timeline:
             self._end(kind, tuple(invocation), record)
 
     def _pace(self, company: Company) -> None:
-        """Computations end sooner or later than they would have, because of what began or ended now."""
-        for one, work, slowdown in company.changed():
+        """Reschedule the ends of computations whose slowdown has just changed."""
+        for number, work, slowdown in company.changed():
             left = work.paced(self.tick, slowdown)
             place = next(i for i, event in enumerate(self._events) if event[1] == work.order)
             end, _, kind, payload = self._events.pop(place)
             heapify(self._events)
             self._schedule(left, kind, payload)
             work.order = self._order
-            if one == PARAMETER_FUNCTION:
+            if number == PARAMETER_FUNCTION:
                 self.spent.aggregate_busy += self.tick + left - end
-                if self.forming is not None:  # a state of an earlier version has none
+                if self.forming is not None:  # states of earlier versions lack it
                     self.forming.published = (self.tick + left) / SECOND
 
     _PLAIN = ("tick", "fragment", "collecting", "_order")
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes as the timeline advances, as JSON data."""
+        """State of the timeline, as JSON data."""
         return {
             **{name: getattr(self, name) for name in self._PLAIN},
             **self.coordinator.state(),
@@ -324,11 +330,11 @@ class Timeline:
 
     @staticmethod
     def usage_of(state: dict[str, Any]) -> Usage:
-        """The usage recorded in what `state()` returned."""
+        """Usage recorded in what `state()` returned."""
         return Usage(**state["usage"])
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state()` returned (it may have passed through JSON), of an earlier version or of this."""
+        """Continue from a `state()` of this version or an earlier one; it may have passed through JSON."""
         if "tick" not in state:
             state = in_ticks(state)
         for name in self._PLAIN:
@@ -341,5 +347,5 @@ class Timeline:
             self.company.restore(state.get("company") or [])
         self.containers.restore(state["containers"])
         self.actor_containers.restore(state["actor_containers"])
-        for name, drawn in state["streams"].items():  # an earlier version's lacks those that were not there yet
+        for name, drawn in state["streams"].items():  # states of earlier versions lack newer streams
             self.streams[name].restore(drawn)

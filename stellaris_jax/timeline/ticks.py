@@ -1,6 +1,6 @@
-"""Simulated time: whole nanoseconds (ticks), so that sums are exact and a tie is a tie at every second of a run.
+"""Simulated time in whole nanoseconds (ticks), so that sums are exact and ties stay ties throughout a run.
 
-Every duration is rounded to ticks once, when it is drawn or read from a configuration. What leaves the timeline is in
+Every duration is rounded to ticks once, when it is drawn or read from a configuration. Results of the timeline are in
 seconds again: `ticks / SECOND`, correctly rounded.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 SECOND = 10**9
 """Ticks of a second."""
 LONGEST = 9e9
-"""Seconds whose ticks an int64 holds, about."""
+"""Largest duration in seconds, approximately, whose ticks fit into an int64."""
 
 
 def ticks(seconds: float) -> int:
@@ -30,7 +30,7 @@ def ticks(seconds: float) -> int:
 
 
 def ticks_of(seconds: list[float]) -> list[int]:
-    """Ticks of many durations, `ticks` of each."""
+    """Ticks of many durations; the same as `ticks` for each, but faster."""
     drawn = np.array(seconds)
     if drawn.max(initial=0.0) > LONGEST:
         return [*map(ticks, seconds)]

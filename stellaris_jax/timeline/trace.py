@@ -1,8 +1,8 @@
-"""What a live run leaves: `trace.jsonl.gz`, from which the engine repeats it, and a timeline that reads it back.
+"""Trace of a live run, `trace.jsonl.gz`: its reader, its writer, and a timeline that replays it.
 
-One JSON object per line, compressed by gzip. The first line is a `Header`; every other one is a round, with the fields
-of `stellaris_jax.timeline.records.Round` and what only a live run knows (`RoundTrace`). All times are seconds of
-training since the run began.
+The file has one JSON object per line, compressed by gzip. The first line is a `Header`. Every other line is a round,
+with the fields of `stellaris_jax.timeline.records.Round` and further fields of live runs (`RoundTrace`). All times are
+seconds of training since the run began.
 """
 
 from __future__ import annotations
@@ -29,19 +29,25 @@ from stellaris_jax.timeline.damage import Damaged, made
 from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
 
 FORMAT = 1
-"""Of the file; a reader refuses others."""
+"""Trace format version; readers refuse other versions."""
 NAME = "trace.jsonl.gz"
 PROJECTIONS = 8
-"""Numbers that a version's sketch has."""
+"""Length of a version's sketch."""
 HELD = 16
-"""Rounds of a trace that are held for those who take one after the other."""
+"""Number of recent rounds of a trace that are cached for sequential access."""
 DAMAGE = (EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What reading a file raises that is cut off or damaged, or holds something else than rounds."""
+"""Exceptions raised while reading a file that is truncated, damaged, or no trace."""
 
 
 class Header(NamedTuple):
-    """What rounds have in common. format: of the file. seed: of the run. parameters: of every version. projections:
-    numbers of a sketch."""
+    """First line of a trace.
+
+    Attributes:
+      seed: seed of the run.
+      parameters: number of parameters of every version.
+      projections: length of a version's sketch.
+      format: format version of the file.
+    """
 
     seed: int
     parameters: int
@@ -50,8 +56,15 @@ class Header(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A version of the policy. second: when it was published. digest: BLAKE2b of its bytes, float32 in little endian.
-    norm: Euclidean. sketch: its products with `projections` fixed vectors of random signs, over their length."""
+    """Published version of the policy.
+
+    Attributes:
+      version: number of the version.
+      second: time of its publication, in seconds.
+      digest: BLAKE2b of its bytes, as little-endian float32.
+      norm: Euclidean norm of its parameters.
+      sketch: products with `projections` fixed vectors of random signs, divided by the vectors' norm.
+    """
 
     version: int
     second: float
@@ -61,36 +74,43 @@ class Published(NamedTuple):
 
     @classmethod
     def of(cls, version: int, second: float, params: np.ndarray) -> Published:
-        """Of parameters `[P]`."""
+        """Record of a version with parameters `[P]`."""
         digest = blake2b(np.ascontiguousarray(params, "<f4").tobytes(), digest_size=16).hexdigest()
         wide = params.astype(np.float64)
         sketch = (signs(len(params)) @ wide / math.sqrt(len(params))).tolist()
         return cls(version, second, digest, float(np.linalg.norm(wide)), sketch)
 
     def deviation(self, params: np.ndarray) -> float:
-        """How far parameters `[P]` are from this version, about, as a share of its norm.
+        """Approximate distance of parameters `[P]` from this version, as a share of its norm.
 
-        The mean square of the projections of a difference is its mean square: so the length of the difference is told
-        to within a quarter or so, without the parameters.
+        The projections of a difference and the difference itself have the same expected mean square. So the sketch
+        estimates the distance to within about a quarter, without the version's parameters.
         """
-        other = Published.of(self.version, self.second, params)
-        if other.digest == self.digest:
+        current = Published.of(self.version, self.second, params)
+        if current.digest == self.digest:
             return 0.0
-        apart = np.subtract(self.sketch, other.sketch)
-        length = math.sqrt(float(np.mean(np.square(apart))) * len(params))
+        difference = np.subtract(self.sketch, current.sketch)
+        length = math.sqrt(float(np.mean(np.square(difference))) * len(params))
         return length / max(self.norm, 1e-30)
 
 
 @cache
 def signs(parameters: int) -> np.ndarray:
-    """The vectors of random signs, `[projections, P]`: the same for all runs."""
+    """Vectors of random signs, `[projections, P]`, the same for all runs."""
     bits = np.random.Generator(np.random.Philox(key=0)).integers(0, 2, (PROJECTIONS, parameters), np.int8)
     return (2 * bits - 1).astype(np.int8)
 
 
 class Failure(NamedTuple):
-    """An invocation that died, and was made again. kind: of a learner or an actor. number: which. start, end: of it.
-    reason: what was heard of it."""
+    """Invocation that died and was retried.
+
+    Attributes:
+      kind: `learner` or `actor`.
+      number: number of the learner or actor.
+      start: start of the invocation, in seconds.
+      end: time of the failure, in seconds.
+      reason: reported cause.
+    """
 
     kind: str
     number: int
@@ -100,7 +120,13 @@ class Failure(NamedTuple):
 
 
 class Roll(NamedTuple):
-    """An actor's share of a fragment."""
+    """Rollout of one actor: its share of a fragment.
+
+    Attributes:
+      actor: number of the actor.
+      start: start in seconds.
+      end: end in seconds.
+    """
 
     actor: int
     start: float
@@ -109,9 +135,17 @@ class Roll(NamedTuple):
 
 @dataclass
 class RoundTrace:
-    """A live round: what has happened, the schedule's factor on the learning rate, who rolled the fragment, what has
-    died, the versions that were published, and whether host environments began new episodes with it, because they could
-    not be brought to where they stood."""
+    """Round of a live run.
+
+    Attributes:
+      record: events of the round.
+      step_scale: the schedule's factor on the learning rate.
+      rolls: rollouts of the fragment's actors.
+      failures: invocations that died.
+      versions: versions published.
+      opened: whether host environments started new episodes with this round, because their states could not be
+        restored.
+    """
 
     record: Round
     step_scale: float = 1.0
@@ -121,7 +155,7 @@ class RoundTrace:
     opened: bool = False
 
     def line(self) -> str:
-        """As JSON, on one line."""
+        """Round as one line of JSON."""
         data = asdict(self.record)
         data["step_scale"] = self.step_scale
         data["rolls"] = [roll._asdict() for roll in self.rolls]
@@ -133,7 +167,7 @@ class RoundTrace:
 
     @classmethod
     def of(cls, line: str | bytes) -> RoundTrace:
-        """What `line` wrote. Raises errors of DAMAGE for what it has not written."""
+        """Round from what `line` returned. Raises errors of `DAMAGE` for other text."""
         data = json.loads(line)
         scalars = {"step_scale": data.pop("step_scale"), "opened": data.pop("opened", False)}
         rolls = [made(Roll, roll) for roll in data.pop("rolls")]
@@ -150,21 +184,21 @@ class RoundTrace:
 
 
 def _group(data: dict[str, Any]) -> Group:
-    """A group of a trace; raises as `RoundTrace.of` does."""
+    """Group of a trace. Raises the errors of `RoundTrace.of`."""
     gradients = [made(Gradient, gradient) for gradient in data.pop("gradients")]
     group = made(Group, data, gradients=gradients)
     if not gradients or len(group.weights) != len(gradients):
         raise Damaged("a group has no gradients, or not a weight for each")
-    if any(version > group.clock for one in gradients for version in (one.version, *one.peers)):
+    if any(version > group.clock for gradient in gradients for version in (gradient.version, *gradient.peers)):
         raise Damaged("a gradient is of a version that was not there yet")
     return group
 
 
 class Rounds(Sequence[RoundTrace]):
-    """Rounds of a trace, read from its file when they are asked for: a few are held, however many there are.
+    """Rounds of a trace, read lazily from its file; only the `HELD` latest are cached.
 
-    Iterating reads the file once. An index is quick as long as it is one of the newest read or beyond them; one before
-    that reads the file anew from its beginning.
+    Iterating reads the file once. Indexing is fast for cached rounds and later ones. An earlier index reads the file
+    again from its beginning.
     """
 
     def __init__(self, path: Path):
@@ -176,9 +210,9 @@ class Rounds(Sequence[RoundTrace]):
 
     def __iter__(self) -> Iterator[RoundTrace]:
         number = 0
-        for one in _rounds(self.path):
+        for round_ in _rounds(self.path):
             number += 1
-            yield one
+            yield round_
         self._count = number
 
     def __len__(self) -> int:
@@ -187,7 +221,7 @@ class Rounds(Sequence[RoundTrace]):
         return self._count or 0
 
     def __getitem__(self, index: Any) -> Any:
-        """The round of an index from 0 on. Raises IndexError beyond the last."""
+        """Round of an index of at least 0. Raises IndexError beyond the last round."""
         if not 0 <= index < len(self):
             raise IndexError(f"{self.path} has no round {index}")
         if index < self._next - len(self._held) or not self._next:
@@ -203,22 +237,22 @@ class Rounds(Sequence[RoundTrace]):
 
 
 class Trace(NamedTuple):
-    """A trace: what its rounds have in common, and the rounds."""
+    """Trace of a live run: its header and its rounds."""
 
     header: Header
     rounds: Rounds
 
 
 def write(path: Path, header: Header, rounds: Iterable[RoundTrace]) -> None:
-    """Write a trace, in place of the one that is there, which `rounds` may be read from. Raises OSError."""
+    """Write a trace and replace an existing one, from which `rounds` may be read. Raises OSError."""
     with rewriting(path) as file:
-        _pack(file, chain([json.dumps(header._asdict())], (one.line() for one in rounds)))
+        _pack(file, chain([json.dumps(header._asdict())], (round_.line() for round_ in rounds)))
 
 
 def append(path: Path, rounds: Iterable[RoundTrace]) -> None:
-    """Add rounds at a trace's end. Raises OSError, also where the file is a link."""
+    """Append rounds to a trace. Raises OSError, also if the file is a link."""
     with appending(path) as file:
-        _pack(file, (one.line() for one in rounds))
+        _pack(file, (round_.line() for round_ in rounds))
 
 
 def _pack(file: BinaryIO, lines: Iterable[str]) -> None:
@@ -229,9 +263,9 @@ def _pack(file: BinaryIO, lines: Iterable[str]) -> None:
 
 
 def read(path: Path) -> Trace:
-    """A trace, as far as it is whole: the last lines of a run that was killed may not be.
+    """Trace up to its last complete line: a run that was killed may leave incomplete lines.
 
-    Raises ConfigError, if nothing of it can be read; so do its rounds, where they are larger than what is read.
+    Raises ConfigError if the file cannot be read. Its rounds raise it if they exceed the size limit of a line.
     """
     try:
         with closing(inputs.unpacked_lines(path)) as lines:
@@ -244,45 +278,44 @@ def read(path: Path) -> Trace:
 
 
 def _rounds(path: Path) -> Iterator[RoundTrace]:
-    """The rounds of a trace, one after the other, as far as they are whole."""
+    """Rounds of a trace in order, up to the last complete one."""
     lines = islice(inputs.unpacked_lines(path), 1, None)
     for index in count():
-        one = _next_round(path, lines, index)
-        if one is None:
+        round_ = _next_round(path, lines, index)
+        if round_ is None:
             return
-        yield one
+        yield round_
 
 
 def _next_round(path: Path, lines: Iterator[bytes], index: int) -> RoundTrace | None:
-    """The round of the next line; None where there is none, or another one than that of an index.
+    """Round of the next line; None if the line is missing or truncated, or holds another round than `index`.
 
-    Raises ConfigError for values that no run writes: a line that is cut off has none.
+    Raises ConfigError for values that no run writes.
     """
     try:
-        one = RoundTrace.of(next(lines))
+        round_ = RoundTrace.of(next(lines))
     except Damaged as error:
         raise ConfigError(f"{path}: round {index + 1} is not as a run writes it: {error}; put the file back.") from None
     except (StopIteration, *DAMAGE):
         return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
-    return one if one.record.index == index else None
+    return round_ if round_.record.index == index else None
 
 
 class Recorded:
-    """A timeline of one seed that has been lived through already: `next_round` returns what was recorded.
+    """Timeline of one seed that replays a trace: `next_round` returns the recorded rounds.
 
     Args:
-      rounds: what was recorded.
-      weights: gives every gradient's weight anew by its staleness, for a run that would have weighted otherwise; as
-        they were recorded by default.
+      rounds: the recorded rounds.
+      weights: a `Weight` that recomputes the gradients' weights from their staleness; the recorded weights by default.
     """
 
     def __init__(self, rounds: Sequence[RoundTrace], weights: Any = None):
         self.rounds, self.weights, self.done = rounds, weights, 0
 
     def next_round(self, actors: int | None = None, gradients: int | None = None) -> Round:
-        """The next round. Raises RunError beyond the last."""
+        """Next recorded round. Raises RunError beyond the last one."""
         if self.done >= len(self.rounds):
             raise RunError(f"the trace ends after round {len(self.rounds)}.")
         record = self.rounds[self.done].record
@@ -293,7 +326,7 @@ class Recorded:
         return record
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, as JSON data."""
+        """Position in the trace, as JSON data."""
         usage = self.rounds[self.done - 1].record.usage if self.done else Usage()
         return {"done": self.done, "usage": asdict(usage)}
 

@@ -1,4 +1,4 @@
-"""What rules and admission see of the system."""
+"""View of the system for rules and admission policies."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from stellaris_jax.timeline.records import Gradient
 
 
 class View(Protocol):
-    """The system as it is now, to be read only.
+    """Read-only view of the current system.
 
-    learners: how many may be in flight (n). clock: the newest version. queue: gradients that wait, oldest first.
-    pointers: minibatches that wait for a learner. running: versions of the learners in flight, by learner; computing:
-    their gradients, for admission policies that have an `admits` of their own. iterations: gradients that each learner
-    has delivered. aggregating: an aggregation is under way.
+    Attributes:
+      learners: number of learners (n).
+      clock: newest version.
+      queue: gradients that wait for aggregation, oldest first.
+      pointers: minibatches that wait for a learner.
+      running: versions of the learners in flight, by learner.
+      computing: gradients of the learners in flight, by learner; filled only if the admission policy defines `admits`.
+      iterations: number of gradients that each learner has delivered.
+      aggregating: whether an aggregation is under way.
 
-    A rule can be asked without a system, by what it looks at: here about the end of an epoch.
+    A rule can be tested without a system, on an object with the fields that it reads. Here: the end of an epoch.
 
     >>> from types import SimpleNamespace
     >>> from stellaris_jax.timeline.rules import AllReduce

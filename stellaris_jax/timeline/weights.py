@@ -1,6 +1,6 @@
-"""How much a gradient is trusted by its staleness: w in Eq. 4, theta <- theta - (1/H) sum_i alpha_0 w_i g_i.
+"""Staleness weights of gradients: w in Eq. 4, theta <- theta - (1/H) sum_i alpha_0 w_i g_i.
 
-A weight sees staleness, never gradient values. How it meets the optimizer is another question (`system.aggregation`).
+A weight sees staleness, never gradient values. `system.aggregation` says how weights enter the optimizer's step.
 To add one, subclass `Weight` and register it.
 """
 
@@ -16,16 +16,16 @@ from stellaris_jax.registry import register
 
 
 class Weight(Optioned):
-    """The base of all weights: 1 for a fresh gradient, and never more for a staler one."""
+    """Base of all weights: 1 for a fresh gradient, and never more for a staler one."""
 
     def weight(self, staleness: int) -> float:
-        """The weight of a gradient that is so many versions behind; called once for each, in their order."""
+        """Weight of a gradient of this staleness; called once for each gradient, in order."""
         raise NotImplementedError
 
 
 @register.weight("power")
 class Power(Weight):
-    """w = s^(-1/v) (Stellaris, Eq. 4; with v = 1 the 1/s of Zhang et al. 2016).
+    """Power law: w = s^(-1/v) (Stellaris, Eq. 4; with v = 1 the 1/s of Zhang et al. 2016).
 
     >>> [round(Power().weight(staleness), 3) for staleness in (0, 1, 8, 27)]
     [1.0, 1.0, 0.5, 0.333]
@@ -39,7 +39,7 @@ class Power(Weight):
 
 @register.weight("constant")
 class Constant(Weight):
-    """w = 1: staleness does not count."""
+    """Constant weight w = 1: staleness is ignored."""
 
     def weight(self, staleness: int) -> float:
         return 1.0
@@ -47,7 +47,7 @@ class Constant(Weight):
 
 @register.weight("inverse")
 class Inverse(Weight):
-    """w = 1 / (1 + s), as TorchRL's sampler weighs data.
+    """Inverse weight: w = 1 / (1 + s), as TorchRL's sampler weights data.
 
     >>> [Inverse().weight(staleness) for staleness in (0, 1, 3)]
     [1.0, 0.5, 0.25]
@@ -59,7 +59,9 @@ class Inverse(Weight):
 
 @register.weight("polynomial")
 class Polynomial(Weight):
-    """w = (1 + s)^(-a) (FedAsync, Xie et al. 2019, Section 5.2; FedBuff, Nguyen et al. 2022, has a = 1/2).
+    """Polynomial weight: w = (1 + s)^(-a) (FedAsync, Xie et al. 2019, Section 5.2).
+
+    FedBuff (Nguyen et al. 2022) has a = 1/2.
 
     >>> [Polynomial().weight(staleness) for staleness in (0, 3, 15)]
     [1.0, 0.5, 0.25]
@@ -73,7 +75,7 @@ class Polynomial(Weight):
 
 @register.weight("hinge")
 class Hinge(Weight):
-    """w = 1 up to s = b, then 1 / (a (s - b) + 1) (FedAsync, Xie et al. 2019, Section 5.2).
+    """Hinge: w = 1 up to s = b, then 1 / (a (s - b) + 1) (FedAsync, Xie et al. 2019, Section 5.2).
 
     >>> [round(Hinge({"slope": 1.0}).weight(staleness), 3) for staleness in (0, 4, 5, 6)]
     [1.0, 1.0, 0.5, 0.333]
@@ -88,7 +90,7 @@ class Hinge(Weight):
 
 @register.weight("exponential")
 class Exponential(Weight):
-    """w = exp(-a s).
+    """Exponential weight: w = exp(-a s).
 
     >>> [round(Exponential().weight(staleness), 3) for staleness in (0, 1, 10)]
     [1.0, 0.905, 0.368]
@@ -102,8 +104,10 @@ class Exponential(Weight):
 
 @register.weight("artifact")
 class Artifact(Weight):
-    """What Stellaris's released code does: Eq. 4 is fed a count of stale gradients instead of the staleness, and the
-    weight is 1 wherever it would fall below the decay of the gate, which for v = 3 is everywhere."""
+    """Weight of Stellaris's released code: Eq. 4 of a count of stale gradients instead of the staleness.
+
+    The weight is 1 wherever it would fall below the gate's decay. For v = 3 that is everywhere.
+    """
 
     root: int = knob(3, "root of the staleness weight (v of Eq. 4): w = staleness^(-1/v)", within="[1, inf)")
     decay: float = knob(0.96, "decay of the staleness threshold per round (d of Eq. 3)", within="(0, 1]")

@@ -1,4 +1,4 @@
-"""Losses, the algorithms made of them, advantages and global importance-sampling truncation."""
+"""Losses and algorithms, advantages, masks, and global importance-sampling truncation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an algorithm is: a loss, its options, and the data it asks for. To add one, subclass and register it."""
+"""Base class of algorithms: a loss, its options, and the data that it needs. To add one, subclass and register it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stellaris_jax.config.tree import Config
 
 
 class Algorithm(Numbered):
-    """A loss with options of its own, which `algorithm.options` sets.
+    """Loss with options, which `algorithm.options` sets.
 
-    Options that are floats shape no program: inside `loss` they are arrays, and another value compiles nothing. All
-    others are constants there. Two algorithms are equal if they differ in floats alone.
+    Float options are inputs of the compiled program: inside `loss` they are arrays, and another value needs no
+    compilation. All other options are constants there. Two algorithms that differ only in floats are equal.
 
     >>> class Margin(Algorithm):
     ...     margin: float = knob(0.1, "what an action must gain")
@@ -26,10 +26,10 @@ class Algorithm(Numbered):
     """
 
     sequences: ClassVar[bool] = False
-    """Minibatches are whole environments' fragments instead of single samples, and have `Samples.steps`."""
+    """Whether minibatches hold whole sequences of environments instead of single samples, and have `Samples.steps`."""
 
     truncations: ClassVar[tuple[str, ...]] = ("weight", "surrogate", "artifact", "none")
-    """Modes of `system.truncation` that change its loss; it refuses the others."""
+    """Modes of `system.truncation` that change the loss; the algorithm refuses the others."""
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
@@ -40,12 +40,12 @@ class Algorithm(Numbered):
         )
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
-        """The loss of a minibatch, a scalar, and the means of its terms; see `total`."""
+        """Loss of a minibatch, a scalar, and the means of its terms; see `total`."""
         raise NotImplementedError
 
 
 class TargetNetwork(Algorithm):
-    """An algorithm with a target network, whose policy minibatches have as `Samples.target_policy`."""
+    """Algorithm with a target network, whose policy is `Samples.target_policy` of its minibatches."""
 
     target_interval: int = knob(
         16, "versions between refreshes of the target network (pi_t); as many more are kept", within="[1, inf)"

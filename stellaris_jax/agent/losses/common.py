@@ -1,4 +1,4 @@
-"""What all losses share: training data, metrics, and how per-sample terms become one loss."""
+"""Shared parts of all losses: training data, metrics, and the sum of per-sample terms to one loss."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from stellaris_jax.agent.networks.recurrent import Carry, Past
 
 
 class Steps(NamedTuple):
-    """What V-trace needs of every step, leading axes as in `Samples`.
+    """Data of every step for V-trace, with leading axes as in `Samples`.
 
-    reward: as it is learned from. next_value: the actor's critic on the observation the step led to, before any reset.
+    Attributes:
+      reward: reward after clipping and scaling.
+      next_value: value of the next observation before any reset, from the critic at collection time.
+      terminated: whether the step ended the task.
+      truncated: whether a time limit ended the episode with the step.
     """
 
     reward: jax.Array
@@ -28,14 +32,23 @@ class Steps(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Training data, one row per environment step, leading axes `[B]` (or `[T, N]` before it is flattened).
+    """Training data, one row per environment step, with leading axes `[B]` (or `[T, N]` before flattening).
 
-    obs: as the policy saw it. action: as sampled. distribution: parameters of mu(.|s), the behaviour policy.
-    log_prob: log mu(a|s). value, advantage, target: from the critic at collection time. valid: bool, false for what
-    nothing is to be learned from; `None` where there is no such thing. steps: `None` unless the algorithm learns from
-    sequences, whose minibatches are `[T, n]`, flattened. target_policy: parameters of pi_t(.|s), the target network's
-    policy, which the learner adds to the minibatch of an algorithm that has one. first, carry: of `Past`, for networks
-    with memory, whose minibatches are sequences under every algorithm; of carry there is one row per sequence.
+    Minibatches of sequences are `[T, n]`, flattened. Networks with memory learn from sequences under every algorithm.
+
+    Attributes:
+      obs: observation, as the behaviour policy received it.
+      action: action, as sampled.
+      distribution: parameters of mu(.|s), the behaviour policy.
+      log_prob: log mu(a|s).
+      value: value from the critic at collection time.
+      advantage: advantage from the critic at collection time.
+      target: value target from the critic at collection time.
+      valid: whether to learn from the sample, bool; `None` if all samples are valid.
+      steps: data of every step; `None` unless the algorithm learns from sequences.
+      target_policy: parameters of pi_t(.|s), the target network's policy, which the learner adds if there is one.
+      first: see `Past`; `None` without memory.
+      carry: see `Past`, one row per sequence; `None` without memory.
     """
 
     obs: jax.Array
@@ -53,25 +66,33 @@ class Samples(NamedTuple):
 
     @property
     def past(self) -> Past | None:
-        """What came before each step; `None` without memory."""
+        """Context of the sequences; `None` without memory."""
         return None if self.first is None else Past(self.carry, self.first)
 
 
 class Versions(NamedTuple):
-    """Numbers of the learner's policy and of the behaviour policy, int32 scalars."""
+    """Version numbers of the learner's policy and of the behaviour policy, int32 scalars."""
 
     learner: jax.Array
     behaviour: jax.Array
 
 
 class LossInputs(NamedTuple):
-    """All that a loss is a function of; arrays are of one minibatch `[B]`.
+    """Inputs of a loss; arrays are those of one minibatch `[B]`.
 
-    batch: the minibatch. distribution: the action distribution. hyper: clip ranges and coefficients. kl_coefficient:
-    weight of the KL penalty, a scalar. steps: T of a minibatch of sequences. peer_log_ratio, truncation: of Eq. 2,
-    see `truncated_ratio`. masks: of samples. versions: of the policies. parameters: of
-    `distribution`, under the learner's policy, `[B, D]`; value: the learner's critic on the minibatch: `None` until
-    the network has been evaluated at the parameters that are differentiated.
+    Attributes:
+      batch: the minibatch.
+      distribution: the action distribution.
+      hyper: clip ranges and coefficients.
+      kl_coefficient: weight of the KL penalty, a scalar.
+      steps: T of a minibatch of sequences.
+      peer_log_ratio: smallest log-ratio of other learners' policies (Eq. 2), see `truncated_ratio`.
+      truncation: mode of the truncation (Eq. 2), see `truncated_ratio`.
+      masks: masks of samples.
+      versions: versions of the policies.
+      parameters: parameters of `distribution` under the learner's policy, `[B, D]`; `None` until the network is
+        evaluated at the parameters to differentiate.
+      value: values from the learner's critic, `[B]`; `None` until then, too.
     """
 
     batch: Samples
@@ -93,11 +114,23 @@ class LossInputs(NamedTuple):
 
 
 class LossMetrics(NamedTuple):
-    """Terms of a loss per sample `[B]`, or their means; `truncated_fraction` is the share of samples where R' < R.
+    """Terms of a loss per sample `[B]`, or their means.
 
-    What follows tells how far the learner's policy has come from the behaviour policy; `total` fills it in. ratio,
-    ratio_square: R = pi / mu, and R^2. k3: R - 1 - log R, whose mean estimates KL(mu || pi) (Schulman 2020). m2: (log
-    R)^2. tv: |R - 1| / 2, whose mean estimates the total variation.
+    The fields from `ratio` on measure the distance of the learner's policy from the behaviour policy; `total` sets
+    them.
+
+    Attributes:
+      policy_loss: loss of the policy.
+      value_loss: loss of the critic.
+      entropy: entropy of the policy.
+      kl: KL divergence of the penalty.
+      clip_fraction: share of samples whose ratio the objective clips.
+      truncated_fraction: share of samples where R' < R (Eq. 2).
+      ratio: R = pi / mu.
+      ratio_square: R^2.
+      k3: R - 1 - log R, whose mean estimates KL(mu || pi) (Schulman 2020).
+      m2: (log R)^2.
+      tv: |R - 1| / 2, whose mean estimates the total variation.
     """
 
     policy_loss: jax.Array
@@ -114,12 +147,12 @@ class LossMetrics(NamedTuple):
 
     @property
     def ess(self) -> Any:
-        """Effective sample size as a share of all samples, of means: E[R]^2 / E[R^2]; 1 on policy, and of nothing."""
-        nothing = self.ratio_square == 0.0
-        return (self.ratio**2 + nothing) / (self.ratio_square + nothing)
+        """Effective sample size as a share of all samples: E[R]^2 / E[R^2]; 1 on policy and without samples."""
+        empty = self.ratio_square == 0.0
+        return (self.ratio**2 + empty) / (self.ratio_square + empty)
 
     def with_drift(self, log_ratio: jax.Array) -> LossMetrics:
-        """With what log R `[B]` tells."""
+        """Metrics with the fields from `ratio` on, computed from log R `[B]`."""
         log_ratio = jnp.clip(jax.lax.stop_gradient(log_ratio), -LARGEST_SQUARED, LARGEST_SQUARED)
         ratio = jnp.exp(log_ratio)
         drift = {"k3": ratio - 1.0 - log_ratio, "m2": jnp.square(log_ratio), "tv": 0.5 * jnp.abs(ratio - 1.0)}
@@ -127,35 +160,34 @@ class LossMetrics(NamedTuple):
 
 
 LARGEST_LOG_RATIO = 80.0
-"""Where importance ratios end: the exponential of 88.8 is no float32 any more, and 0 times it is not 0."""
+"""Upper bound of log-ratios: the exponential of 88.8 overflows float32, and 0 times infinity is NaN."""
 
 LARGEST_SQUARED = 20.0
-"""Where log-ratios end that are only measured: the square of their ratio is summed up."""
+"""Upper bound of log-ratios in metrics, which sum the squares of ratios."""
 
 
 def importance_ratio(log_ratio: jax.Array) -> jax.Array:
-    """pi / mu from its logarithm, finite however far the policies are apart."""
+    """Importance ratio pi / mu from its logarithm, bounded so that it is always finite."""
     return jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_RATIO))
 
 
 def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
-    """PPO's min(R A, clip(R, 1 - epsilon, 1 + epsilon) A), to be maximised (Schulman et al. 2017, Eq. 7)."""
+    """PPO's objective min(R A, clip(R, 1 - epsilon, 1 + epsilon) A), to maximise (Schulman et al. 2017, Eq. 7)."""
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
 
 
 def is_truncated(used: jax.Array, own: jax.Array) -> jax.Array:
-    """Whether the ratio R' that was used is below the learner's own R by more than rounding."""
+    """Whether the used ratio R' is below the learner's ratio R by more than rounding."""
     return used < own * (1.0 - 1e-6)
 
 
 def total(terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = None) -> tuple[jax.Array, LossMetrics]:
-    """Policy loss + value loss - entropy bonus + KL penalty, and their means over what is valid of a minibatch.
+    """Total loss: policy loss + value loss - entropy bonus + KL penalty, as means over the valid samples.
 
     Args:
       terms: one term per sample, `[B]`.
-      inputs: what they were made of.
-      advantage: what the policy's term weighs actions by, `[B]`, where it is not that of the minibatch; masks go by
-        its sign.
+      inputs: inputs of the loss.
+      advantage: advantages in the policy's term, `[B]`, if they differ from the minibatch's; masks use their sign.
 
     Returns:
       (loss, means), scalars; the means without gradient.
@@ -171,7 +203,7 @@ def total(terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = 
 
 
 def _kept(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
-    """The product of all masks, `[B]`."""
+    """Product of all masks, `[B]`."""
     batch = inputs.batch
     valid = jnp.ones_like(batch.log_prob, bool) if batch.valid is None else batch.valid
     discrete = jnp.issubdtype(batch.action.dtype, jnp.integer)
@@ -183,21 +215,22 @@ def _kept(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
 
 
 def mean(x: jax.Array, valid: jax.Array | None) -> jax.Array:
-    """The mean of `[B]` over what is valid."""
+    """Mean of `[B]` over the valid samples."""
     if valid is None:
         return jnp.mean(x)
     return jnp.sum(jnp.where(valid, x, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
 
 
 KL_COEFFICIENTS = (1e-16, 1e9)
-"""Range of an adapted KL coefficient. Without one it ends at 0 after some 150 rounds of little KL, or at infinity after
-some 230 of much, and no factor leads back. No coefficient that begins between 0.2 and 1 leaves it in 50 rounds."""
+"""Range of an adapted KL coefficient. Without it, the coefficient underflows to 0 after about 150 rounds of low KL, or
+overflows after about 230 rounds of high KL, and cannot recover. A coefficient that starts between 0.2 and 1 stays
+within the range for at least 50 rounds."""
 
 
 def adapt_kl_coefficient(coefficient: jax.Array, kl: jax.Array, target: jax.Array | float) -> jax.Array:
-    """RLlib's rule: x 1.5 if the round's KL exceeds twice the target, x 0.5 if it is below half of it.
+    """Adapted KL coefficient, by RLlib's rule: x 1.5 if the KL exceeds twice the target, x 0.5 below half of it.
 
-    The coefficient stays within `KL_COEFFICIENTS`; one that is 0 stays 0, for it turns the penalty off.
+    The coefficient stays within `KL_COEFFICIENTS`. A coefficient of 0, which turns the penalty off, stays 0.
     """
     factor = jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
     adapted = jnp.clip(coefficient * factor, *KL_COEFFICIENTS)

@@ -7,22 +7,23 @@ import jax.numpy as jnp
 
 
 def decayed(decay: jax.Array, y: jax.Array) -> jax.Array:
-    """decay * y, but nothing of y, not even a NaN, where the decay is 0."""
+    """Product decay * y, exactly 0 where the decay is 0, even if y is NaN."""
     return jnp.where(decay == 0.0, 0.0, decay * y)
 
 
 def linear_recurrence(decay: jax.Array, x: jax.Array, initial: jax.Array, reverse: bool = False) -> jax.Array:
-    """y_t = x_t + decay_t * y_{t-1} along the leading axis (y_{t+1} if `reverse`), in logarithmic depth.
+    """Recurrence y_t = x_t + decay_t * y_{t-1} along the leading axis (y_{t+1} if `reverse`), in logarithmic depth.
 
-    A decay of 0 cuts: what lies before it does not reach y_t, not even a NaN.
+    A decay of 0 cuts the recurrence: earlier values do not reach y_t, not even NaNs.
 
     >>> decay, x = jnp.array([[0.5], [0.0], [0.5]]), jnp.array([[jnp.nan], [1.0], [1.0]])
     >>> linear_recurrence(decay, x, jnp.zeros(1))[:, 0].tolist()
     [nan, 1.0, 1.5]
 
     Args:
-      decay, x: `[T, N]`.
-      initial: `[N]`, the y before the first step (after the last if `reverse`).
+      decay, x: arrays `[T, N]`.
+      initial: y before the first step (after the last if `reverse`), `[N]`.
+      reverse: whether the recurrence runs backwards.
     """
 
     def combine(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -44,7 +45,7 @@ def gae(
 ) -> tuple[jax.Array, jax.Array]:
     """Advantages and value targets of a fragment.
 
-    Termination cuts the bootstrap; truncation keeps it, and both end the sum over later steps.
+    Termination cuts the bootstrap, and truncation keeps it. Both end the sum over later steps.
 
     >>> reward, value = jnp.ones((3, 1)), jnp.zeros((3, 1))
     >>> never = jnp.zeros((3, 1), bool)
@@ -58,12 +59,12 @@ def gae(
     [7.5, 5.0, 5.0]
 
     Args:
-      reward: `[T, N]`, as all arrays.
-      value: of the observations acted on.
-      next_value: of the observation each step led to, before any reset.
-      terminated, truncated: whether, and how, the episode ended with the step.
+      reward: rewards, `[T, N]` as all arrays.
+      value: values of the observations.
+      next_value: values of the next observations, before any reset.
+      terminated, truncated: whether the episode ended with the step, and how.
       gamma: discount of a step.
-      gae_lambda: weight of longer sums; 0 is one step, 1 all of them.
+      gae_lambda: decay of longer sums; 0 uses one step, 1 all steps.
 
     Returns:
       (advantages, value targets), `[T, N]` each.

@@ -1,4 +1,4 @@
-"""The IMPACT loss (Luo et al. 2020) with global importance-sampling truncation."""
+"""IMPACT loss (Luo et al. 2020) with global importance-sampling truncation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from stellaris_jax.registry import register
 
 @register.algorithm("impact")
 class IMPACT(TargetNetwork):
-    """PPO's surrogate of min(mu / pi_t, `impact_ratio`) r, around a target network pi_t, on V-trace's advantages:
-    IMPACT (Luo et al. 2020)."""
+    """IMPACT (Luo et al. 2020): PPO's surrogate of min(mu / pi_t, `impact_ratio`) r with a target network pi_t.
+
+    Advantages are V-trace's.
+    """
 
     sequences = True
     clip: float = knob(0.4, "clip range of the importance ratio (epsilon)", within="(0, inf)")
@@ -32,14 +34,14 @@ class IMPACT(TargetNetwork):
     impact_ratio: float = knob(2.0, "the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
-        """PPO's clipped surrogate of the ratio min(mu / pi_t, 2) R', and value loss (V - vs)^2 / 2, as means.
+        """PPO's clipped surrogate of the ratio min(mu / pi_t, `impact_ratio`) R', and value loss (V - vs)^2 / 2.
 
-        pi_t is the target network: the surrogate's trust region is around it, V-trace corrects from mu towards it, and
-        the penalty is on KL(pi_t || pi). R' is pi / mu as Eq. 2 leaves it. Values are the learner's critic's. A
-        learner's target network is the one in force when its policy was the newest, however much later its gradient is
-        aggregated.
+        pi_t is the policy of the target network: the surrogate's trust region is around it, V-trace corrects from mu
+        towards it, and the penalty is on KL(pi_t || pi). R' is pi / mu, truncated by Eq. 2. Values come from the
+        learner's critic. A learner uses the target network that was in force when its policy was the newest, even if
+        its gradient is aggregated later.
 
-        The minibatch is of whole sequences and has the target network's policy.
+        The minibatch holds whole sequences and the target network's policy.
         """
         batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
         assert batch.target_policy is not None, "the minibatch has no target network's policy"
@@ -50,13 +52,13 @@ class IMPACT(TargetNetwork):
 
         log_ratio = inputs.log_prob - batch.log_prob
         ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
-        own = importance_ratio(log_ratio)
+        untruncated = importance_ratio(log_ratio)
         terms = LossMetrics(
             policy_loss=-weight * clipped_surrogate(anchor * ratio, advantage, self.clip),
             value_loss=0.5 * jnp.square(value - target),
             entropy=inputs.distribution.entropy(inputs.parameters),
             kl=inputs.distribution.kl(batch.target_policy, inputs.parameters),
-            clip_fraction=jnp.abs(anchor * own - 1.0) > self.clip,
-            truncated_fraction=is_truncated(weight * ratio, own),
+            clip_fraction=jnp.abs(anchor * untruncated - 1.0) > self.clip,
+            truncated_fraction=is_truncated(weight * ratio, untruncated),
         )
         return total(terms, inputs, advantage)

@@ -1,4 +1,4 @@
-"""The V-trace actor-critic loss of IMPALA (Espeholt et al. 2018) with global importance-sampling truncation."""
+"""V-trace actor-critic loss of IMPALA (Espeholt et al. 2018) with global importance-sampling truncation."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from stellaris_jax.registry import register
 
 @register.algorithm("impala")
 class IMPALA(Algorithm):
-    """sg(min(rho-bar, r)) (q - V) log pi, with V-trace's targets for the critic: the actor-critic of IMPALA
-    (Espeholt et al. 2018)."""
+    """IMPALA's actor-critic (Espeholt et al. 2018): sg(min(rho-bar, r)) (q - V) log pi, with V-trace's targets."""
 
     sequences = True
-    truncations = ("weight", "surrogate", "none")  # artifact leaves all ratios of at most rho as they are
+    truncations = ("weight", "surrogate", "none")  # artifact does not change ratios of at most rho
     rho_bar: float = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
     c_bar: float = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
         """Policy gradient rho_t log pi (q - V) and value loss (V - vs)^2 / 2 (Section 4.2), as means.
 
-        The ratio only weights the policy gradient here, min(rho_bar, R') without a gradient of its own, so Eq. 2 can be
-        taken literally and `weight` is the same mode as `surrogate`. Value targets see the learner's own ratio.
+        The ratio min(rho_bar, R') is a weight without gradient here. So Eq. 2 applies literally, and the modes `weight`
+        and `surrogate` are the same. Value targets use the learner's own ratio, not the truncated one.
 
-        The minibatch is of whole sequences.
+        The minibatch holds whole sequences.
         """
         batch, value, hyper = inputs.batch, inputs.value, inputs.hyper
         log_prob = inputs.log_prob
         log_ratio = jax.lax.stop_gradient(log_prob) - batch.log_prob
         target, advantage = minibatch_vtrace(log_ratio, inputs, self.rho_bar, self.c_bar)
         ratio, weight = truncated_ratio(log_ratio, inputs.peer_log_ratio, hyper.rho, inputs.truncation)
-        own, used = importance_ratio(log_ratio), weight * ratio
+        untruncated, used = importance_ratio(log_ratio), weight * ratio
         terms = LossMetrics(
             policy_loss=-jnp.minimum(used, self.rho_bar) * advantage * log_prob,
             value_loss=0.5 * jnp.square(value - target),
             entropy=inputs.distribution.entropy(inputs.parameters),
             kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=own > self.rho_bar,
-            truncated_fraction=is_truncated(used, own),
+            clip_fraction=untruncated > self.rho_bar,
+            truncated_fraction=is_truncated(used, untruncated),
         )
         return total(terms, inputs, advantage)

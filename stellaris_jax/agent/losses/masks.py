@@ -1,8 +1,8 @@
-"""Masks and weights of samples by how far the learner's policy has come from the behaviour policy.
+"""Masks and weights of samples by the distance of the learner's policy from the behaviour policy.
 
-They multiply the policy's term of any algorithm's loss, carry no gradient, and combine:
-`algorithm.masks=[icepop,m2po]`. What is masked still counts in the mean, so that less is learned, not the same from
-fewer samples. To add one, subclass `Mask` and register it.
+Masks multiply the policy's term of any algorithm's loss, have no gradient, and can be combined:
+`algorithm.masks=[icepop,m2po]`. Masked samples still count in the mean, so masking makes the gradient smaller. To add
+one, subclass `Mask` and register it.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ __getattr__ = renamed(__name__, {"Seen": "MaskInputs"}, globals())
 
 
 class Mask(Numbered):
-    """The base of all masks, which keeps everything."""
+    """Base of all masks, which keeps all samples."""
 
     def weight(self, seen: MaskInputs) -> jax.Array:
-        """How much each sample counts, `[B]`; 1 for what is on policy."""
+        """Weight of each sample, `[B]`; 1 on policy."""
         return jnp.ones_like(seen.log_prob)
 
 
 @register.mask("icepop")
 class IcePop(Mask):
-    """Drops samples whose ratio pi / mu is out of bounds (IcePop, 2025)."""
+    """Mask of samples whose ratio pi / mu is out of bounds (IcePop, 2025)."""
 
     ratio_low: float = knob(0.5, "the least importance ratio that is learned from", within="[0, 1]")
     ratio_high: float = knob(2.0, "the largest importance ratio that is learned from", within="[1, inf)")
@@ -66,11 +66,13 @@ class IcePop(Mask):
 
 @register.mask("dppo")
 class TotalVariation(Mask):
-    """Drops samples that would push a probability further out of a trust region of total variation: A > 0 and
-    pi - mu > delta, or A < 0 and mu - pi > delta (DPPO-TV). Where actions have densities, pi - mu is taken in units of
-    mu, halved, whose mean size over mu is the total variation, too. In the paper it takes the place of PPO's clip:
-    `algorithm=importance`. Beside PPO's clip of epsilon a delta of epsilon or more changes nothing where actions
-    have probabilities."""
+    """Mask of samples that would push a probability further out of a total-variation trust region (DPPO-TV).
+
+    These have A > 0 and pi - mu > delta, or A < 0 and mu - pi > delta. For densities, (pi - mu) / (2 mu) replaces
+    pi - mu; its mean size over mu is the total variation, too. In the paper the mask replaces PPO's clip:
+    `algorithm=importance`. Together with PPO's clip of epsilon, a delta of epsilon or more has no effect on discrete
+    actions.
+    """
 
     tv_bound: float = knob(0.2, "the most a probability may differ (delta)", within="(0, 1]")
 
@@ -84,8 +86,11 @@ class TotalVariation(Mask):
 
 @register.mask("opsm")
 class OffPolicySequence(Mask):
-    """Drops what turned out badly and has become unlikely since: A < 0 and log(mu / pi) > delta (off-policy sequence
-    masking, DeepSeek-V3.2, where it is a sequence's mean; a sample is an action here)."""
+    """Off-policy sequence masking (DeepSeek-V3.2): mask of samples with A < 0 and log(mu / pi) > delta.
+
+    These actions had a negative advantage and have become unlikely. DeepSeek uses the mean over a sequence; here each
+    action is one sample.
+    """
 
     opsm_bound: float = knob(0.2, "the most log(mu / pi) of an action of negative advantage (delta)", within="(0, inf)")
 
@@ -95,8 +100,9 @@ class OffPolicySequence(Mask):
 
 @register.mask("m2po")
 class SecondMoment(Mask):
-    """Drops the samples of largest (log R)^2 until its mean over the rest is at most tau (M2PO, Zheng et al. 2025).
-    In the paper it takes the place of PPO's clip: `algorithm=importance`.
+    """Second-moment mask (M2PO, Zheng et al. 2025): the mean of (log R)^2 over kept samples is at most tau.
+
+    The samples of largest (log R)^2 are masked. In the paper the mask replaces PPO's clip: `algorithm=importance`.
 
     >>> ratios = jnp.log(jnp.array([1.0, 1.1, 0.9, 3.0]))
     >>> zeros, yes = jnp.zeros(4), jnp.ones(4, bool)

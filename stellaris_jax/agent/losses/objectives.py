@@ -1,7 +1,7 @@
-"""Policy objectives beside PPO's clip, under PPO's advantages and critic: other answers to stale data.
+"""Alternatives to PPO's clipped objective for stale data, with PPO's advantages and critic.
 
-Throughout r = pi / mu is the ratio that Eq. 2 leaves (`system.truncation`), A the advantage, and sg(x) is x without its
-gradient. To add one, subclass `PolicyObjective` and register it as an algorithm.
+In all formulas r = pi / mu is the ratio after Eq. 2 (`system.truncation`), A is the advantage, and sg(x) is x without
+its gradient. To add one, subclass `PolicyObjective` and register it as an algorithm.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from stellaris_jax.registry import register
 
 
 def weighted_log_prob(ratio: jax.Array, low: Any, high: Any, inputs: LossInputs) -> jax.Array:
-    """sg(clip(r, low, high)) A log pi: the policy gradient at a bounded weight, and never without gradient."""
+    """Policy gradient with a bounded weight: sg(clip(r, low, high)) A log pi. Clipped samples keep a gradient."""
     return stop_gradient(jnp.clip(ratio, low, high)) * inputs.batch.advantage * inputs.log_prob
 
 
 @register.algorithm("importance")
 class Importance(PolicyObjective):
-    """r A: the importance-weighted policy gradient, with no bound of its own; masks may bound it."""
+    """Importance-weighted policy gradient: r A, without a bound; masks may bound it."""
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return ratio * inputs.batch.advantage
@@ -34,7 +34,7 @@ class Importance(PolicyObjective):
 
 @register.algorithm("tis")
 class TIS(PolicyObjective):
-    """sg(clip(r, low, C)) A log pi: truncated importance sampling (Ionides 2008; C = 2 in most engines of today)."""
+    """Truncated importance sampling (Ionides 2008): sg(clip(r, low, C)) A log pi; most current engines use C = 2."""
 
     weight_low: float = knob(0.0, "the least importance weight", within="[0, 1]")
     weight_cap: float = knob(2.0, "the largest importance weight (C)", within="[1, inf)")
@@ -48,7 +48,7 @@ class TIS(PolicyObjective):
 
 @register.algorithm("cispo")
 class CISPO(PolicyObjective):
-    """sg(clip(r, 1 - e_low, 1 + e_high)) A log pi (MiniMax-M1, 2025): PPO's bounds on the weight alone."""
+    """CISPO (MiniMax-M1, 2025): sg(clip(r, 1 - e_low, 1 + e_high)) A log pi, PPO's bounds on the weight only."""
 
     clip_low: float = knob(1.0, "how far the weight may fall below 1 (epsilon_low)", within="(0, 1]")
     clip_high: float = knob(0.28, "how far the weight may rise above 1 (epsilon_high)", within="(0, inf)")
@@ -62,8 +62,10 @@ class CISPO(PolicyObjective):
 
 @register.algorithm("sapo")
 class SAPO(PolicyObjective):
-    """sigmoid(tau (r - 1)) (4 / tau) A (Gao et al. 2025): a soft gate, whose slope is 1 on policy and falls to both
-    sides; tau by the sign of A."""
+    """SAPO (Gao et al. 2025): sigmoid(tau (r - 1)) (4 / tau) A, a soft gate.
+
+    Its slope is 1 on policy and decreases on both sides. tau depends on the sign of A.
+    """
 
     tau_positive: float = knob(1.0, "temperature of actions of positive advantage (tau_pos)", within="(0, inf)")
     tau_negative: float = knob(1.05, "temperature of actions of negative advantage (tau_neg)", within="(0, inf)")
@@ -76,10 +78,13 @@ class SAPO(PolicyObjective):
 
 @register.algorithm("topr")
 class TOPR(PolicyObjective):
-    """A log pi where A > 0, sg(clip(r, 0, 1)) A log pi elsewhere (Le Roux et al. 2025): what went well is imitated at
-    full weight, what went badly is forgotten once it is unlikely. There it goes by the sign of the reward."""
+    """TOPR (Le Roux et al. 2025): A log pi where A > 0, sg(clip(r, 0, 1)) A log pi elsewhere.
 
-    truncations = ("weight", "surrogate", "none")  # artifact leaves all ratios of at most rho as they are
+    Good actions are imitated at full weight; bad actions lose weight once they are unlikely. The paper uses the sign of
+    the reward instead of the advantage.
+    """
+
+    truncations = ("weight", "surrogate", "none")  # artifact does not change ratios of at most rho
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         least = jnp.where(inputs.batch.advantage > 0.0, 1.0, 0.0)
@@ -88,9 +93,10 @@ class TOPR(PolicyObjective):
 
 @register.algorithm("bapo")
 class BAPO(PolicyObjective):
-    """PPO's surrogate with bounds that are moved, on every minibatch, until actions of positive advantage make up their
-    share of the objective (BAPO, Xi et al. 2025): first the upper one, step by step to its limit, then the lower one
-    (the released code takes them the other way round).
+    """BAPO (Xi et al. 2025): PPO's surrogate with bounds that adapt to every minibatch.
+
+    The bounds move until actions of positive advantage reach their share of the objective: first the upper bound, step
+    by step to its limit, then the lower one (the released code uses the opposite order).
     """
 
     share: float = knob(0.5, "least share of positive advantages in the sum of |objective|", within="[0, 1)")
@@ -111,12 +117,12 @@ class BAPO(PolicyObjective):
 
     @staticmethod
     def clipped(ratio: jax.Array, low: jax.Array, high: jax.Array, inputs: LossInputs) -> jax.Array:
-        """min(r A, clip(r, low, high) A)."""
+        """Clipped objective min(r A, clip(r, low, high) A)."""
         advantage = inputs.batch.advantage
         return jnp.minimum(ratio * advantage, jnp.clip(ratio, low, high) * advantage)
 
     def bounds(self, ratio: jax.Array, inputs: LossInputs) -> tuple[jax.Array, jax.Array]:
-        """The bounds for a minibatch."""
+        """Bounds for a minibatch: (low, high)."""
         positive = inputs.batch.advantage > 0.0
 
         def goes_on(bounds: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -139,19 +145,19 @@ class BAPO(PolicyObjective):
 
 
 class Proximal(PolicyObjective):
-    """(pi_prox / mu) min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A), rho = pi / pi_prox: the trust region is around
-    a proximal policy, and mu only weighs (decoupled PPO, Hilton et al. 2022; AReaL).
+    """Base of decoupled PPO: (pi_prox / mu) min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A), rho = pi / pi_prox.
 
-    AReaL leaves out samples whose pi_prox / mu is above its cap; here the weight is clipped at `behaviour_cap`.
+    The trust region is around a proximal policy, and mu only affects the weight (Hilton et al. 2022; AReaL). AReaL
+    leaves out samples whose pi_prox / mu exceeds its cap; here the weight is clipped at `behaviour_cap`.
     """
 
-    truncations = ("weight", "none")  # pi / mu is in none of its terms, so nothing can take its place
+    truncations = ("weight", "none")  # no term contains pi / mu, so no other ratio can replace it
 
     clip: float = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
     behaviour_cap: float = knob(5.0, "the most that pi_prox / mu weighs a sample", within="[1, inf)")
 
     def proximal_log_ratio(self, inputs: LossInputs) -> jax.Array:
-        """log(pi_prox / mu) `[B]`, without gradient."""
+        """Log-ratio log(pi_prox / mu) `[B]`, without gradient."""
         raise NotImplementedError
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
@@ -167,9 +173,11 @@ class Proximal(PolicyObjective):
 
 @register.algorithm("decoupled")
 class Decoupled(Proximal, TargetNetwork):
-    """(pi_prox / mu) min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A), rho = pi / pi_prox: decoupled PPO (Hilton et
-    al. 2022; AReaL) with a recomputed proximal policy: the newest version, of every `target_interval`-th, when the
-    learner's policy was the newest. It costs a forward pass of the policy per gradient."""
+    """Decoupled PPO (Hilton et al. 2022; AReaL) with a recomputed proximal policy; objective as in `Proximal`.
+
+    Every `target_interval`-th version is a proximal policy; a learner uses the newest one at the time when its own
+    policy was the newest. The cost is one forward pass of the policy per gradient.
+    """
 
     def proximal_log_ratio(self, inputs: LossInputs) -> jax.Array:
         batch = inputs.batch
@@ -179,11 +187,12 @@ class Decoupled(Proximal, TargetNetwork):
 
 @register.algorithm("a3po")
 class A3PO(Proximal):
-    """Decoupled PPO whose proximal policy is interpolated instead of computed (A-3PO, 2025; AReaL):
+    """Decoupled PPO with an interpolated instead of a computed proximal policy (A-3PO, 2025; AReaL):
 
         log pi_prox = log mu + a (log pi - log mu),    a = (v_prox - v_mu) / (v_pi - v_mu),
 
-    with v the versions. v_prox is that of `decoupled`, and never older than mu. On data of its own version a is 0.
+    where v are the versions. v_prox is the version that `decoupled` uses, but never older than mu. On data of the
+    learner's own version, a is 0.
     """
 
     proximal_interval: int = knob(16, "versions from one proximal policy to the next", within="[1, 1e9]")

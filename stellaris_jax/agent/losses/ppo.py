@@ -1,4 +1,4 @@
-"""PPO (Schulman et al. 2017), and what else has its critic, with global importance-sampling truncation."""
+"""PPO (Schulman et al. 2017) and the base of algorithms with its critic; global importance-sampling truncation."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from stellaris_jax.registry import register
 
 
 class PolicyObjective(Algorithm):
-    """An algorithm with PPO's advantages, critic and regularisers around a policy objective of its own."""
+    """Base of algorithms with PPO's advantages, critic and regularisers, and another policy objective."""
 
     value_clip: float = knob(0.2, "clip range of the value update; 0 turns it off", within="[0, inf)")
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
-        """What is to be maximised of each sample, `[B]`; `ratio` is pi / mu as Eq. 2 leaves it."""
+        """Objective of each sample to maximise, `[B]`; `ratio` is pi / mu after Eq. 2."""
         raise NotImplementedError
 
     def is_clipped(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
-        """Of which samples the objective bounds the ratio pi / mu, bool `[B]`: the clip fraction."""
+        """Whether the objective clips a sample's ratio pi / mu, bool `[B]`; the mean is the clip fraction."""
         return jnp.zeros_like(ratio, bool)
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
@@ -42,21 +42,21 @@ class PolicyObjective(Algorithm):
         near = jnp.where(self.value_clip > 0.0, near, value)
         error = jnp.maximum(jnp.square(value - batch.target), jnp.square(near - batch.target))
 
-        own = importance_ratio(log_ratio)
+        untruncated = importance_ratio(log_ratio)
         terms = LossMetrics(
             policy_loss=-weight * self.objective(ratio, inputs),
             value_loss=0.5 * error,
             entropy=inputs.distribution.entropy(inputs.parameters),
             kl=inputs.distribution.kl(batch.distribution, inputs.parameters),
-            clip_fraction=self.is_clipped(own, inputs),
-            truncated_fraction=is_truncated(weight * ratio, own),
+            clip_fraction=self.is_clipped(untruncated, inputs),
+            truncated_fraction=is_truncated(weight * ratio, untruncated),
         )
         return total(terms, inputs)
 
 
 @register.algorithm("ppo")
 class PPO(PolicyObjective):
-    """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A): proximal policy optimisation (Schulman et al. 2017)."""
+    """Proximal policy optimisation (Schulman et al. 2017): min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)."""
 
     clip: float = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
 

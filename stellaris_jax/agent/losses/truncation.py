@@ -1,11 +1,10 @@
 """Global importance-sampling truncation (Eq. 2): R' = min(min_i pi_i / mu, rho) over all learners in flight.
 
-Taken literally inside PPO's own minimum, Eq. 2 removes the gradient of most samples, so how R' is
-used is a mode:
+Applied literally inside PPO's own minimum, Eq. 2 removes the gradient of most samples. So the use of R' is a mode:
 
 - `weight`: PPO's clipped surrogate times stop_gradient(R' / R): the trust region stays, the magnitude is truncated.
 - `surrogate`: R' replaces R, as printed. The gradient flows where R itself is the minimum, ties included.
-- `artifact`: the released code, which clamps from below: R' = min(R, max(min_i R_i, rho)), ties split in half.
+- `artifact`: the released code, which has a lower clamp: R' = min(R, max(min_i R_i, rho)), ties split in half.
 - `none`: R' = R.
 """
 
@@ -18,21 +17,21 @@ from stellaris_jax.agent.losses.common import importance_ratio
 
 MODES = ("weight", "surrogate", "artifact", "none")
 TIE = 1e-5
-"""Relative difference up to which two ratios count as equal: log-probabilities recomputed differently (other batch
-shapes, other devices) differ by rounding, and at rho = 1 every sample of a fresh learner is a tie."""
+"""Relative difference up to which two ratios count as equal. Log-probabilities recomputed with other batch shapes or
+devices differ by rounding, and at rho = 1 every sample of a fresh learner is a tie."""
 
 
 def truncated_ratio(
     log_ratio: jax.Array, peer_log_ratio: jax.Array | None, rho: jax.Array | float, mode: str
 ) -> tuple[jax.Array, jax.Array]:
-    """The ratio R' that enters the surrogate, and a weight without gradient that multiplies it.
+    """Ratio R' for the surrogate, and a weight without gradient that multiplies the surrogate.
 
     >>> own, others = jnp.log(jnp.array([2.0, 0.5])), jnp.log(jnp.array([1.0, 1.0]))
     >>> ratio, weight = truncated_ratio(own, others, rho=1.0, mode="weight")
     >>> (ratio * weight).round(3).tolist()
     [1.0, 0.5]
 
-    What a learner in flight has come to avoid (0.25), Eq. 2 learns less from; the released code does not:
+    Eq. 2 lowers the weight of actions that a learner in flight has come to avoid (0.25); the released code does not:
 
     >>> for mode in ("surrogate", "artifact"):
     ...     truncated_ratio(own, jnp.log(jnp.array([0.25, 0.25])), rho=1.0, mode=mode)[0].round(3).tolist()
@@ -49,22 +48,22 @@ def truncated_ratio(
       (ratio `[B]`, weight `[B]`).
 
     Raises:
-      ValueError: for another mode.
+      ValueError: the mode is unknown.
     """
     ratio = importance_ratio(log_ratio)
     if mode == "none":
         return ratio, jnp.ones_like(ratio)
-    own = jax.lax.stop_gradient(ratio)
-    others = own if peer_log_ratio is None else jax.lax.stop_gradient(importance_ratio(peer_log_ratio))
-    smallest = jnp.minimum(own, others)
+    detached = jax.lax.stop_gradient(ratio)
+    peers = detached if peer_log_ratio is None else jax.lax.stop_gradient(importance_ratio(peer_log_ratio))
+    smallest = jnp.minimum(detached, peers)
     if mode == "artifact":
         cap = jnp.maximum(smallest, rho)
         half = 0.5 * (ratio + cap)
-        below = jnp.where(own < cap, ratio, cap)
-        return jnp.where(jnp.abs(own - cap) <= TIE * cap, half, below), jnp.ones_like(ratio)
+        below = jnp.where(detached < cap, ratio, cap)
+        return jnp.where(jnp.abs(detached - cap) <= TIE * cap, half, below), jnp.ones_like(ratio)
     truncated = jnp.minimum(smallest, rho)
     if mode == "weight":
-        return ratio, truncated / jnp.maximum(own, jnp.finfo(own.dtype).tiny)
+        return ratio, truncated / jnp.maximum(detached, jnp.finfo(detached.dtype).tiny)
     if mode == "surrogate":
-        return jnp.where(own <= truncated * (1.0 + TIE), ratio, truncated), jnp.ones_like(ratio)
+        return jnp.where(detached <= truncated * (1.0 + TIE), ratio, truncated), jnp.ones_like(ratio)
     raise ValueError(f"truncation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")

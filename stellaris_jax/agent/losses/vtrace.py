@@ -19,35 +19,36 @@ def vtrace(
     c_bar: jax.Array | float,
     valid: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Value targets vs and advantages q - V, all arrays `[T, n]` (Eq. 1 and Remark 2, with lambda on the traces).
+    """V-trace's value targets vs and advantages q - V, all arrays `[T, n]` (Eq. 1, Remark 2, lambda on the traces).
 
     vs_t - V_t = rho_t delta_t + gamma lambda c_t (vs_{t+1} - V_{t+1}), where rho = min(rho_bar, R), c = min(c_bar, R);
     q_t = r_t + gamma (lambda vs_{t+1} + (1 - lambda) V_{t+1}). The advantage carries no importance weight: the paper's
     policy gradient multiplies it by rho.
 
-    Termination cuts the bootstrap; truncation keeps it, and both cut the trace. A step that is not `valid` cuts it too;
-    its target is its value, its advantage 0.
+    Termination cuts the bootstrap, and truncation keeps it. Both cut the trace. An invalid step cuts the trace, too;
+    its target is its value, and its advantage is 0.
 
-    On policy (R = 1) the targets are returns. No more is learned from what the policy has come to prefer (R = 2), and
-    less from what it has come to avoid (R = 1/2):
+    On policy (R = 1) the targets are returns. Actions that the policy has come to prefer (R = 2) get the same weight as
+    on policy; actions that it has come to avoid (R = 1/2) get less:
 
-    >>> one, never = jnp.ones((3, 1)), jnp.zeros((3, 1), bool)
-    >>> steps = Steps(reward=one, next_value=0 * one, terminated=never, truncated=never)
+    >>> ones, zeros, never = jnp.ones((3, 1)), jnp.zeros((3, 1)), jnp.zeros((3, 1), bool)
+    >>> steps = Steps(reward=ones, next_value=zeros, terminated=never, truncated=never)
     >>> for ratio in (1.0, 2.0, 0.5):
-    ...     how = {"gamma": 0.5, "trace_lambda": 1.0, "rho_bar": 1.0, "c_bar": 1.0}
-    ...     vtrace(jnp.log(ratio * one), 0 * one, steps, **how)[0][:, 0].tolist()
+    ...     options = {"gamma": 0.5, "trace_lambda": 1.0, "rho_bar": 1.0, "c_bar": 1.0}
+    ...     vtrace(jnp.log(ratio * ones), zeros, steps, **options)[0][:, 0].tolist()
     [1.75, 1.5, 1.0]
     [1.75, 1.5, 1.0]
     [0.65625, 0.625, 0.5]
 
     Args:
       log_ratio: log R = log(pi / mu).
-      value: of the observations acted on.
-      steps: rewards and ends; `next_value` is that of the observation each step led to, before any reset.
+      value: values of the observations.
+      steps: rewards, ends and values of the next observations before any reset.
       gamma: discount of a step.
-      trace_lambda: weight of longer sums.
-      rho_bar, c_bar: the most that a ratio weights an error by, and carries on from later.
-      valid: of which steps there is something to learn; `None` of all.
+      trace_lambda: decay of longer sums.
+      rho_bar: upper bound of the ratio that weights an error.
+      c_bar: upper bound of the ratio in the trace.
+      valid: whether to learn from a step; `None` if all steps are valid.
 
     Returns:
       (value targets, advantages).
@@ -58,21 +59,21 @@ def vtrace(
     if valid is not None:
         error = jnp.where(valid, error, 0.0)
         ends |= ~valid
-    onwards = jnp.where(ends, 0.0, gamma * trace_lambda)
-    decay = onwards * jnp.minimum(ratio, c_bar)
-    beyond = jnp.zeros_like(value[0])
-    excess = linear_recurrence(decay, jnp.minimum(ratio, rho_bar) * error, beyond, reverse=True)
-    return value + excess, error + decayed(onwards, jnp.concatenate([excess[1:], beyond[None]]))
+    discount = jnp.where(ends, 0.0, gamma * trace_lambda)
+    decay = discount * jnp.minimum(ratio, c_bar)
+    zeros = jnp.zeros_like(value[0])
+    excess = linear_recurrence(decay, jnp.minimum(ratio, rho_bar) * error, zeros, reverse=True)
+    return value + excess, error + decayed(discount, jnp.concatenate([excess[1:], zeros[None]]))
 
 
 def minibatch_vtrace(
     log_ratio: jax.Array, inputs: LossInputs, rho_bar: jax.Array | float, c_bar: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """`vtrace` of a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
+    """`vtrace` for a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
 
-    Values are the learner's critic's. What it has not evaluated, the observation after the last step and the final ones
-    of truncated episodes, has the value the actor's critic gave it: one forward pass per fragment instead of one per
-    minibatch, at values that are as old as the data.
+    Values come from the learner's critic. The learner does not evaluate the observation after the last step and the
+    final ones of truncated episodes; these keep their values from collection time. This saves a forward pass per
+    minibatch, at the cost of values as old as the data.
     """
     batch, hyper = inputs.batch, inputs.hyper
     assert batch.steps is not None, "the minibatch holds no sequences"
@@ -81,6 +82,6 @@ def minibatch_vtrace(
     log_ratio, value, steps, valid = columns
     last = jnp.arange(inputs.steps)[:, None] == inputs.steps - 1
     next_value = jnp.where(steps.truncated | last, steps.next_value, jnp.roll(value, -1, axis=0))
-    of_learner = steps._replace(next_value=next_value)
-    target, advantage = vtrace(log_ratio, value, of_learner, hyper.gamma, hyper.gae_lambda, rho_bar, c_bar, valid)
+    steps = steps._replace(next_value=next_value)
+    target, advantage = vtrace(log_ratio, value, steps, hyper.gamma, hyper.gae_lambda, rho_bar, c_bar, valid)
     return target.reshape(-1), advantage.reshape(-1)

@@ -1,4 +1,4 @@
-"""Actor-critic networks, action distributions, running normalisation."""
+"""Actor-critic networks, action distributions and running normalisation."""
 
 from stellaris_jax.agent.networks.actor_critic import ActorCritic
 

@@ -1,8 +1,8 @@
 """Actor-critic networks over flat parameter vectors.
 
-A policy version is one vector `[P]`: the version ring, the accumulator and the optimizer then work on single arrays.
-Its length is a multiple of `ALIGNMENT`, the rest being zeros: XLA does not vectorise loops over a ragged length, and an
-Adam step on one took four times as long.
+A policy version is one vector `[P]`, so the version ring, the accumulator and the optimizer work on single arrays.
+The vector is padded with zeros to a multiple of `ALIGNMENT`: XLA does not vectorise loops over other lengths, which
+made an Adam step four times slower.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from stellaris_jax.registry import register
 ALIGNMENT = 64
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": nn.tanh, "relu": nn.relu}
 LOG_STD_RANGE = (-5.0, 2.0)
-"""Bounds of log-deviations that depend on the state."""
+"""Bounds of state-dependent log-deviations."""
 
 
 def normc(norm: float) -> Initializer:
-    """Kernels whose columns, all weights of one output, are normal random vectors of length `norm` (RLlib)."""
+    """Initialiser of kernels whose columns (all weights of one output) are random vectors of norm `norm` (RLlib)."""
 
     def init(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
         kernel = jax.random.normal(key, shape, dtype)
@@ -44,7 +44,14 @@ def normc(norm: float) -> Initializer:
 
 
 class Initialization(NamedTuple):
-    """An initialiser of kernels, and its argument for inner layers and for the outputs of policy and critic."""
+    """Initialisation of a network.
+
+    Attributes:
+      kernel: function from a scale to an initialiser of kernels.
+      inner: scale of inner layers.
+      actor: scale of the policy's outputs.
+      critic: scale of the critic's output.
+    """
 
     kernel: Callable[[float], Initializer]
     inner: float
@@ -59,9 +66,17 @@ INITIALIZATIONS = {
 
 
 class MLP(nn.Module):
-    """Dense layers on inputs `[B, ...]`, flattened behind the torso if there is one; the last layer is linear.
+    """Dense layers on flattened inputs `[B, ...]`, after a torso if there is one; the last layer is linear.
 
-    output_init: `None` leaves the last layer out. Biases start at 0.
+    Biases start at 0.
+
+    Attributes:
+      torso: name of the torso.
+      hidden: widths of the hidden layers.
+      activation: name of the activation.
+      kernel_init: initialiser of inner kernels.
+      outputs: number of outputs.
+      output_init: initialiser of the last kernel; `None` leaves the last layer out.
     """
 
     torso: str
@@ -84,16 +99,17 @@ class MLP(nn.Module):
 
 
 class ActorCritic:
-    """A policy and a value network, addressed by one flat vector of parameters `[P]`.
+    """Policy and value network over one flat vector of parameters `[P]`; `size` counts the parameters.
 
-    They share nothing, or with `network.shared` everything but their output layers. The log-deviations of a Gaussian
-    policy are free parameters, one per action dimension and initially 0, or with `network.log_std=state` outputs of
-    the policy, kept within `LOG_STD_RANGE`. `size` counts the parameters.
+    The two networks share no parameters, or with `network.shared` all but their output layers. The log-deviations of a
+    Gaussian policy are free parameters, one per action dimension and initially 0. With `network.log_std=state` they
+    are outputs of the policy, clipped to `LOG_STD_RANGE`.
 
-    With `network.memory` a cell stands before their outputs. Observations are the steps of sequences then, which `past`
-    goes with, or the present ones of environments, which carry something; without memory both are `None`.
+    With `network.memory` a recurrent cell precedes the outputs. Observations are then steps of sequences, together with
+    `past`, or current observations of environments, together with a carry. Without memory both are `None`.
 
-    Raises ConfigError for observations the torso cannot read.
+    Raises:
+      ConfigError: the torso cannot read the observations.
     """
 
     def __init__(self, observation_space: Box, action_space: Space, config: NetworkConfig):
@@ -120,7 +136,7 @@ class ActorCritic:
 
     @cached_property
     def _unravel(self) -> Callable[[jax.Array], Any]:
-        # When first used: a network may turn out to be too large to be made.
+        # Lazy, because the memory check needs a network that may be too large to allocate.
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._template)
         return ravel_pytree((zeros, self._tail))[1]
 
@@ -131,12 +147,13 @@ class ActorCritic:
         tree: dict[str, Any] = {}
         features = jnp.zeros((1, *self.observation_space.shape))
         actor_key, critic_key, *keys = jax.random.split(key, 2 + len(self._trunks))
-        for own, (name, trunk) in zip(keys, self._trunks.items(), strict=True):
-            seen = jnp.zeros((1, *self.observation_space.shape))
+        for trunk_key, (name, trunk) in zip(keys, self._trunks.items(), strict=True):
+            obs = jnp.zeros((1, *self.observation_space.shape))
             if isinstance(trunk, Trunk):
-                (_, features), variables = trunk.init_with_output(own, trunk.cell.initial_carry(1), seen, method="both")
+                carry = trunk.cell.initial_carry(1)
+                (_, features), variables = trunk.init_with_output(trunk_key, carry, obs, method="both")
             else:
-                features, variables = trunk.init_with_output(own, seen)
+                features, variables = trunk.init_with_output(trunk_key, obs)
             tree[name] = variables["params"]
         tree["actor"] = self._actor.init(actor_key, features)["params"]
         tree["critic"] = self._critic.init(critic_key, features)["params"]
@@ -149,11 +166,11 @@ class ActorCritic:
         return self.ravel(self._init_tree(key))
 
     def ravel(self, tree: dict[str, Any]) -> jax.Array:
-        """The vector `[P]` of a tree of parameters, or of gradients."""
+        """Vector `[P]` of a tree of parameters or gradients."""
         return ravel_pytree((tree, self._tail))[0]
 
     def unravel(self, flat: jax.Array) -> dict[str, Any]:
-        """The tree of parameters in a vector `[P]`."""
+        """Tree of the parameters in a vector `[P]`."""
         tree: dict[str, Any] = self._unravel(flat)[0]
         return tree
 
@@ -168,10 +185,10 @@ class ActorCritic:
     def policy_and_value(
         self, tree: dict[str, Any], obs: jax.Array, past: Past | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """`policy` and `value` of the same observations.
+        """`policy` and `value` for the same observations.
 
-        A shared body is differentiated once here, and twice by two calls: the compiler merges equal forward passes,
-        but not backward passes of different errors.
+        Differentiates a shared body once. Two calls would differentiate it twice: the compiler merges equal forward
+        passes, but not backward passes of different errors.
         """
         of_policy = of_value = self._features(tree, "actor", obs, past)
         if self._trunk("actor") != self._trunk("critic"):
@@ -181,7 +198,7 @@ class ActorCritic:
     # Step by step ------------------------------------------------------------------------------------------------
 
     def initial_carry(self, number: int) -> Carry:
-        """What so many environments carry at the beginning of an episode; `None` without memory."""
+        """Carry of `number` environments at the start of an episode; `None` without memory."""
         if not self.recurrent:
             return None
         return {
@@ -189,41 +206,41 @@ class ActorCritic:
         }
 
     def act(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
-        """The policy's step: (observations, what is carried to them) -> (parameters `[n, D]`, what is carried on)."""
+        """Step of the policy: (observations, carry) -> (parameters `[n, D]`, next carry)."""
         if carry is None:
             return self.policy(tree, obs), None
         features, carry = self._step(tree, obs, carry)
         return self._policy(tree, features[self._trunk("actor")]), carry
 
     def value_step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[jax.Array, Carry]:
-        """The critic's step: as `act`, but values `[n]`."""
+        """Step of the critic: (observations, carry) -> (values `[n]`, next carry)."""
         features, carry = self._step(tree, obs, carry)
         return self._value(tree, features[self._trunk("critic")]), carry
 
     def _step(self, tree: dict[str, Any], obs: jax.Array, carry: Carry) -> tuple[dict[str, jax.Array], Carry]:
-        features, onwards, x = {}, {}, self._fractions(obs)
+        features, next_carry, x = {}, {}, self._fractions(obs)
         for name, trunk in self._trunks.items():
-            own = {"params": tree[name]}
-            encoded: Any = trunk.apply(own, x, method="encode")
-            onwards[name], features[name] = trunk.apply(own, carry[name], encoded)
-        return features, onwards
+            variables = {"params": tree[name]}
+            encoded: Any = trunk.apply(variables, x, method="encode")
+            next_carry[name], features[name] = trunk.apply(variables, carry[name], encoded)
+        return features, next_carry
 
     # Parts -------------------------------------------------------------------------------------------------------
 
     def _trunk(self, head: str) -> str:
-        """What stands before the outputs of `actor` or `critic`; nothing if it has no name."""
+        """Name of the trunk before the outputs of `actor` or `critic`; empty without one."""
         return "body" if "body" in self._trunks else f"{head}_body" if self._trunks else ""
 
     def _features(self, tree: dict[str, Any], head: str, obs: jax.Array, past: Past | None) -> jax.Array:
-        """What the outputs of `actor` or `critic` read: those of what stands before them, or else observations."""
+        """Inputs of the output layers of `actor` or `critic`: outputs of their trunk, or observations without one."""
         x, name = self._fractions(obs), self._trunk(head)
         if not name:
             return x
-        trunk, own = self._trunks[name], {"params": tree[name]}
+        trunk, variables = self._trunks[name], {"params": tree[name]}
         if past is None:
-            return trunk.apply(own, x)  # type: ignore[return-value]
-        encoded: Any = trunk.apply(own, x, method="encode")
-        step: Any = partial(trunk.apply, own)
+            return trunk.apply(variables, x)  # type: ignore[return-value]
+        encoded: Any = trunk.apply(variables, x, method="encode")
+        step: Any = partial(trunk.apply, variables)
         return unroll(step, past.carry[name], past.first, encoded)
 
     def _policy(self, tree: dict[str, Any], features: jax.Array) -> jax.Array:
@@ -240,5 +257,5 @@ class ActorCritic:
         return values[:, 0]
 
     def _fractions(self, obs: jax.Array) -> jax.Array:
-        """Observations, bytes as fractions of their space's unit."""
+        """Observations, with bytes divided by their space's unit."""
         return obs.astype(jnp.float32) / self.observation_space.unit if obs.dtype == jnp.uint8 else obs

@@ -1,9 +1,9 @@
-"""Two-dimensional convolution and max-pooling on images `[B, H, W, C]`, each in two forms that agree.
+"""Two-dimensional convolution and max-pooling on images `[B, H, W, C]`, each in two equivalent forms.
 
-XLA's own convolution is the form for accelerators. On CPU its forward pass is fast with stride 1, but its gradient is
-4 to 100 times slower inside a loop than outside (XLA does not call its fast kernels there), and training is a loop.
-There, blocks of pixels become channels, so that every stride is 1; the gradients of image and kernel are then forward
-convolutions again. The gradient of XLA's pooling, a scatter, has a dense form for the same reason.
+Accelerators use XLA's own convolution. On CPU its forward pass is fast with stride 1, but its gradient is 4 to 100
+times slower inside a loop than outside (XLA does not call its fast kernels there), and training is a loop. So the CPU
+form turns blocks of pixels into channels, so that every stride is 1. The gradients of image and kernel are then forward
+convolutions again. For the same reason, the gradient of XLA's pooling, a scatter, has a dense form.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import jax.numpy as jnp
 Initializer = Callable[..., jax.Array]
 
 IMAGES = 16
-"""Images at a time in the gradient of a kernel."""
+"""Batch size of images in the gradient of a kernel."""
 
 
 class Conv(nn.Module):
-    """A convolution with bias: `features` filters of `kernel` x `kernel`; `padding` is SAME or VALID."""
+    """Convolution with bias: `features` filters of `kernel` x `kernel`; `padding` is SAME or VALID."""
 
     features: int
     kernel: int
@@ -38,13 +38,16 @@ class Conv(nn.Module):
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """Images `[B, H, W, C]` and kernel `[k, k, C, D]` -> `[B, H', W', D]`, in the form this backend is fast at."""
+    """Convolution of images `[B, H, W, C]` with a kernel `[k, k, C, D]`, in the faster form for this backend.
+
+    Returns `[B, H', W', D]`.
+    """
     form = convolve_blocks if jax.default_backend() == "cpu" else convolve_library
     return form(x, kernel, stride, padding)
 
 
 def max_pool(x: jax.Array, size: int, stride: int) -> jax.Array:
-    """Maximum of every `size` x `size` window, with SAME padding, in the form this backend is fast at."""
+    """Maximum of every `size` x `size` window, with SAME padding, in the faster form for this backend."""
     form = max_pool_slices if jax.default_backend() == "cpu" else max_pool_library
     return form(x, size, stride)
 
@@ -56,9 +59,9 @@ def convolve_library(x: jax.Array, kernel: jax.Array, stride: int, padding: str)
 
 
 def convolve_blocks(x: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
-    """Convolution of stride 1 on a smaller image, whose channels are blocks of stride x stride pixels.
+    """Convolution with stride 1 on a smaller image, whose channels are blocks of stride x stride pixels.
 
-    A kernel that no whole number of blocks covers is filled up with zeros.
+    The kernel is padded with zeros to a whole number of blocks.
     """
     size, _, channels, features = kernel.shape
     (rows, top), (columns, left) = (extent(x.shape[axis], size, stride, padding) for axis in (1, 2))
@@ -67,7 +70,7 @@ def convolve_blocks(x: jax.Array, kernel: jax.Array, stride: int, padding: str) 
     blocks = -(-size // stride)
     height, width = ((count - 1 + blocks) * stride for count in (rows, columns))
     edges = [(0, 0, 0), (top, height - x.shape[1] - top, 0), (left, width - x.shape[2] - left, 0), (0, 0, 0)]
-    x = jax.lax.pad(x, jnp.zeros((), x.dtype), edges)  # negative edges cut off what no patch reaches
+    x = jax.lax.pad(x, jnp.zeros((), x.dtype), edges)  # negative edges crop pixels that no patch reaches
     x = x.reshape(-1, height // stride, stride, width // stride, stride, channels)
     x = x.swapaxes(2, 3).reshape(-1, height // stride, width // stride, stride * stride * channels)
     filling = blocks * stride - size
@@ -79,11 +82,11 @@ def convolve_blocks(x: jax.Array, kernel: jax.Array, stride: int, padding: str) 
 
 @jax.custom_vjp
 def _correlate(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolution of stride 1 without padding: `[B, H, W, C]`, `[k, k, C, D]` -> `[B, H - k + 1, W - k + 1, D]`."""
+    """Convolution with stride 1 without padding: `[B, H, W, C]`, `[k, k, C, D]` -> `[B, H - k + 1, W - k + 1, D]`."""
     return _library(x, kernel)
 
 
-# Under `vmap` over kernels (seeds) XLA would make one convolution of many groups, which its fast kernels do not take.
+# Under `vmap` over kernels (seeds), XLA would use a grouped convolution, which its fast kernels do not support.
 @jax.custom_batching.sequential_vmap
 def _library(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return convolve_library(x, kernel, 1, "VALID")
@@ -95,7 +98,7 @@ def _correlate_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tupl
 
 
 def _correlate_backward(residuals: tuple[jax.Array, jax.Array], error: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both gradients are forward convolutions again."""
+    """Gradients of image and kernel, both as forward convolutions."""
     x, kernel = residuals
     edge = kernel.shape[0] - 1
     padded = jnp.pad(error, [(0, 0), (edge, edge), (edge, edge), (0, 0)])
@@ -105,8 +108,8 @@ def _correlate_backward(residuals: tuple[jax.Array, jax.Array], error: jax.Array
 def _kernel_gradient(x: jax.Array, error: jax.Array) -> jax.Array:
     """Gradient `[k, k, C, D]` from images `[B, H, W, C]` and errors `[B, H', W', D]`.
 
-    A forward convolution once more: channels take the place of images, images that of channels, and the errors are the
-    kernel. A few images at a time, so that what the convolution unfolds stays in the processor's cache.
+    This is a forward convolution, too: channels and images swap places, and the errors are the kernel. Images are
+    processed in small batches, so that the unfolded data stay in the processor's cache.
     """
 
     def add(total: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -133,7 +136,7 @@ def max_pool_library(x: jax.Array, size: int, stride: int) -> jax.Array:
 def max_pool_slices(x: jax.Array, size: int, stride: int) -> jax.Array:
     """Max-pooling by comparing shifted slices, first along rows and then along columns.
 
-    Of equal values the first in reading order gets the gradient, as in `max_pool_library`.
+    If values are equal, the first in row-major order gets the gradient, as in `max_pool_library`.
     """
     for axis in (2, 1):
         count, before = extent(x.shape[axis], size, stride, "SAME")
@@ -144,13 +147,13 @@ def max_pool_slices(x: jax.Array, size: int, stride: int) -> jax.Array:
         padded = jax.lax.pad(x, jnp.array(-jnp.inf, x.dtype), edges)
         x = jax.lax.slice_in_dim(padded, 0, span, stride, axis)
         for i in range(1, size):
-            other = jax.lax.slice_in_dim(padded, i, i + span, stride, axis)
-            x = jnp.where(other > x, other, x)
+            shifted = jax.lax.slice_in_dim(padded, i, i + span, stride, axis)
+            x = jnp.where(shifted > x, shifted, x)
     return x
 
 
 def extent(length: int, size: int, stride: int, padding: str) -> tuple[int, int]:
-    """Windows along an axis of `length`, and the padding before the first."""
+    """Number of windows along an axis of `length`, and the padding before the first one."""
     if padding == "VALID":
         return (length - size) // stride + 1, 0
     count = -(-length // stride)

@@ -1,8 +1,8 @@
-"""Products of dense layers, `[B, I]` times `[I, O]`, in two forms that agree.
+"""Products of dense layers, `[B, I]` times `[I, O]`, in two equivalent forms.
 
-XLA's own gradient of a kernel, `[I, B]` times `[B, O]`, reads its first factor transposed. On CPU that is slow where
-outputs are few, as those of policy and critic: up to 18 times as slow as a product of plain factors, the errors
-transposed, whose result is transposed in turn.
+XLA's own gradient of a kernel, `[I, B]` times `[B, O]`, reads its first factor transposed. On CPU this is slow for
+layers with few outputs, such as those of policy and critic. A product with transposed errors, whose result is
+transposed again, is up to 18 times as fast.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import jax
 
 FEW = 16
-"""Outputs at most of a layer whose errors are transposed; from 32 on it gains nothing."""
+"""Largest number of outputs of a layer whose errors are transposed; from 32 outputs on there is no speed-up."""
 
 
 def product(x: jax.Array, kernel: jax.Array, dimensions: Any, precision: Any = None) -> jax.Array:
-    """`jax.lax.dot_general` as `flax.linen.Dense` calls it, in the form this backend is fast at."""
+    """`jax.lax.dot_general` with the arguments of `flax.linen.Dense`, in the faster form for this backend."""
     if jax.default_backend() == "cpu" and x.ndim == 2 and kernel.shape[1] <= min(FEW, kernel.shape[0]):
         return product_of_few(x, kernel)
     return jax.lax.dot_general(x, kernel, dimensions, precision)
@@ -24,9 +24,9 @@ def product(x: jax.Array, kernel: jax.Array, dimensions: Any, precision: Any = N
 
 @jax.custom_vjp
 def product_of_few(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """The product of inputs `[B, I]` and a kernel `[I, O]` of few outputs.
+    """Product of inputs `[B, I]` and a kernel `[I, O]` with few outputs.
 
-    As of all functions with gradients of their own, it has derivatives forwards of its gradients alone.
+    As for all functions with a custom VJP, forward-mode differentiation works on its gradients only.
     """
     return x @ kernel
 
@@ -36,7 +36,7 @@ def _forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Arra
 
 
 def _backward(residuals: tuple[jax.Array, jax.Array], error: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Gradients of inputs and kernel. Without barriers XLA would merge transpositions and product again."""
+    """Gradients of inputs and kernel. Without barriers, XLA would fuse the transpositions into the product again."""
     x, kernel = residuals
     transposed = jax.lax.optimization_barrier(error.T)
     return error @ kernel.T, jax.lax.optimization_barrier(transposed @ x).T

@@ -20,7 +20,7 @@ from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, S
 
 
 class Distribution(Protocol):
-    """`size` is D, the number of parameters per action."""
+    """Action distribution; `size` is D, the number of parameters per action."""
 
     size: int
 
@@ -38,7 +38,7 @@ class Distribution(Protocol):
 
 
 class Categorical:
-    """`n` actions; the parameters are logits. Sampled by the Gumbel trick."""
+    """Categorical distribution over `n` actions; the parameters are logits. Sampled by the Gumbel trick."""
 
     def __init__(self, n: int):
         self.size = n
@@ -67,7 +67,7 @@ class Categorical:
 
 
 class Categoricals:
-    """Independent choices, number i among `nvec[i]`; the parameters are their logits, concatenated."""
+    """Independent categorical distributions, the i-th over `nvec[i]` choices; parameters are concatenated logits."""
 
     def __init__(self, nvec: Sequence[int]):
         self.parts = [Categorical(n) for n in nvec]
@@ -75,7 +75,7 @@ class Categoricals:
         self._ends = list(itertools.accumulate(nvec))[:-1]
 
     def _split(self, *arrays: jax.Array) -> Iterator[tuple[Any, ...]]:
-        """Each choice's distribution with its columns of the arrays `[..., D]`."""
+        """Distribution of each choice, with its columns of the arrays `[..., D]`."""
         return zip(self.parts, *(jnp.split(array, self._ends, axis=-1) for array in arrays), strict=True)
 
     def noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -99,7 +99,7 @@ class Categoricals:
 
 
 class Bernoullis:
-    """`n` independent switches; the parameters are log-odds of being on. Sampled by logistic noise."""
+    """Independent Bernoulli distributions of `n` switches; the parameters are log-odds. Sampled by logistic noise."""
 
     def __init__(self, n: int):
         self.size = n
@@ -117,7 +117,7 @@ class Bernoullis:
         return jnp.sum(jax.nn.log_sigmoid(jnp.where(action == 1, parameters, -parameters)), axis=-1)
 
     def entropy(self, parameters: jax.Array) -> jax.Array:
-        # With p the probability: -log p = log(1 + exp(-x)) and -log(1 - p) = x - log p.
+        # For probability p: -log p = log(1 + exp(-x)) and -log(1 - p) = x - log p.
         return jnp.sum(jax.nn.softplus(parameters) - jax.nn.sigmoid(parameters) * parameters, axis=-1)
 
     def kl(self, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -126,7 +126,7 @@ class Bernoullis:
 
 
 class DiagonalGaussian:
-    """Independent normals in `n` dimensions; the parameters are means and log-deviations, concatenated."""
+    """Independent normal distributions in `n` dimensions; the parameters are concatenated means and log-deviations."""
 
     def __init__(self, n: int):
         self.size = 2 * n
@@ -162,7 +162,11 @@ def _total(arrays: Iterable[jax.Array]) -> jax.Array:
 
 
 def for_space(space: Space) -> Distribution:
-    """The distribution over an action space: of independent choices or switches, or for `Box` a diagonal Gaussian."""
+    """Distribution over an action space: categorical or Bernoulli, or a diagonal Gaussian for a `Box`.
+
+    Raises:
+      ValueError: there is no distribution for the space.
+    """
     if isinstance(space, Discrete):
         return Categorical(space.n)
     if isinstance(space, MultiDiscrete):

@@ -1,4 +1,4 @@
-"""Running mean and variance, merged a fragment at a time (Chan et al. 1983)."""
+"""Running mean and variance, updated once per fragment (Chan et al. 1983)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import jax
 import jax.numpy as jnp
 
 CLIP, EPSILON = 10.0, 1e-8
-"""Bounds of what is normalised, and what is added to a variance."""
+"""Clip of normalised values, and the constant added to a variance."""
 
 
 class RunningStatistics(NamedTuple):
-    """samples: finite values seen; mean, variance: of these; all per element, of the shape of one sample."""
+    """Running statistics per element, in the shape of one sample.
+
+    Attributes:
+      samples: number of finite values so far.
+      mean: their mean.
+      variance: their variance.
+    """
 
     samples: jax.Array
     mean: jax.Array
@@ -20,12 +26,12 @@ class RunningStatistics(NamedTuple):
 
 
 def init(shape: tuple[int, ...]) -> RunningStatistics:
-    """No samples yet: mean 0, variance 1."""
+    """Statistics without samples: mean 0, variance 1."""
     return RunningStatistics(jnp.zeros(shape), jnp.zeros(shape), jnp.ones(shape))
 
 
 def update(statistics: RunningStatistics, batch: jax.Array) -> RunningStatistics:
-    """Merge samples `[B, *shape]`; elements that are not finite are left out."""
+    """Merge samples `[B, *shape]`; ignores non-finite elements."""
     finite = jnp.isfinite(batch)
     count = jnp.sum(finite, axis=0, dtype=jnp.float32)
     mean = jnp.sum(jnp.where(finite, batch, 0.0), axis=0) / jnp.maximum(count, 1.0)
@@ -42,10 +48,10 @@ def update(statistics: RunningStatistics, batch: jax.Array) -> RunningStatistics
 
 
 def normalize(statistics: RunningStatistics, x: jax.Array, clip: float = CLIP) -> jax.Array:
-    """(x - mean) / deviation, clipped to +-`clip`."""
+    """Normalised values (x - mean) / deviation, clipped to +-`clip`."""
     return jnp.clip((x - statistics.mean) * jax.lax.rsqrt(statistics.variance + EPSILON), -clip, clip)
 
 
 def rescale(statistics: RunningStatistics, x: jax.Array, clip: float = CLIP) -> jax.Array:
-    """x / deviation, clipped to +-`clip`: for rewards, whose sign must stay."""
+    """Rescaled values x / deviation, clipped to +-`clip`: for rewards, whose sign must not change."""
     return jnp.clip(x * jax.lax.rsqrt(statistics.variance + EPSILON), -clip, clip)

@@ -1,4 +1,4 @@
-"""Memory: cells that carry something from step to step, and how they go through sequences with resets.
+"""Memory: recurrent cells, and their evaluation along sequences with resets.
 
 To add one, subclass `Cell` and register it.
 """
@@ -17,21 +17,29 @@ from stellaris_jax.config.renamed import warn_renamed
 from stellaris_jax.registry import register
 
 Carry = Any
-"""What is carried from step to step, a pytree of arrays `[N, ...]`; zeros before the first step of an episode."""
+"""State of a memory, a pytree of arrays `[N, ...]`; zeros before the first step of an episode."""
 
 
 class Past(NamedTuple):
-    """What came before the steps of n sequences: the carry `[n, ...]` before their first ones, and bool `first` `[B]` =
-    `[T, n]`, flattened: the steps with which an episode begins."""
+    """Context of n sequences.
+
+    Attributes:
+      carry: carry before the first steps, `[n, ...]`.
+      first: whether an episode starts with the step, bool `[B]` = `[T, n]`, flattened.
+    """
 
     carry: Carry
     first: jax.Array
 
 
 class Cell(nn.Module):
-    """The base of all cells: `size` units, and how the weights of inputs begin.
+    """Base of all cells.
 
-    A step has two parts, so that one product makes the inputs of a whole sequence.
+    A step has two parts, so that one product computes the projected inputs of a whole sequence.
+
+    Attributes:
+      size: number of units.
+      kernel_init: initialiser of the input weights.
     """
 
     size: int
@@ -44,20 +52,20 @@ class Cell(nn.Module):
         super().__init_subclass__(**options)
 
     def initial_carry(self, number: int) -> Carry:
-        """What so many environments carry before the first step: zeros."""
+        """Carry of `number` environments before the first step: zeros."""
         return jnp.zeros((number, self.size))
 
     def project(self, x: jax.Array) -> jax.Array:
-        """Of inputs `[B, D]` what enters the recurrence `[B, E]`."""
+        """Projection of inputs `[B, D]` to inputs of the recurrence `[B, E]`."""
         return x
 
     def __call__(self, carry: Carry, x: jax.Array) -> tuple[Carry, jax.Array]:
-        """A step: (carry `[n, ...]`, projected inputs `[n, E]`) -> (carry, outputs `[n, size]`)."""
+        """Step of the cell: (carry `[n, ...]`, projected inputs `[n, E]`) -> (next carry, outputs `[n, size]`)."""
         raise NotImplementedError
 
 
 class _Gated(Cell):
-    """A cell with gates, whose products are joined: one of the inputs, one of what is carried."""
+    """Base of cells with gates, which share one product for the inputs and one for the carry."""
 
     gates: int = 0
 
@@ -73,12 +81,12 @@ class _Gated(Cell):
 
 @register.memory("none")
 def none(size: int, kernel_init: Initializer) -> None:
-    """Nothing is carried."""
+    """Network without memory."""
 
 
 @register.memory("gru")
 class GRU(_Gated):
-    """Gated recurrent unit (Cho et al. 2014), with the reset gate behind the product, as in cuDNN:
+    """Gated recurrent unit (Cho et al. 2014), with the reset gate applied after the product, as in cuDNN:
 
     n = tanh(W x + b + r U h), h' = (1 - z) n + z h, with the gates r and z.
     """
@@ -94,7 +102,7 @@ class GRU(_Gated):
 
 @register.memory("lstm")
 class LSTM(_Gated):
-    """Long short-term memory (Hochreiter & Schmidhuber 1997; Gers et al. 2000), whose forget gate begins half open
+    """Long short-term memory (Hochreiter & Schmidhuber 1997; Gers et al. 2000), with a forget bias of 1
     (Jozefowicz et al. 2015):
 
     c' = sigmoid(f + 1) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c').
@@ -114,26 +122,26 @@ class LSTM(_Gated):
 
 
 class Trunk(nn.Module):
-    """What stands before the outputs: torso and hidden layers, and a cell behind them."""
+    """Trunk of a network with memory: torso and hidden layers (`encoder`), followed by a cell."""
 
     encoder: nn.Module
     cell: Cell
 
     def encode(self, x: jax.Array) -> jax.Array:
-        """Of observations `[B, ...]` what enters the recurrence `[B, E]`."""
+        """Inputs of the recurrence `[B, E]` for observations `[B, ...]`."""
         return self.cell.project(self.encoder(x))
 
     def __call__(self, carry: Carry, encoded: jax.Array) -> tuple[Carry, jax.Array]:
-        """A step of the cell."""
+        """Step of the cell."""
         return self.cell(carry, encoded)
 
     def both(self, carry: Carry, x: jax.Array) -> tuple[Carry, jax.Array]:
-        """A step of all of it, which makes all parameters."""
+        """Step of encoder and cell, which initialises all parameters."""
         return self(carry, self.encode(x))
 
 
 def blanked(carry: Carry, *ends: jax.Array) -> Carry:
-    """What is carried on, where episodes end by any of these bool `[N]`: nothing of those that do."""
+    """Carry with zeros where an episode ends by any of the flags `ends`, bool `[N]` each."""
 
     def kept(x: jax.Array) -> jax.Array:
         over = ends[0]
@@ -150,17 +158,17 @@ def unroll(
     """Outputs `[B, size]` of a cell along n sequences, `[T, n]`, flattened.
 
     Args:
-      step: of the cell.
-      carry: before the first steps, `[n, ...]`.
-      first: bool `[B]`, steps with which an episode begins: nothing is carried there.
-      encoded: what enters the recurrence, `[B, E]`.
+      step: step function of the cell.
+      carry: carry before the first steps, `[n, ...]`.
+      first: whether an episode starts with the step, which resets the carry, bool `[B]`.
+      encoded: inputs of the recurrence, `[B, E]`.
     """
     sequences = jax.tree.leaves(carry)[0].shape[0]
 
-    def one(carry: Carry, x: tuple[jax.Array, jax.Array]) -> tuple[Carry, jax.Array]:
+    def scan_step(carry: Carry, x: tuple[jax.Array, jax.Array]) -> tuple[Carry, jax.Array]:
         encoded, first = x
         return step(blanked(carry, first), encoded)
 
     in_time = (encoded.reshape(-1, sequences, encoded.shape[-1]), first.reshape(-1, sequences))
-    outputs: jax.Array = jax.lax.scan(one, carry, in_time)[1]
+    outputs: jax.Array = jax.lax.scan(scan_step, carry, in_time)[1]
     return outputs.reshape(-1, outputs.shape[-1])

@@ -1,4 +1,4 @@
-"""Convolutional torsos: what stands between an image and the dense layers. All have ReLUs, as published."""
+"""Convolutional torsos, which precede the dense layers for images. All use ReLUs, as published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stellaris_jax.registry import register
 
 
 class Layer(NamedTuple):
-    """`features` filters of `kernel` x `kernel`; padding is SAME or VALID."""
+    """Convolutional layer: `features` filters of `kernel` x `kernel`; padding is SAME or VALID."""
 
     features: int
     kernel: int
@@ -26,7 +26,7 @@ IMPALA_FEATURES = (16, 32, 32)
 
 
 class Stack(nn.Module):
-    """Convolutions one after the other, each with a ReLU: images `[B, H, W, C]` -> `[B, H', W', D]`."""
+    """Sequence of convolutions, each with a ReLU: images `[B, H, W, C]` -> `[B, H', W', D]`."""
 
     layers: tuple[Layer, ...]
     kernel_init: Initializer
@@ -39,10 +39,10 @@ class Stack(nn.Module):
 
 
 class Impala(nn.Module):
-    """The residual torso of IMPALA (Espeholt et al. 2018, Fig. 3, right), up to the ReLU before its dense layer.
+    """Residual torso of IMPALA (Espeholt et al. 2018, Fig. 3, right), up to the ReLU before its dense layer.
 
-    Three sections halve the image: a convolution, max-pooling 3x3 with stride 2, two blocks x + conv(conv(x)), every
-    convolution in a block behind a ReLU. `[B, H, W, C]` -> `[B, H/8, W/8, 32]`, rounded up.
+    Each of three sections halves the image: a convolution, 3x3 max-pooling with stride 2, and two residual blocks
+    x + conv(relu(conv(relu(x)))). `[B, H, W, C]` -> `[B, H/8, W/8, 32]`, rounded up.
     """
 
     kernel_init: Initializer
@@ -61,7 +61,7 @@ class Impala(nn.Module):
 
 @dataclass(frozen=True)
 class Convolutions:
-    """A torso of convolutions one after the other, each behind a ReLU."""
+    """Torso of successive convolutions, each followed by a ReLU."""
 
     layers: tuple[Layer, ...]
 
@@ -70,7 +70,7 @@ class Convolutions:
 
     @property
     def smallest_image(self) -> int:
-        """Pixels a side of the smallest image of which it makes anything."""
+        """Side in pixels of the smallest image for which the output is not empty."""
         side = 1
         for layer in reversed(self.layers):
             side = (side - 1) * layer.stride + (layer.kernel if layer.padding == "VALID" else 1)
@@ -79,10 +79,10 @@ class Convolutions:
 
 @register.torso("mlp")
 def mlp(kernel_init: Initializer) -> None:
-    """Dense layers alone."""
+    """Network without a torso: dense layers only."""
 
 
-# RLlib's for 84 x 84, taken over by "Stellaris" (SC'24, Table II): the last filters see all of such an image.
+# RLlib's torso for 84 x 84 images, used by Stellaris (SC'24, Table II): the last filters cover the whole image.
 register.torso("rllib_cnn")(
     Convolutions((Layer(16, 8, 4, "SAME"), Layer(32, 4, 2, "SAME"), Layer(256, 11, 1, "VALID")))
 )
@@ -96,13 +96,13 @@ register.torso("minatar_cnn")(Convolutions((Layer(16, 3, 1, "VALID"),)))
 
 
 def torso(name: str, kernel_init: Initializer) -> nn.Module | None:
-    """The module of `network.torso`; `None` for `mlp`, which has dense layers alone."""
+    """Module of `network.torso`; `None` for `mlp`, which has dense layers only."""
     module: nn.Module | None = register.torso[name](kernel_init)
     return module
 
 
 def check_observation(name: str, shape: tuple[int, ...]) -> None:
-    """Raise ConfigError for observations `shape` that a torso, one with a `smallest_image`, cannot read."""
+    """Raise ConfigError if a torso with a `smallest_image` cannot read observations of this shape."""
     side = getattr(register.torso[name], "smallest_image", 0)
     if side and (len(shape) != 3 or min(shape[:2]) < side):
         raise ConfigError(

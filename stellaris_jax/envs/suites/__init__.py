@@ -1,1 +1,1 @@
-"""Adapters, one module for each suite; imported when a job asks for it."""
+"""Adapters, one module for each suite; imported at the first use of the suite."""

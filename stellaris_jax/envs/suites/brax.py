@@ -1,4 +1,4 @@
-"""brax: locomotion and manipulation on the spring, positional, generalized and mjx physics (brax 0.14)."""
+"""Adapter of brax: locomotion and manipulation on spring, positional, generalized and mjx physics (brax 0.14)."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ REFUSED = {"swimmer": "brax's fluid model calls jnp.clip with an argument that J
 
 
 def available() -> list[str]:
-    """The environments that can be made, by brax's own names."""
+    """Names of the available environments, as in brax."""
     return [name for name in _library()._envs if name not in REFUSED]
 
 
 def make(name: str, **kwargs: Any) -> BraxEnv:
-    """The environment `name`; see `BraxEnv` for the arguments."""
+    """Environment of a name; see `BraxEnv` for the arguments."""
     return BraxEnv(name, **kwargs)
 
 
 class BraxEnv(AutoResetEnv):
-    """A brax environment by its name, e.g. `hopper`.
+    """brax environment.
 
-    episode_length: steps after which an episode is truncated; brax's own `done` terminates it.
-    start_pool: start states drawn per fragment.
-    Other keyword arguments go to the brax class: `backend` (spring, positional, generalized, mjx), and
-    what the environment defines (`healthy_reward`, `reset_noise_scale`, ...).
+    Args:
+      name: name in brax, e.g. `hopper`.
+      episode_length: steps after which an episode is truncated; brax's own `done` terminates it.
+      start_pool: number of start states drawn per fragment.
+      kwargs: arguments of the brax class: `backend` (spring, positional, generalized, mjx), and options of the
+        environment (`healthy_reward`, `reset_noise_scale`, ...).
 
-    Raises ConfigError for an unknown argument or backend, or if observations are not one array.
+    Raises:
+      ConfigError: an argument or the backend is unknown, or observations are not one array.
     """
 
     def __init__(self, name: str, *, episode_length: int = 1000, start_pool: int = 64, **kwargs: Any):
@@ -80,27 +83,27 @@ class BraxEnv(AutoResetEnv):
         return (brax_state, steps), brax_state.obs, brax_state.reward, terminated, truncated
 
     def renderer(self) -> Renderer:
-        """Draws the bodies, whatever the physics; ConfigError where there is no OpenGL."""
+        """Renderer of the bodies, for all physics. Raises ConfigError without OpenGL."""
         return mujoco_renderer(self._env.sys.mj_model, lambda state: state[0].pipeline_state.q, 1 / float(self._env.dt))
 
 
 def _library() -> ModuleType:
     with _quiet():
         import brax.envs
-    warn_once()  # its models are MuJoCo's
+    warn_once()  # brax uses MuJoCo models
     return brax.envs
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep brax's notices off the terminal: Warp, which it does not need, is absent; brax is hardly maintained."""
+    """Context that suppresses brax's notices: that Warp is absent (it is not needed), and that brax is unmaintained."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _arguments(library: ModuleType, name: str) -> dict[str, Any]:
-    """What the class of environment `name` accepts, with what it hands on to brax's PipelineEnv, and the defaults."""
-    own = inspect.signature(library._envs[name].__init__).parameters
+    """Arguments of an environment's class and of brax's PipelineEnv, with their defaults."""
+    specific = inspect.signature(library._envs[name].__init__).parameters
     shared = inspect.signature(library.PipelineEnv.__init__).parameters
-    return {key: p.default for key, p in {**shared, **own}.items() if key not in ("self", "sys", "kwargs")}
+    return {key: p.default for key, p in {**shared, **specific}.items() if key not in ("self", "sys", "kwargs")}

@@ -1,8 +1,8 @@
-"""Tiny environments whose right answers are known, to tell which part of a learner is broken.
+"""Diagnostic environments with known solutions, to locate faults in a learner.
 
 The first five follow Andy Jones, "Debugging RL, Without the Agonizing Pain" (2021): each adds one
-capability to the one before it, so the first that fails names the fault. The rest probe how time limits and
-non-finite numbers are treated, and memory. `V` is the value of an observation, `γ` the discount per step.
+capability to the one before it, so the first failing one locates the fault. The others test time limits,
+non-finite numbers and memory. `V` is the value of an observation, `γ` the discount per step.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ REFUSED: dict[str, str] = {}
 
 
 def available() -> list[str]:
-    """The names of the diagnostic environments."""
+    """Names of the diagnostic environments."""
     return list(DIAGNOSTICS)
 
 
 def make(name: str, **kwargs: Any) -> Diagnostic:
-    """The environment `name`; none takes arguments."""
+    """Environment of a name; the environments have no arguments."""
     check_options(f"diagnostic/{name}", kwargs, [])
     return DIAGNOSTICS[name]()
 
 
 class Diagnostic(AutoResetEnv):
-    """An episode of `max_episode_steps` steps: two actions unless a subclass has others, one real number to observe.
+    """Base of diagnostic environments: episodes of `max_episode_steps` steps, two actions, scalar observations.
 
-    The state is (steps taken, observation). Subclasses say what is observed, what is paid, and whether
+    The state is (steps taken, observation). Subclasses define observations and rewards, and whether
     the last step terminates the episode or truncates it.
     """
 
@@ -43,11 +43,11 @@ class Diagnostic(AutoResetEnv):
     truncates: ClassVar[bool] = False
 
     def observe(self, key: Array, steps: Array) -> Array:
-        """What is observed after `steps` steps, a scalar: 0 unless a subclass says otherwise."""
+        """Observation after `steps` steps, a scalar; 0 by default."""
         return jnp.float32(0.0)
 
     def reward(self, key: Array, steps: Array, obs: Array, action: Array) -> Array:
-        """What step number `steps` (from 0) pays for `action` on `obs`: 1 unless a subclass says otherwise."""
+        """Reward of step number `steps` (from 0) for `action` on `obs`; 1 by default."""
         return jnp.float32(1.0)
 
     def reset_one(self, key: Array) -> tuple[EnvState, Array]:
@@ -67,13 +67,13 @@ class Diagnostic(AutoResetEnv):
 
 
 class ConstantReward(Diagnostic):
-    """One step that pays 1. Answer: V(0) = 1. Fails if the value loss or the optimizer is wrong."""
+    """One step with reward 1. Solution: V(0) = 1. Fails if the value loss or the optimizer is wrong."""
 
     name = "diagnostic/constant_reward"
 
 
 class ObservationReward(Diagnostic):
-    """One step that pays the observation, -1 or 1 at random. Answer: V(o) = o.
+    """One step whose reward is the observation, -1 or 1 at random. Solution: V(o) = o.
 
     Fails if gradients do not reach the network through its input.
     """
@@ -88,9 +88,9 @@ class ObservationReward(Diagnostic):
 
 
 class DelayedReward(Diagnostic):
-    """Two steps, observed as 0 then 1; only the second pays, 1. Answer: V(0) = γ, V(1) = 1.
+    """Two steps with observations 0 and 1; only the second has a reward, 1. Solution: V(0) = γ, V(1) = 1.
 
-    Fails if the reward is not discounted or not passed back.
+    Fails if the reward is not discounted or not propagated to earlier steps.
     """
 
     name = "diagnostic/delayed_reward"
@@ -104,9 +104,9 @@ class DelayedReward(Diagnostic):
 
 
 class ActionReward(Diagnostic):
-    """One step: action 1 pays 1, action 0 pays -1. Answer: always act 1, and then V(0) = 1.
+    """One step: reward 1 for action 1, -1 for action 0. Solution: always action 1, with V(0) = 1.
 
-    A policy that acts 1 with probability p has V(0) = 2p - 1. Fails if the policy loss has the wrong sign.
+    A policy that takes action 1 with probability p has V(0) = 2p - 1. Fails if the policy loss has the wrong sign.
     """
 
     name = "diagnostic/action_reward"
@@ -116,10 +116,10 @@ class ActionReward(Diagnostic):
 
 
 class ObservationActionReward(Diagnostic):
-    """One step, observed as -1 or 1 at random: pays 1 if the action names its sign (1 for 1, 0 for -1), else -1.
+    """One step with observation -1 or 1 at random: reward 1 if the action matches (1 for 1, 0 for -1), else -1.
 
-    Answer: act 1 on 1 and 0 on -1, and then V(-1) = V(1) = 1. Fails if actions, observations and advantages
-    are not kept together, for instance by a shuffle.
+    Solution: action 1 on 1 and 0 on -1, with V(-1) = V(1) = 1. Fails if actions, observations and advantages
+    get out of order, for instance by a wrong shuffle.
     """
 
     name = "diagnostic/observation_action_reward"
@@ -132,10 +132,10 @@ class ObservationActionReward(Diagnostic):
 
 
 class MultiDiscreteActionReward(ObservationReward):
-    """One step, observed as -1 or 1 at random, with a choice of 2 and one of 3: a right one pays 1, a wrong one -1.
+    """One step with observation -1 or 1 at random, with choices of 2 and of 3: reward 1 per correct choice, else -1.
 
-    Answer: choose (0, 1) on -1 and (1, 2) on 1, and then V(-1) = V(1) = 2. Fails if the choices of an action are not
-    told apart, or one is credited with another's logits.
+    Solution: (0, 1) on -1 and (1, 2) on 1, with V(-1) = V(1) = 2. Fails if the choices of an action are mixed up, or
+    one uses another's logits.
     """
 
     name = "diagnostic/multi_discrete_action_reward"
@@ -147,10 +147,10 @@ class MultiDiscreteActionReward(ObservationReward):
 
 
 class MultiBinaryActionReward(ObservationReward):
-    """One step, observed as -1 or 1 at random, with three switches: a right one pays 1, a wrong one -1.
+    """One step with observation -1 or 1 at random, with three switches: reward 1 per correct switch, else -1.
 
-    Answer: set (0, 1, 0) on -1 and (1, 0, 0) on 1, and then V(-1) = V(1) = 3. Fails if the switches of an action are
-    not told apart.
+    Solution: (0, 1, 0) on -1 and (1, 0, 0) on 1, with V(-1) = V(1) = 3. Fails if the switches of an action are mixed
+    up.
     """
 
     name = "diagnostic/multi_binary_action_reward"
@@ -163,9 +163,9 @@ class MultiBinaryActionReward(ObservationReward):
 
 
 class Truncation(Diagnostic):
-    """Pays 1 at every step, observed as 0, never terminates and is truncated every 5 steps.
+    """Reward 1 and observation 0 at every step; never terminated, and truncated every 5 steps.
 
-    Answer: V(0) = 1 / (1 - γ), what the task would pay if it ran on. A learner that takes truncation for
+    Solution: V(0) = 1 / (1 - γ), the return without a time limit. A learner that treats truncation as
     termination finds at most the value of 5 steps, (1 - γ^5) / (1 - γ).
     """
 
@@ -175,9 +175,9 @@ class Truncation(Diagnostic):
 
 
 class Termination(Diagnostic):
-    """Pays 1 at every step, observed as the step number t = 0, 1, ..., and terminates after 5 steps.
+    """Reward 1 at every step, observed as the step number t = 0, 1, ..., and terminated after 5 steps.
 
-    Answer: V(t) = (1 - γ^(5 - t)) / (1 - γ). A learner that bootstraps past the end finds more.
+    Solution: V(t) = (1 - γ^(5 - t)) / (1 - γ). A learner that bootstraps after the end finds larger values.
     """
 
     name = "diagnostic/terminating"
@@ -189,9 +189,9 @@ class Termination(Diagnostic):
 
 
 class NonFinite(ActionReward):
-    """`ActionReward` whose reward is NaN with probability 1/32, whatever the action.
+    """`ActionReward` whose reward is NaN with probability 1/32, for both actions.
 
-    Answer: a guarded learner counts bad gradients, keeps finite parameters and still learns to act 1.
+    Solution: a guarded learner counts non-finite gradients, keeps finite parameters and still learns action 1.
     """
 
     name = "diagnostic/nonfinite"
@@ -202,11 +202,11 @@ class NonFinite(ActionReward):
 
 
 class Recall(Diagnostic):
-    """Five steps: a cue, -1 or 1 at random, is observed at the first, 0 at the others; the last pays 1 if its action
-    names the cue (1 for 1, 0 for -1), else 0.
+    """Five steps with a cue, -1 or 1 at random, as the first observation, and 0 as the others.
 
-    Answer: remember it, for a return of 1; whoever only sees the present gets 0.5. Fails if memory is not carried from
-    step to step or to the next fragment, is kept beyond an episode, or has no gradient through time.
+    The last step has reward 1 if its action matches the cue (1 for 1, 0 for -1), else 0. Solution: remember the cue,
+    for a return of 1; without memory the return is 0.5. Fails if memory is not carried from step to step or to the
+    next fragment, is kept after an episode, or has no gradient through time.
     """
 
     name = "diagnostic/recall"

@@ -1,7 +1,7 @@
-"""envpool: MuJoCo, Atari and many more suites, stepped by C++ threads on the host (envpool 1.2).
+"""Adapter of envpool: MuJoCo, Atari and many more suites, stepped by C++ threads on the host (envpool 1.2).
 
-Reached through NumPy `send` and `recv`. envpool's XLA interface is left alone: with MuJoCo tasks, whose observations
-are float64, it corrupts the heap of a 32-bit JAX process.
+The adapter uses NumPy `send` and `recv`. It avoids envpool's XLA interface: with MuJoCo tasks, whose observations are
+float64, that interface corrupts the heap of a 32-bit JAX process.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from stellaris_jax.envs.names import check_options
 
 REFUSED: dict[str, str] = {}
 
-# What this package decides itself.
+# Options that this package sets itself.
 MANAGED = ("num_envs", "batch_size", "seed", "env_seed", "max_num_players", "base_path", "gym_reset_return_info")
-# Options that help training and distort the score, with the values an evaluation gives them.
+# Options that help training but distort the score, with their values in evaluations.
 TRAINING_ONLY = {"episodic_life": False, "zero_discount_on_life_loss": False}
-# envpool's names of what has a key of its own below `env`.
+# envpool's names of options that have their own key below `env`.
 NATIVE = {
     "frame_stack": "stack_num",
     "sticky_actions": "repeat_action_probability",
     "life_loss": "episodic_life",
     "clip_reward": "reward_clip",
 }
-# Seconds of a step of the physics in Gymnasium's MuJoCo tasks, of which an environment's step takes `frame_skip`.
+# Seconds of a physics step in Gymnasium's MuJoCo tasks; an environment step has `frame_skip` physics steps.
 TIMESTEP = {
     **dict.fromkeys(("Ant", "HalfCheetah", "InvertedDoublePendulum", "Pusher", "Reacher", "Swimmer"), 0.01),
     **dict.fromkeys(("Hopper", "Walker2d"), 0.002),
@@ -52,27 +52,31 @@ TIMESTEP = {
 
 TRIAL_SECONDS = 60
 LOG = "MUJOCO_LOG.TXT"
-"""File of the current folder to which envpool's MuJoCo appends its warnings."""
+"""File in the current folder to which envpool's MuJoCo appends its warnings."""
 
 
 def available() -> list[str]:
-    """The tasks that can be made, by envpool's own ids."""
+    """Ids of the available tasks, as in envpool."""
     return list(envpool.list_all_envs())
 
 
 def make(name: str, **kwargs: Any) -> EnvpoolEnv:
-    """The task `name`; see `EnvpoolEnv` for the arguments."""
+    """Task of an id; see `EnvpoolEnv` for the arguments."""
     return EnvpoolEnv(name, **kwargs)
 
 
 class EnvpoolEnv:
-    """An envpool task by its id, e.g. `Hopper-v4` or `SpaceInvaders-v5`: a `HostEnv`.
+    """envpool task as a `HostEnv`. Images have their channels last.
 
-    Keyword arguments are the task's own options: `max_episode_steps`, `num_threads`, `frame_skip`, and so on;
-    `preprocessing` works on Atari games (where a lost life ends an episode, it does so in training alone). Images are
-    given channels last. Where a task ends at the very step its time limit is reached, envpool reports the limit alone.
+    If a task ends at the same step as its time limit, envpool reports only the time limit.
 
-    Raises ConfigError for an unknown option, a value it does not take, or spaces a network cannot read.
+    Args:
+      name: id of the task, e.g. `Hopper-v4` or `SpaceInvaders-v5`.
+      preprocessing: options for Atari games. A lost life ends an episode in training only.
+      kwargs: options of the task: `max_episode_steps`, `num_threads`, `frame_skip`, and so on.
+
+    Raises:
+      ConfigError: an option is unknown, has an invalid value, or a network cannot read the task's spaces.
     """
 
     def __init__(self, name: str, *, preprocessing: Preprocessing = AS_GIVEN, **kwargs: Any):
@@ -80,7 +84,7 @@ class EnvpoolEnv:
         self._task, self._kwargs = name, kwargs
         check_files(kwargs)
         try:
-            refuse_links(Path(LOG))  # envpool's MuJoCo is its own, and has no handler of ours
+            refuse_links(Path(LOG))  # envpool has its own copy of MuJoCo, without our handler of warnings
         except OSError as error:
             raise ConfigError(f"env.name={self.name} cannot be used in this folder: {inputs.reason(error)}.") from None
         known = envpool.make_spec(name).config._asdict()
@@ -106,7 +110,7 @@ class EnvpoolEnv:
         self.steps_per_second = self._pace(spec.config)
 
     def preprocessed(self, options: Preprocessing) -> EnvpoolEnv:
-        """The same task behind these options; ConfigError if it is not Atari."""
+        """Same task with preprocessing. Raises ConfigError if it is not an Atari game."""
         return EnvpoolEnv(self._task, preprocessing=options, **self._kwargs)
 
     def _observed(self, space: Any) -> Box:
@@ -128,15 +132,15 @@ class EnvpoolEnv:
         raise ConfigError(f"env.name={self.name} cannot be trained on: actions must be a vector Box or Discrete.")
 
     def _pace(self, config: Any) -> float:
-        """Steps of the environment in a second of the game or of the physics; 30 where that is not known."""
+        """Environment steps per second of the game or of the physics; 30 physics steps if unknown."""
         timestep = TIMESTEP.get(self._task.rpartition("-v")[0], 1 / 60 if self._images else 1 / 30)
         return 1 / (timestep * getattr(config, "frame_skip", 1))
 
     def open(self, num_envs: int, seed: int, evaluation: bool = False, **extra: Any) -> EnvpoolPool:
-        """A pool of environments at the start of an episode; `extra` goes to envpool (`render_mode`, ...)."""
+        """Pool of environments at the start of an episode; `extra` are arguments of envpool (`render_mode`, ...)."""
         options = dict(self.options)
         if "num_threads" in options:
-            options["num_threads"] = min(options["num_threads"], num_envs)  # more would have nothing to do
+            options["num_threads"] = min(options["num_threads"], num_envs)  # further threads would be idle
         if evaluation:
             options |= {key: value for key, value in TRAINING_ONLY.items() if key in options}
         with _quiet():
@@ -144,12 +148,12 @@ class EnvpoolEnv:
         return EnvpoolPool(batch, self._images, self.observation_space.dtype, self._action_dtype)
 
     def stage(self, seed: int) -> EnvpoolPool:
-        """A pool of one environment, as in an evaluation, that can be looked at with `render`."""
+        """Pool of one environment for evaluation that supports `render`."""
         return self.open(1, seed, evaluation=True, render_mode="rgb_array")
 
 
 class EnvpoolPool:
-    """envpool's environments in its synchronous mode, where results come in the order of the environments."""
+    """Pool of envpool's environments in its synchronous mode, which returns results in the environments' order."""
 
     def __init__(self, batch: Any, images: bool, dtype: str, action_dtype: Any):
         self.batch, self._images, self._dtype, self._action_dtype = batch, images, dtype, action_dtype
@@ -164,7 +168,7 @@ class EnvpoolPool:
         return HostStep(obs.astype(self._dtype), reward.astype(np.float32), terminated, truncated)
 
     def render(self) -> np.ndarray:
-        """A picture `[H, W, 3]` uint8 of the first environment, in colour; RuntimeError where envpool draws none."""
+        """Colour picture, uint8 `[H, W, 3]`, of the first environment. Raises RuntimeError if envpool draws none."""
         return self.batch.render()[0]
 
     def close(self) -> None:
@@ -172,10 +176,10 @@ class EnvpoolPool:
 
 
 def _check_option(key: str, value: Any, default: Any) -> None:
-    """Raise ConfigError for a value unlike the default: of another type, or an integer that counts less than nothing.
+    """Raise ConfigError for a value of another type than the default, or an integer that is too small.
 
-    Those that are 1 or more by default count what there must be (`frame_skip`), and 0 may stand for a choice of
-    envpool's own (`num_threads`).
+    The minimum is 1 if the default is at least 1 (`frame_skip`), else the default: 0 may let envpool choose
+    (`num_threads`).
     """
     kind = type(default)
     truth = isinstance(value, bool) and kind is not bool
@@ -187,9 +191,9 @@ def _check_option(key: str, value: Any, default: Any) -> None:
 
 @cache
 def _try(task: str, options: bytes) -> None:
-    """Raise ConfigError for pickled options that envpool does not take.
+    """Raise ConfigError for pickled options that envpool does not accept.
 
-    Some end the process without a word that could be caught, so they are tried in another one.
+    Some options crash the process without an exception, so they are tried in a subprocess.
     """
     command = [sys.executable, "-P", "-c", "from stellaris_jax.envs.suites.envpool import _trial; _trial()"]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu"}
@@ -208,7 +212,7 @@ def _try(task: str, options: bytes) -> None:
 
 
 def _trial() -> None:
-    """The other process: the first steps of the task and options that are told on its standard input."""
+    """Main function of the subprocess: the first steps of the task and options from its standard input."""
     task, options = pickle.load(sys.stdin.buffer)
     try:
         pool = envpool.make(task, env_type="gymnasium", num_envs=1, seed=0, **pickle.loads(options))
@@ -223,7 +227,7 @@ def _trial() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without gymnasium's warnings about the precision of bounds."""
+    """Context that suppresses gymnasium's warnings about the precision of bounds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,6 +1,6 @@
-"""gymnasium: every environment that is registered there, those of other packages as `module:id` (gymnasium 1.x).
+"""Adapter of gymnasium: every registered environment, and those of other packages as `module:id` (gymnasium 1.x).
 
-They are stepped by gymnasium's own vector environments, one after the other or each in a process of its own.
+gymnasium's vector environments step them, either one after the other or each in its own process.
 """
 
 from __future__ import annotations
@@ -39,50 +39,52 @@ REFUSED: dict[str, str] = {}
 FLATTEN = "gymnasium.wrappers.FlattenObservation"
 MODES = ("sync", "async")
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Environment variable by which Python leaves the current folder out of its path."""
+"""Environment variable that removes the current folder from Python's path."""
 STEPS_PER_SECOND = 30.0
-"""Of films, where an environment's metadata do not say."""
+"""Default steps per second of films, for environments without this number in their metadata."""
 
 
 def available() -> list[str]:
-    """The ids of all environments that are registered by now."""
+    """Ids of all environments that are registered so far."""
     return list(gymnasium.registry)
 
 
 def candidates(name: str) -> list[str]:
-    """What `name` may mean: the ids, or for `module:id` those there are after an import of the module, behind its name.
+    """Candidates for a name: all ids, or for `module:id` all ids after the module's import, with its name as prefix.
 
-    Raises ConfigError if it cannot be imported.
+    Raises ConfigError if the module cannot be imported.
     """
     module, colon, _ = name.rpartition(":")
     if colon:
         try:
             importlib.import_module(module)
-        except Exception as error:  # whatever somebody else's module does
+        except Exception as error:  # third-party modules may raise anything
             reason = f"{raised(error)}{searched(error, module)}"
             raise ConfigError(f"env.name=gymnasium/{name}: {module} cannot be imported ({reason}).") from error
     return [module + colon + id_ for id_ in available()]
 
 
 def make(name: str, **kwargs: Any) -> GymnasiumEnv:
-    """The environment `name`; see `GymnasiumEnv` for the arguments."""
+    """Environment of an id; see `GymnasiumEnv` for the arguments."""
     return GymnasiumEnv(name, **kwargs)
 
 
 class GymnasiumEnv:
-    """A gymnasium environment by its id, e.g. `CartPole-v1` or `my_package:MyEnv-v0`: a `HostEnv`.
+    """gymnasium environment as a `HostEnv`.
 
-    max_episode_steps: steps after which an episode is truncated, by default those it is registered with, if any.
-    vectorization_mode: `sync` steps a pool's environments one after the other, which suits light ones; `async` gives
-    each a process of its own.
-    wrappers: gymnasium wrappers around the environment, the first innermost, by dotted paths; see
-    `config.gym_wrappers`.
-    Other keyword arguments go to `gymnasium.make`.
+    Observations are a `Box`, or a `Discrete`, which becomes a one-hot vector. Actions may be of any `Space`. Actions
+    with several axes are flattened, and numbering always starts at 0.
 
-    Observations are a `Box`, or a `Discrete`, which is read as a one-hot vector. Actions may be any of `Space`; those
-    of several axes are vectors here, and what is numbered from another `start` is numbered from 0.
+    Args:
+      name: id, e.g. `CartPole-v1` or `my_package:MyEnv-v0`.
+      max_episode_steps: steps after which an episode is truncated; the registered number by default.
+      vectorization_mode: `sync` steps a pool's environments one after the other, which suits fast ones; `async` runs
+        each in its own process.
+      wrappers: gymnasium wrappers by dotted paths, the first innermost; see `config.gym_wrappers`.
+      kwargs: arguments of `gymnasium.make`.
 
-    Raises ConfigError for other spaces, and where it cannot be made.
+    Raises:
+      ConfigError: the spaces are not supported, or the environment cannot be made.
     """
 
     def __init__(
@@ -103,15 +105,15 @@ class GymnasiumEnv:
         limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
         self.max_episode_steps = None if limit is None else positive_int("max_episode_steps", limit)
         self._mode = vectorization_mode
-        named = wrappers_of({ARGUMENT: wrappers})
-        around = [(_wrapper(one), one.arguments) for one in named]
-        self._wrappers = [one.path for one in named]
-        self._make = partial(_made, spec, around, max_episode_steps=self.max_episode_steps, **kwargs)
+        specs = wrappers_of({ARGUMENT: wrappers})
+        classes = [(_wrapper(wrapper), wrapper.arguments) for wrapper in specs]
+        self._wrappers = [wrapper.path for wrapper in specs]
+        self._make = partial(_made, spec, classes, max_episode_steps=self.max_episode_steps, **kwargs)
         if wrappers:
             kwargs = {**kwargs, ARGUMENT: wrappers}
         try:
             env = self._make()
-        except Exception as error:  # whatever somebody else's environment does
+        except Exception as error:  # third-party environments may raise anything
             given = f" with env.kwargs={shown(kwargs)}" if kwargs else ""
             raise ConfigError(f"env.name={self.name} cannot be made{given} ({raised(error)}).") from error
         self._given, self._taken = env.observation_space, env.action_space
@@ -136,7 +138,7 @@ class GymnasiumEnv:
         )
 
     def _flattened(self, space: spaces.Space) -> str:
-        """The command that makes a Box of observations, as the end of a sentence; empty where nothing does."""
+        """Command that flattens observations to a Box, as the end of a sentence; empty if that is impossible."""
         try:
             if not isinstance(spaces.utils.flatten_space(space), spaces.Box):
                 return ""
@@ -164,38 +166,38 @@ class GymnasiumEnv:
         )
 
     def observe(self, obs: np.ndarray) -> np.ndarray:
-        """A batch `[n, ...]` of the environment's own observations as `observation_space` has it."""
+        """Observations `[n, ...]` of the environment, converted to `observation_space`."""
         if isinstance(self._given, spaces.Discrete):
             return np.equal(obs[:, None] - self._given.start, np.arange(int(self._given.n))).astype(np.float32)
         return np.reshape(obs, (len(obs), *self.observation_space.shape)).astype(self.observation_space.dtype)
 
     def act(self, action: np.ndarray) -> np.ndarray:
-        """Actions `[n, ...]` of `action_space` as the environment has them."""
-        own = np.reshape(action, (len(action), *(self._taken.shape or ())))
-        return (own + getattr(self._taken, "start", 0)).astype(self._taken.dtype)
+        """Actions `[n, ...]` of `action_space`, converted to the environment's space."""
+        shaped = np.reshape(action, (len(action), *(self._taken.shape or ())))
+        return (shaped + getattr(self._taken, "start", 0)).astype(self._taken.dtype)
 
     def open(self, num_envs: int, seed: int, evaluation: bool = False) -> GymnasiumPool:
-        """A pool of environments at the start of an episode, seeded with `seed`, `seed + 1`, ..."""
+        """Pool of environments at the start of an episode, seeded with `seed`, `seed + 1`, ..."""
         return self._open(num_envs, seed, self._mode)
 
     def stage(self, seed: int) -> GymnasiumPool:
-        """A pool of one environment that can be looked at with `render`; ConfigError where there is no drawing."""
+        """Pool of one environment that supports `render`. Raises ConfigError if the environment cannot be drawn."""
         try:
             return self._open(1, seed, "sync", render_mode="rgb_array")
         except Exception as error:
             raise ConfigError(f"env.name={self.name} cannot be drawn ({retold(error)}).") from error
 
     def _open(self, num_envs: int, seed: int, mode: str, **extra: Any) -> GymnasiumPool:
-        # What gymnasium has to say of the environment it has said of the one that was made first.
+        # gymnasium has checked the first environment already, so its checker is disabled here.
         make = partial(self._make, disable_env_checker=True, **extra)
         makers = [partial(_make_pausable, make, os.getpid(), self.name)] * num_envs
         vector: VectorEnv
         if mode == "async":
-            # A fork would take the locks of JAX's threads with it.
+            # A fork would copy locks that JAX's threads hold.
             with _safe_path():
                 vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
             for process in vector.processes:
-                # Deaf to SIGTERM, as they are: gymnasium sends it to what it ends, and so does Python to what is left.
+                # These processes ignore SIGTERM, which gymnasium and Python send to end them: send SIGKILL instead.
                 process._popen.terminate = process._popen.kill  # type: ignore[attr-defined]
         else:
             vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -204,9 +206,9 @@ class GymnasiumEnv:
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Processes that are started within do not look for modules in the current folder first, which may be anybody's.
+    """Context in which started processes do not import modules from the current folder, which may be untrusted.
 
-    They get the path of this process before they import anything of it.
+    The processes receive this process's path before they import its modules.
     """
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
@@ -220,20 +222,20 @@ def _safe_path() -> Iterator[None]:
 
 
 def _wrapper(named: GymWrapper) -> type[gymnasium.Wrapper]:
-    """The class of a wrapper. Raises ConfigError."""
-    own, name = named.exported, named.path.rpartition(".")[2]
+    """Class of a wrapper. Raises ConfigError."""
+    exported, name = named.exported, named.path.rpartition(".")[2]
     try:
-        found = getattr(gymnasium.wrappers if own else importlib.import_module(named.module), name)
-    except Exception as error:  # whatever somebody else's module does
+        kind = getattr(gymnasium.wrappers if exported else importlib.import_module(named.module), name)
+    except Exception as error:  # third-party modules may raise anything
         reason = f"{retold(error)}{searched(error, named.module)}"
         raise ConfigError(f"{KEY} has {named.path}, which cannot be imported ({reason}).") from error
-    if not (isinstance(found, type) and issubclass(found, gymnasium.Wrapper)):
+    if not (isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper)):
         raise ConfigError(f"{KEY} has {named.path}, which is no subclass of gymnasium.Wrapper.")
-    return found
+    return kind
 
 
 def _made(spec: Any, wrappers: list[tuple[type[gymnasium.Wrapper], dict[str, Any]]], **kwargs: Any) -> gymnasium.Env:
-    """An environment behind its wrappers."""
+    """Environment in its wrappers."""
     entry = str(spec.entry_point)
     if "mujoco" in entry or not entry.startswith("gymnasium.envs."):
         with suppress(ImportError):
@@ -245,7 +247,7 @@ def _made(spec: Any, wrappers: list[tuple[type[gymnasium.Wrapper], dict[str, Any
 
 
 class Pausable(gymnasium.Wrapper):
-    """Takes actions `(go, action)`; without `go` nothing happens, and the last observation is returned again."""
+    """Wrapper with actions `(go, action)`; without `go` it does not step, and returns the last observation again."""
 
     def __init__(self, env: gymnasium.Env, name: str):
         super().__init__(check_inside(env, name))
@@ -279,18 +281,18 @@ cloudpickle.register_pickle_by_value(mujoco_warnings)
 
 def _make_pausable(make: Any, run: int, name: str) -> Pausable:
     if os.getpid() != run:
-        # Ctrl-C and the end of a terminal reach all of its processes, scancel all of a job's; the round under way is to
-        # be finished.
+        # Ctrl-C and the end of a terminal reach all of its processes, and scancel all processes of a job. Ignore these
+        # signals, so that the current round can finish.
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
     return Pausable(make(), name)
 
 
 class GymnasiumPool:
-    """A vector environment of `Pausable`s.
+    """Pool around a vector environment of `Pausable`s.
 
-    The step after an episode's end resets the environment (`NEXT_STEP`). gymnasium would reset one that pauses then,
-    too: the observation waits for the step that is due.
+    The step after an episode's end resets the environment (`NEXT_STEP`). gymnasium resets a paused environment then,
+    too; `Pausable` keeps its first observation until the environment's next step.
     """
 
     def __init__(self, env: GymnasiumEnv, vector: VectorEnv, seed: int):
@@ -323,7 +325,7 @@ class GymnasiumPool:
         return step
 
     def render(self) -> np.ndarray:
-        """A picture `[H, W, 3]` uint8 of the first environment; RuntimeError where gymnasium draws none."""
+        """Picture, uint8 `[H, W, 3]`, of the first environment. Raises RuntimeError if gymnasium draws none."""
         try:
             (picture, *_) = self._vector.render() or (None,)
         except gymnasium.error.Error as error:
@@ -345,7 +347,7 @@ class GymnasiumPool:
 
     def close(self) -> None:
         if self._broken and isinstance(self._vector, AsyncVectorEnv):
-            # It would wait for the step that failed, and fail once more, with its processes left behind.
+            # `close` would wait for the failed step, fail again, and leave its processes running.
             for process in self._vector.processes:
                 process.terminate()
                 process.join()

@@ -1,4 +1,4 @@
-"""gymnax: classic control, MinAtar, bsuite and small tasks, all in JAX (gymnax 1.0)."""
+"""Adapter of gymnax: classic control, MinAtar, bsuite and small tasks, all in JAX (gymnax 1.0)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, 
 from stellaris_jax.envs.lazily import lazily
 from stellaris_jax.envs.names import INTEGERS, check_options, positive_int
 
-with lazily("seaborn", "matplotlib.pyplot"):  # for pictures, which are not drawn by gymnax here
+with lazily("seaborn", "matplotlib.pyplot"):  # gymnax imports them for its own pictures, which are not used here
     import gymnax
     from gymnax.environments import spaces
 
@@ -26,23 +26,25 @@ REFUSED = {
 
 
 def available() -> list[str]:
-    """The environments that can be made, by gymnax's own ids."""
+    """Ids of the available environments, as in gymnax."""
     return [name for name in gymnax.registered_envs if name not in REFUSED]
 
 
 def make(name: str, **kwargs: Any) -> GymnaxEnv:
-    """The environment `name`; see `GymnaxEnv` for the arguments."""
+    """Environment of an id; see `GymnaxEnv` for the arguments."""
     return GymnaxEnv(name, **kwargs)
 
 
 class GymnaxEnv(AutoResetEnv):
-    """A gymnax environment by its id, e.g. `CartPole-v1`.
+    """gymnax environment. A `Discrete` observation becomes a one-hot vector.
 
-    Keyword arguments override fields of the environment's parameters (`max_steps_in_episode`, `gravity`,
-    ...); `start_pool` is the number of start states drawn per fragment. A `Discrete` observation is read as a one-hot
-    vector.
+    Args:
+      name: id, e.g. `CartPole-v1`.
+      start_pool: number of start states drawn per fragment.
+      params: fields of the environment's parameters (`max_steps_in_episode`, `gravity`, ...).
 
-    Raises ConfigError for an unknown field, a value of the wrong type, or spaces other than a `Box` or `Discrete`.
+    Raises:
+      ConfigError: a field is unknown, a value has the wrong type, or a space is neither a `Box` nor a `Discrete`.
     """
 
     def __init__(self, name: str, *, start_pool: int = 256, **params: Any):
@@ -65,7 +67,7 @@ class GymnaxEnv(AutoResetEnv):
         self.observation_space = observation if isinstance(observation, Box) else Box((n,), (0.0,) * n, (1.0,) * n)
 
     def observe(self, obs: Array) -> Array:
-        """An observation as `observation_space` has it."""
+        """Observation converted to `observation_space`."""
         return jax.nn.one_hot(obs, self.observation_space.size) if self.one_hot else obs
 
     def reset_one(self, key: Array) -> tuple[EnvState, Array]:
@@ -73,12 +75,12 @@ class GymnaxEnv(AutoResetEnv):
         return state, self.observe(obs)
 
     def step_one(self, key: Array, state: EnvState, action: Array) -> tuple[EnvState, Array, Array, Array, Array]:
-        # step_env rather than step: the latter computes a fresh reset at every step.
+        # Use step_env, because step computes a fresh reset at every step.
         obs, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
         return state, self.observe(obs), reward, terminated, self._env.is_truncated(state, self._params)
 
     def renderer(self) -> Renderer:
-        """Draws classic control, and observations that are boards of cells (MinAtar)."""
+        """Renderer of classic control, and of observations that are boards of cells (MinAtar)."""
         task = self.name.partition("/")[2]
         if task in CLASSIC_CONTROL:
             draw, pace = CLASSIC_CONTROL[task]
@@ -100,7 +102,7 @@ def _space(space: spaces.Space) -> Box | Discrete | None:
 
 
 def _like(default: Any, key: str, value: Any) -> Any:
-    """`value` in the type of the parameter it replaces: a number, a truth value or an array."""
+    """Value in the type of the parameter that it replaces: a number, a flag or an array. Raises ConfigError."""
     if np.ndim(default):
         array = jnp.asarray(value, default.dtype)
         if array.shape == default.shape:

@@ -1,18 +1,18 @@
-"""mjx: gymnasium's MuJoCo v5 tasks on MJX, MuJoCo's physics in JAX.
+"""Adapter of mjx: gymnasium's MuJoCo v5 tasks on MJX, MuJoCo's physics in JAX.
 
 The models are gymnasium's files, and observations, rewards, health, reset noise and options follow its
-`*-v5` classes. What differs:
+`*-v5` classes. Differences:
 
-- Physics is in float32. So that running far from the start costs no precision, every step is simulated at
-  the origin of the ground plane, of which the physics knows no place, and moved back afterwards.
-- Humanoid's model asks for the solver PGS, which MJX lacks; it is solved with Newton.
+- Physics is in float32. Every step is simulated at the origin of the ground plane and moved back afterwards, because
+  precision would drop far from the origin. The physics does not depend on the position on the plane.
+- Humanoid's model requests the solver PGS, which MJX lacks; here it uses Newton.
 - A simulation that diverges ends its episode with zeros for observation and reward.
-- MuJoCo 4 aligns the friction pyramid of a capsule on the ground with the capsule, MJX 3.17 does so only
-  where the capsule lies flatter than 60 degrees. In a plane that is the same; Ant, and Humanoid once it has fallen,
-  feel a friction that depends differently on its direction.
+- MuJoCo 4 aligns the friction pyramid of a capsule on the ground with the capsule. MJX 3.17 does so only if the
+  capsule lies flatter than 60 degrees. For motion in a plane both are the same. For Ant, and for Humanoid after a
+  fall, friction depends differently on its direction.
 
 The largest error of one step from MuJoCo's own state, over random actions, sinusoids and trained gaits (Hopper
-at 3 m/s, Walker2d at 2.8, HalfCheetah at 3.9), for caps on the solver's iterations / line searches:
+at 3 m/s, Walker2d at 2.8 m/s, HalfCheetah at 3.9 m/s), by limits on the solver's iterations / line searches:
 
 | task | error of | model's own | 8/16 | 4/8 | 2/4 |
 |---|---|---|---|---|---|
@@ -25,9 +25,9 @@ at 3 m/s, Walker2d at 2.8, HalfCheetah at 3.9), for caps on the solver's iterati
 | Ant-v5, elliptic cones | observation | – | 4.6e-2 | 1.3 | – |
 | | reward | – | 1.4e-4 | 2.3e-3 | – |
 
-A dash was not measured. Ant's largest errors here are those of contact forces; with its own pyramids errors reach
-3.1, half of the steps being within 2e-4 at 8/16. Humanoid at 4/8 differs by at most 2.4e-3 of 1 + |o| until it falls.
-So 4/8 costs nothing in a plane, and Ant needs more; the default is the model's own.
+A dash means not measured. Ant's largest errors are those of contact forces. With Ant's own friction pyramids, errors
+reach 3.1, but half of the steps are within 2e-4 at 8/16. Humanoid at 4/8 differs by at most 2.4e-3 of 1 + |o| until it
+falls. So 4/8 loses no accuracy for motion in a plane, and Ant needs more; the default is the model's own limits.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from stellaris_jax.envs.names import check_options, like, positive_int
 
 @dataclass(frozen=True)
 class Task:
-    """What tells one task from another.
+    """Definition of a task.
 
-    model: file among gymnasium's models.
-    frame_skip: physics steps per environment step.
-    ground: how many leading positions place the robot on the ground: x, or x and y. The height follows.
-    options: gymnasium's keyword arguments with its defaults. A term whose option is not here does not
-        exist in the task.
-    forward: whose x the forward reward measures: the root `joint`, the first `body`, or the `mass` centre.
-    velocity_noise: distribution of the velocities at a reset, `uniform` or `normal`.
-    velocity_limit: velocities are observed clipped to plus and minus this, in m/s and rad/s.
+    Attributes:
+      model: file among gymnasium's models.
+      frame_skip: physics steps per environment step.
+      ground: number of leading positions that place the robot on the ground: x, or x and y. The height follows.
+      options: gymnasium's keyword arguments with its defaults. The task has no terms for missing options.
+      forward: point whose x the forward reward measures: the root `joint`, the first `body`, or the `mass` centre.
+      velocity_noise: distribution of the velocities at a reset, `uniform` or `normal`.
+      velocity_limit: clip of observed velocities, in m/s and rad/s.
     """
 
     model: str
@@ -154,24 +154,26 @@ REFUSED: dict[str, str] = {}
 
 
 def available() -> list[str]:
-    """The tasks, by gymnasium's names."""
+    """Names of the available tasks, as in gymnasium."""
     _library(), _models()
     return list(TASKS)
 
 
 def make(name: str, **kwargs: Any) -> MjxEnv:
-    """The task `name`; see `MjxEnv` for the arguments."""
+    """Task of a name; see `MjxEnv` for the arguments."""
     return MjxEnv(name, **kwargs)
 
 
 class MjxState(NamedTuple):
-    """What the next step depends on; MuJoCo derives the rest of its (large) state from it.
+    """Minimal state for the next step; MuJoCo derives the rest of its (large) state.
 
-    qpos, qvel: positions `[nq]` and velocities `[nv]`.
-    warmstart: the last accelerations `[nv]`, from which the contact solver starts; near them it needs few iterations.
-    lead: how far ahead of the root's x the point is whose x the forward reward measures, in m. MuJoCo moves
-        the bodies at the beginning of a physics step and the joints at its end, so this depends on the past.
-    steps: steps since the reset.
+    Attributes:
+      qpos: positions, `[nq]`.
+      qvel: velocities, `[nv]`.
+      warmstart: last accelerations, `[nv]`, from which the contact solver starts to save iterations.
+      lead: x of the forward reward's point minus x of the root, in m. MuJoCo moves the bodies at the start of a
+        physics step and the joints at its end, so this depends on earlier steps.
+      steps: number of steps since the reset.
     """
 
     qpos: Array
@@ -182,16 +184,19 @@ class MjxState(NamedTuple):
 
 
 class MjxEnv(AutoResetEnv):
-    """A task by gymnasium's name, e.g. `Hopper-v5`.
+    """MJX version of a gymnasium MuJoCo task.
 
-    episode_length: steps after which an episode is truncated.
-    start_pool: start states drawn per fragment.
-    iterations, ls_iterations: at most this many iterations of the contact solver, and of the line search
-        inside each; the model's own by default.
-    frame_skip: physics steps per environment step.
-    Other keyword arguments are gymnasium's for this task (`healthy_reward`, `reset_noise_scale`, ...).
+    Args:
+      name: name in gymnasium, e.g. `Hopper-v5`.
+      episode_length: steps after which an episode is truncated.
+      start_pool: number of start states drawn per fragment.
+      iterations: largest number of iterations of the contact solver; the model's by default.
+      ls_iterations: largest number of iterations of the line search in each; the model's by default.
+      frame_skip: physics steps per environment step.
+      kwargs: gymnasium's arguments of the task (`healthy_reward`, `reset_noise_scale`, ...).
 
-    Raises ConfigError for an unknown argument or an argument of the wrong type.
+    Raises:
+      ConfigError: an argument is unknown or has the wrong type.
     """
 
     max_episode_steps: int
@@ -213,8 +218,8 @@ class MjxEnv(AutoResetEnv):
         self.max_episode_steps = positive_int("episode_length", episode_length)
         self.start_pool = positive_int("start_pool", start_pool)
         self._task = task = TASKS[name]
-        own = ["episode_length", "start_pool", "iterations", "ls_iterations", "frame_skip"]
-        check_options(self.name, kwargs, [*own, *task.options])
+        options = ["episode_length", "start_pool", "iterations", "ls_iterations", "frame_skip"]
+        check_options(self.name, kwargs, [*options, *task.options])
         given = {key: like(key, value, task.options[key]) for key, value in kwargs.items()}
         self._options = {**task.options, **given}
         self._frame_skip = task.frame_skip if frame_skip is None else positive_int("frame_skip", frame_skip)
@@ -244,12 +249,12 @@ class MjxEnv(AutoResetEnv):
         return self.begin(qpos, scale * draw(velocities, (self._model.nv,)))
 
     def begin(self, qpos: Array, qvel: Array) -> tuple[MjxState, Array]:
-        """Positions `[nq]` and velocities `[nv]` -> (state, observation) of an episode that begins there."""
+        """Start an episode at positions `[nq]` and velocities `[nv]` -> (state, observation)."""
         data = self._data.replace(qpos=qpos, qvel=qvel)
         for derive in (self._mjx.kinematics, self._mjx.com_pos, self._mjx.com_vel):
             data = derive(self._model, data)
         state = MjxState(qpos, qvel, jnp.zeros_like(qvel), self._forward(data) - qpos[0], jnp.int32(0))
-        data = data.replace(qpos=qpos)  # MJX normalised the quaternion in it; MuJoCo and gymnasium do not
+        data = data.replace(qpos=qpos)  # undo MJX's normalisation of the quaternion: MuJoCo and gymnasium have none
         return state, self._observe(data, jnp.zeros((self._model.nbody, 6)))
 
     def step_one(self, key: Array, state: MjxState, action: Array) -> tuple[MjxState, Array, Array, Array, Array]:
@@ -282,11 +287,11 @@ class MjxEnv(AutoResetEnv):
         return state, obs, reward, terminated, steps >= self.max_episode_steps
 
     def renderer(self) -> Renderer:
-        """Draws the bodies; ConfigError where there is no OpenGL."""
+        """Renderer of the bodies. Raises ConfigError without OpenGL."""
         return mujoco_renderer(self._drawn, lambda state: state.qpos, 1 / float(self._dt))
 
     def _forward(self, data: Any) -> Array:
-        """The x that the forward reward measures, in m."""
+        """Coordinate x that the forward reward measures, in m."""
         if self._task.forward == "mass":
             return self._model.body_mass @ data.xipos[:, 0] / self._model.body_mass.sum()
         return data.xpos[1, 0] if self._task.forward == "body" else data.qpos[0]
@@ -304,11 +309,11 @@ class MjxEnv(AutoResetEnv):
         return inside
 
     def _observe(self, data: Any, forces: Array) -> Array:
-        """The observation; `forces` are the external ones on every body, `[nbody, 6]` (torque, force)."""
+        """Observation; `forces` are the external forces on every body, `[nbody, 6]` (torque, force)."""
         skipped = self._task.ground if self._options["exclude_current_positions_from_observation"] else 0
         limit = self._task.velocity_limit
         parts = [data.qpos[skipped:], jnp.clip(data.qvel, -limit, limit)]
-        # Without what is always zero: everything of the world, the actuators' force on the root.
+        # Leave out entries that are always zero: those of the world body, and the actuators' force on the root.
         derived = {
             "cinert": data._impl.cinert[1:],
             "cvel": data.cvel[1:],
@@ -324,11 +329,11 @@ def _uniform(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _library() -> ModuleType:
-    with contextlib.redirect_stdout(io.StringIO()):  # it reports that Warp, which it does not need, is absent
+    with contextlib.redirect_stdout(io.StringIO()):  # suppress the notice that Warp, which is not needed, is absent
         from mujoco import mjx
     return mjx
 
 
 def _models() -> Any:
-    """The folder of gymnasium's model files."""
+    """Folder of gymnasium's model files."""
     return importlib.resources.files("gymnasium") / "envs" / "mujoco" / "assets"

@@ -1,6 +1,6 @@
-"""playground: MuJoCo Playground's control, locomotion and manipulation tasks on MJX (playground 0.2).
+"""Adapter of MuJoCo Playground: control, locomotion and manipulation tasks on MJX (playground 0.2).
 
-MJX computes in one of two ways: `warp`, made for NVIDIA GPUs, or `jax`, which runs everywhere.
+MJX has two implementations: `warp`, for NVIDIA GPUs, and `jax`, which runs everywhere.
 """
 
 from __future__ import annotations
@@ -28,30 +28,32 @@ REFUSED: dict[str, str] = {}
 
 
 def available() -> list[str]:
-    """The tasks, by playground's own names."""
+    """Names of the available tasks, as in playground."""
     return list(_library().ALL_ENVS)
 
 
 def make(name: str, **kwargs: Any) -> PlaygroundEnv:
-    """The task `name`; see `PlaygroundEnv` for the arguments."""
+    """Task of a name; see `PlaygroundEnv` for the arguments."""
     return PlaygroundEnv(name, **kwargs)
 
 
 class PlaygroundEnv(AutoResetEnv):
-    """A playground task by its name, e.g. `CartpoleBalance`.
+    """playground task.
 
-    start_pool: start states drawn per fragment.
-    Other keyword arguments are fields of the task's config, nested or with dots (`reward_config.scales.energy`):
-    impl: `warp` or `jax`; by default warp on NVIDIA GPUs. With warp, the contacts of all environments share
-        `naconmax`.
-    episode_length, action_repeat: an action is held for `action_repeat` steps of the task and earns their summed
-        reward; after `episode_length` of them an episode is truncated. playground's own `done` terminates it.
+    If observations are a dict, policy and critic both read `state`. Locomotion and manipulation tasks download their
+    models at the first use.
 
-    Of observations that are a dict, policy and critic both read `state`. Locomotion and manipulation tasks
-    download their models when the first of them is made.
+    Args:
+      name: name in playground, e.g. `CartpoleBalance`.
+      start_pool: number of start states drawn per fragment.
+      kwargs: fields of the task's config, nested or with dots (`reward_config.scales.energy`). `impl` is `warp` or
+        `jax`, by default warp on NVIDIA GPUs; with warp, the contacts of all environments share `naconmax`. An action
+        is repeated for `action_repeat` steps of the task, whose rewards are summed. After `episode_length` steps of
+        the task an episode is truncated; playground's own `done` terminates it.
 
-    Raises ConfigError for an unknown field or a value of the wrong type, for observations without a `state`
-    (pixels), and if models cannot be downloaded.
+    Raises:
+      ConfigError: a field is unknown, a value has the wrong type, observations have no `state` (pixels), or models
+        cannot be downloaded.
     """
 
     def __init__(self, name: str, *, start_pool: int = 64, **kwargs: Any):
@@ -69,7 +71,7 @@ class PlaygroundEnv(AutoResetEnv):
         self.max_episode_steps = -(-steps // self._repeat)
         for key, value in given.items():
             _override(config, key, value, fields[key])
-        if config.get("vision"):  # refused here, for drawing pixels is already a matter of GPUs
+        if config.get("vision"):  # refuse early: even making an environment with pixels needs a GPU
             raise ConfigError(f"env.name={self.name} cannot be trained on: with vision it observes a dict of pixels.")
         if config.get("impl") == "warp":
             _hush_warp()
@@ -84,27 +86,27 @@ class PlaygroundEnv(AutoResetEnv):
         if self._env.n_substeps < 1:
             raise ConfigError(f"env.kwargs.ctrl_dt={config.ctrl_dt} must be at least sim_dt, {config.sim_dt}.")
 
-        # Left out of the state: buffers of MJX that with warp serve all environments at once, and so have no axis
-        # for them, and arrays of no size, which checkpoints cannot hold.
+        # Leave out of the state: MJX's buffers that with warp are shared by all environments and have no batch axis,
+        # and empty arrays, which checkpoints cannot store.
         keys = jax.eval_shape(lambda: jax.random.key_data(jax.random.split(jax.random.key(0), 2)))
-        one = jax.eval_shape(lambda keys: self._env.reset(keys[0]), keys)
-        many = jax.eval_shape(jax.vmap(self._env.reset), keys)
-        leaves, self._structure = jax.tree.flatten(one)
-        pairs = zip(leaves, jax.tree.leaves(many), strict=True)
+        single = jax.eval_shape(lambda keys: self._env.reset(keys[0]), keys)
+        batch = jax.eval_shape(jax.vmap(self._env.reset), keys)
+        leaves, self._structure = jax.tree.flatten(single)
+        pairs = zip(leaves, jax.tree.leaves(batch), strict=True)
         self._left_out = [leaf if leaf.ndim == batched.ndim or not leaf.size else None for leaf, batched in pairs]
 
-        if isinstance(one.obs, Mapping) and "state" not in one.obs:
+        if isinstance(single.obs, Mapping) and "state" not in single.obs:
             raise ConfigError(
                 f"env.name={self.name} cannot be trained on: with these arguments it observes a dict without state."
             )
-        obs = _observed(one)
+        obs = _observed(single)
         unbounded = (float("inf"),) * obs.size
         self.observation_space = Box(obs.shape, tuple(-bound for bound in unbounded), unbounded)
         actions = self._env.action_size
         self.action_space = Box((actions,), (-1.0,) * actions, (1.0,) * actions)
 
     def reset_one(self, key: Array) -> tuple[EnvState, Array]:
-        # playground keeps its key in the state, which holds plain arrays only.
+        # playground stores its key in the state, which can only hold plain arrays.
         state = self._env.reset(jax.random.key_data(key))
         return (self._pack(state), jnp.int32(0)), _observed(state)
 
@@ -119,19 +121,19 @@ class PlaygroundEnv(AutoResetEnv):
         return (self._pack(play), steps), _observed(play), reward, terminated, truncated
 
     def renderer(self) -> Renderer:
-        """Draws the bodies; ConfigError where there is no OpenGL."""
+        """Renderer of the bodies. Raises ConfigError without OpenGL."""
         pace = 1 / float(self._env.dt * self._repeat)
         return mujoco_renderer(self._env.mj_model, lambda state: self._unpack(state[0]).data.qpos, pace)
 
     def _pack(self, state: Any) -> list[Array]:
-        """The arrays of a playground state that belong to one environment."""
+        """Arrays of a playground state that belong to one environment."""
         leaves = zip(jax.tree.leaves(state), self._left_out, strict=True)
         return [leaf for leaf, left_out in leaves if left_out is None]
 
     def _unpack(self, packed: list[Array]) -> Any:
-        """The playground state of `packed`; what was left out is scratch, which every step fills before reading."""
-        own = iter(packed)
-        leaves = [next(own) if spec is None else jnp.zeros(spec.shape, spec.dtype) for spec in self._left_out]
+        """Playground state from `packed`; arrays left out are scratch, which every step writes before reading."""
+        rest = iter(packed)
+        leaves = [next(rest) if spec is None else jnp.zeros(spec.shape, spec.dtype) for spec in self._left_out]
         return jax.tree.unflatten(self._structure, leaves)
 
 
@@ -143,7 +145,7 @@ def _library() -> ModuleType:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep notices off the terminal: of playground on its downloads, of MuJoCo on playground's models."""
+    """Context that suppresses playground's notices on downloads, and MuJoCo's on playground's models."""
     silent = io.StringIO()
     with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -152,7 +154,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _hush_warp() -> None:
-    """Keep Warp from announcing every kernel that it loads, which it does while programs run."""
+    """Suppress Warp's notices on every loaded kernel, which it prints while programs run."""
     import warp
 
     warp.config.log_level = logging.WARNING
@@ -160,11 +162,11 @@ def _hush_warp() -> None:
 
 def _fastest() -> str:
     kind = jax.devices()[0].device_kind
-    return "warp" if kind.startswith(("NVIDIA", "Tesla")) else "jax"  # older drivers leave the maker's name out
+    return "warp" if kind.startswith(("NVIDIA", "Tesla")) else "jax"  # older drivers report no vendor
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields by their dotted keys."""
+    """Nested fields as a flat dict with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in fields.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
@@ -172,7 +174,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _override(config: Any, key: str, value: Any, default: Any) -> None:
-    """Set the field `key` of a playground config, else ConfigError."""
+    """Set the field `key` of a playground config. Raises ConfigError for a value of the wrong type."""
     try:
         config.update_from_flattened_dict({key: value})
     except (TypeError, ValueError) as error:

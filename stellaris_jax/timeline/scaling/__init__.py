@@ -1,4 +1,4 @@
-"""Scaling actors: how many a round has, chosen from what was observed of the round before."""
+"""Actor scaling: the number of actors of a round is chosen from measurements of the round before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stellaris_jax.timeline.scaling.scheduler import MinionsRL, Scales, Schedule
 
 
 def scaling_of(config: Config) -> Scaling:
-    """The rule of one seed of a configuration."""
+    """Scaling rule of one seed of a configuration."""
     rule: Scaling = register.scaling[config.scaling.rule].of(config)
     return rule
 

@@ -1,4 +1,4 @@
-"""What a configuration's numbers of actors must be."""
+"""Checks of a configuration's numbers of actors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stellaris_jax.timeline.scaling.limits import is_constant, is_scaled, limits
 
 
 def conditions(c: Config) -> Iterator[tuple[bool, str]]:
-    """Conditions on the number of actors, where it is not simply all of the platform's."""
+    """Conditions on the number of actors; none if all of the platform's actors take part in every round."""
     scaling = c.scaling
     if not is_scaled(c):
         return

@@ -1,4 +1,4 @@
-"""How wide a round can be: the actors of a run, the environments of each, and the widths that are compiled."""
+"""Limits of a round: numbers of actors, environments of each actor, and the widths that are compiled."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.registry import register
 
 HALVINGS = 3
-"""Widths compiled besides the widest: each half of the one before."""
+"""Number of widths compiled in addition to the widest; each is half of the one before."""
 
 
 class Limits(NamedTuple):
-    """The most (I_max) and the fewest (I_min) actors of a round, and the environments of each actor.
+    """Limits on the actors of a round.
 
-    buckets: numbers of actors that rounds are compiled for, ascending; a round of I actors runs as the next wider one,
-    with the actors beyond I masked.
+    Attributes:
+      maximum: largest number of actors of a round (I_max).
+      minimum: smallest number of actors of a round (I_min).
+      envs: environments of each actor.
+      buckets: numbers of actors for which rounds are compiled, ascending. A round of I actors runs in the next wider
+        bucket, with the actors beyond I masked.
     """
 
     maximum: int
@@ -24,11 +28,11 @@ class Limits(NamedTuple):
     buckets: tuple[int, ...]
 
     def bucket(self, actors: int) -> int:
-        """The narrowest compiled width that holds so many actors."""
+        """Smallest compiled width for a number of actors."""
         return next(size for size in self.buckets if size >= actors)
 
     def clip(self, actors: float) -> int:
-        """The nearest whole number of actors that a round may have."""
+        """Nearest whole number of actors within the limits."""
         return round(min(max(actors, self.minimum), self.maximum))
 
 
@@ -39,23 +43,23 @@ def is_constant(config: Config) -> bool:
 
 
 def is_scaled(config: Config) -> bool:
-    """Whether rounds may have fewer actors than there are."""
+    """Whether rounds may have fewer actors than the platform."""
     return config.scaling.rule != "fixed" or config.scaling.actors > 0
 
 
 def is_adaptive(config: Config) -> bool:
-    """Whether the next round's actors, none after the last, are known only once this round is over."""
+    """Whether the next round's number of actors (0 after the last round) depends on this round's results."""
     scaling = config.scaling
     return not is_constant(config) or (scaling.ends and (scaling.target is not None or scaling.budget > 0.0))
 
 
 def is_masked(config: Config) -> bool:
-    """Whether some environments may take no part in a round."""
+    """Whether rounds may leave out some environments."""
     return is_scaled(config) or is_adaptive(config)
 
 
 def limits_of(config: Config) -> Limits:
-    """The widths of a configuration; without scaling, all of the platform's actors share the environments."""
+    """Limits of a configuration; without scaling, all of the platform's actors share the environments."""
     scaling, envs = config.scaling, config.env.num_envs
     if not is_scaled(config):
         actors = config.platform.actors

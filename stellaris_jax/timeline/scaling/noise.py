@@ -1,4 +1,4 @@
-"""The gradient noise scale of McCandlish et al. (2018), appendix A.1, by which KungFu adapts the number of workers."""
+"""Gradient noise scale of McCandlish et al. (2018), appendix A.1, by which KungFu adapts the number of workers."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ import math
 
 
 def noise_scale(small_sq: float, big_sq: float, small: float, big: float) -> tuple[float, float, float]:
-    """Unbiased estimates from the gradients of two batch sizes, both samples of the same distribution.
+    """Gradient noise scale, estimated from gradients of two batch sizes of the same distribution.
 
         |G|^2 = (B_big |G_big|^2 - B_small |G_small|^2) / (B_big - B_small)
         S     = (|G_small|^2 - |G_big|^2) / (1 / B_small - 1 / B_big)
 
-    S / |G|^2, of two unbiased estimates, is itself biased: where several estimates are at hand, average S and |G|^2
-    and divide the averages.
+    Both estimates are unbiased, but their ratio S / |G|^2 is biased. With several estimates, average S and |G|^2 and
+    divide the averages.
 
     Args:
-      small_sq: |G_small|^2, the squared length of the gradient averaged over `small` samples; the mean of several such
-        batches is better than one.
+      small_sq: |G_small|^2, the squared norm of the gradient averaged over `small` samples; better the mean over
+        several such batches.
       big_sq: |G_big|^2, the same over `big` samples.
       small: B_small, in samples.
-      big: B_big, in samples, not B_small.
+      big: B_big, in samples, different from B_small.
 
     Returns:
-      (|G|^2, S, noise scale in samples). S is the trace of the covariance of one sample's gradient. Both estimates are
-      given with their sign. The noise scale is nan where |G|^2 <= 0, which has no ratio, and 0 where only S < 0: a
-      trace is at least 0, and the estimate says that the noise is too small to be seen. All three are nan where the
-      sizes are equal or not positive, and where a number is not finite.
+      (|G|^2, S, noise scale in samples). S is the trace of the covariance of one sample's gradient. Both estimates may
+      be negative. The noise scale is nan if |G|^2 <= 0. It is 0 if only S < 0: a trace is at least 0, so the noise is
+      too small to measure. All three are nan if the sizes are equal or not positive, or if a number is not finite.
     """
     if not (small > 0.0 and big > 0.0 and small != big):
         return math.nan, math.nan, math.nan
     squared = (big * big_sq - small * small_sq) / (big - small)
-    # The same as over 1 / B_small - 1 / B_big, which may round to 0.
+    # Equals the formula with 1 / B_small - 1 / B_big, which may round to 0.
     trace = (small_sq - big_sq) * small * big / (big - small)
     if not (math.isfinite(squared) and math.isfinite(trace)):
         return math.nan, math.nan, math.nan

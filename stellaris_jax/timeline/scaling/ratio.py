@@ -1,8 +1,8 @@
 """Curvature of the policy's objective (Nitro, section 5): extreme Hessian eigenvalues and their ratio R.
 
-Nitro boosts where the surrogate objective J, which is maximised, is nearly concave: where R is low. The released code
-takes the Hessian of the loss that is minimised instead, and pads both ends by 0.01. Negation swaps the two eigenvalues,
-so that without the pad one R would be the reciprocal of the other.
+Nitro adds actors where the maximised surrogate objective J is nearly concave: where R is low. The released code uses
+the Hessian of the minimised loss instead, and pads both eigenvalues by 0.01. Negation swaps the two eigenvalues,
+so without the padding one R would be the reciprocal of the other.
 
 - `paper`: the Hessian of J, R = -lambda_max / lambda_min.
 - `artifact`: the Hessian of the loss, R = -(lambda_max + 0.01) / (lambda_min - 0.01).
@@ -14,21 +14,24 @@ import math
 
 MODES = ("paper", "artifact")
 PAD = 0.01
-"""What the released code adds on either side of the spectrum: the margin of its smoothed eigenvalue density."""
+"""Padding of the spectrum in the released code, on either side: the margin of its smoothed eigenvalue density."""
 
 
 def curvature_ratio(smallest: float, largest: float, mode: str) -> float:
-    """Nitro's R of the extreme eigenvalues (Eq. 2 in the paper): how convex the objective is against how concave.
+    """Nitro's R of the extreme eigenvalues (Eq. 2 in the paper): convexity of the objective relative to its concavity.
 
     Args:
-      smallest: lambda_min, of the objective's Hessian in mode `paper`, of the loss's in mode `artifact`.
+      smallest: lambda_min of the objective's Hessian in mode `paper`, or of the loss's in mode `artifact`.
       largest: lambda_max of the same Hessian.
       mode: one of `MODES`.
 
     Returns:
-      R, of any number without raising: nan of one that is not finite, +inf where no direction is curved downwards
-      (`paper`: lambda_min >= 0, `artifact`: lambda_min >= 0.01), 0 in mode `paper` where none is curved upwards.
-      Mode `artifact` is negative where lambda_max < -0.01, as in the released code.
+      R for all numbers: nan if one is not finite; +inf if no direction is curved downwards (`paper`: lambda_min >= 0,
+      `artifact`: lambda_min >= 0.01); 0 in mode `paper` if none is curved upwards. In mode `artifact` R is negative if
+      lambda_max < -0.01, as in the released code.
+
+    Raises:
+      ValueError: the mode is unknown.
     """
     if mode not in MODES:
         raise ValueError(f"curvature mode {mode!r} is unknown; accepted: {', '.join(MODES)}")

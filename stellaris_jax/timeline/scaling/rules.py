@@ -1,7 +1,7 @@
-"""Rules that choose how many actors the next round has, from what was observed of the last one.
+"""Scaling rules: each chooses the next round's number of actors from measurements of the last round.
 
-To add one, subclass `Scaling` and register it; nothing else in the package has to know. A rule lives on the
-host, one for each seed. What it knows is plain JSON data, so that a resumed run chooses as the uninterrupted one does.
+To add one, subclass `Scaling` and register it; no other module has to change. Rules run on the host, one per seed.
+Their state is plain JSON data, so a resumed run makes the same choices as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,19 @@ from stellaris_jax.timeline.scaling.ratio import MODES, curvature_ratio
 
 @dataclass(frozen=True)
 class RoundSummary:
-    """One round as a rule sees it.
+    """Measurements of one round, for a scaling rule.
 
-    round: how many there have been (k). actors: I_k. reward: mean return of the episodes that ended in it, NaN without
-    any. loss, kl: means over its gradients. learner_seconds, actor_seconds, seconds: of the round's learners' busy time
-    (P^l), of its mean actor (P^a) and of all of it (P_k), simulated. cost_usd: of the run so far. probe: what the rule
-    asked to be measured (`Scaling.probe`).
+    Attributes:
+      round: number of rounds so far (k).
+      actors: number of actors (I_k).
+      reward: mean return of the episodes that ended in the round; NaN without any.
+      loss: mean loss over the round's gradients.
+      kl: mean KL over the round's gradients.
+      learner_seconds: learners' busy time in the round (P^l), in simulated seconds.
+      actor_seconds: mean time of an actor (P^a), in simulated seconds.
+      seconds: duration of the round (P_k), in simulated seconds.
+      cost_usd: cost of the run so far, in dollars.
+      probe: measurements that the rule requested (`Scaling.probe`).
     """
 
     round: int
@@ -45,14 +52,14 @@ class RoundSummary:
 
 
 class Scaling(Optioned):
-    """As many actors in every round; the base of all rules.
+    """Same number of actors in every round; the base of all rules.
 
     Attributes:
-      probe: what is measured on the device after every round: `curvature` (smallest and largest eigenvalue), `noise`
-        (squared norms of small and big gradients, and their sizes), or nothing.
-      constant: all its rounds have the same number of actors.
-      detects: it takes (simulated) time to measure the last round before the next one's actors can be invoked.
-      finished: the target is reached or the budget spent; there are no more rounds.
+      probe: measurement on the device after every round: `curvature` (smallest and largest eigenvalue), `noise`
+        (squared norms of small and big gradients, and their sizes), or empty for none.
+      constant: whether all rounds have the same number of actors.
+      detects: whether measuring the last round takes (simulated) time before the next round's actors can start.
+      finished: whether the target is reached or the budget spent, so that training ends.
     """
 
     probe: ClassVar[str] = ""
@@ -72,7 +79,7 @@ class Scaling(Optioned):
 
     @classmethod
     def of(cls, config: Config) -> Scaling:
-        """The rule of one seed of a configuration."""
+        """Rule of one seed of a configuration."""
         return cls(config.scaling, limits_of(config))
 
     @property
@@ -81,7 +88,7 @@ class Scaling(Optioned):
         return 0 if self.finished else self.next
 
     def observe(self, seen: RoundSummary) -> None:
-        """Take the last round into account."""
+        """Update the rule with the measurements of the last round."""
         reached = self.config.target is not None and seen.reward >= self.config.target
         spent = self.config.budget > 0.0 and seen.cost_usd >= self.config.budget
         self.finished = self.finished or (self.config.ends and (reached or spent))
@@ -104,7 +111,7 @@ class Scaling(Optioned):
 
 @register.scaling("fixed")
 class Fixed(Scaling):
-    """As many actors in every round."""
+    """Same number of actors in every round."""
 
     constant = True
 
@@ -122,7 +129,7 @@ class Max(Scaling):
 
 @register.scaling("adapt")
 class Adapt(Scaling):
-    """As large a share of the actors as the return has come of its target (MinionsRL-Adapt, AAAI'24, §5.2).
+    """Number of actors in proportion to the return, as a share of its target (MinionsRL-Adapt, AAAI'24, §5.2).
 
     I_k = clip(J_k / J I_max, I_min, I_max), where J_k is the mean return of the last n rounds in which episodes ended.
     """
@@ -148,7 +155,7 @@ class Adapt(Scaling):
 
 @register.scaling("hydrozoa")
 class Hydrozoa(Scaling):
-    """Twice as many actors every `interval` rounds (Hydrozoa, as Nitro, VLDB'25, §6.2, compares with it)."""
+    """Twice as many actors every `interval` rounds (Hydrozoa, the baseline in Nitro, VLDB'25, §6.2)."""
 
     interval: int = knob(10, "rounds between doublings", within="[1, inf)")
 
@@ -158,12 +165,12 @@ class Hydrozoa(Scaling):
 
 @register.scaling("kungfu")
 class KungFu(Scaling):
-    """As many times more actors as the gradient noise scale has grown, never fewer (KungFu, as Nitro compares with it).
+    """Number of actors that grows with the gradient noise scale, and never shrinks (KungFu, a baseline in Nitro).
 
-    The noise scale is McCandlish et al.'s, from the gradients of parts of the round and of all of it at the newest
-    policy; the growth is that since the number of actors was last changed. A round whose estimate has no value changes
-    nothing. Mode `artifact` is what Nitro's code has for KungFu: the growth is always that since the first round, so
-    that noise above it multiplies the actors round by round.
+    The noise scale is McCandlish et al.'s, from gradients of parts of the round and of the whole round at the newest
+    policy. The actors are multiplied by its growth since their last change. A round without a valid estimate changes
+    nothing. Mode `artifact` is KungFu in Nitro's code: it always uses the growth since the first round, so higher
+    noise multiplies the actors in every round.
     """
 
     probe = "noise"
@@ -193,15 +200,15 @@ class KungFu(Scaling):
 
 @register.scaling("nitro")
 class Nitro(Scaling):
-    """Boost while the objective is concave around the policy (Nitro, VLDB'25, §5).
+    """More actors while the objective is concave around the policy (Nitro, VLDB'25, §5).
 
     R = -lambda_max / lambda_min of the Hessian, and over the last n rounds S_k = (R_max - R_k) / (R_max - R_min) d^k;
-    I_k = clip(I_max S_k, I_min, I_max). Where all R of the window are alike, the fraction is 1. An R without a value (a
-    Hessian that is not finite) leaves the number of actors as it is; one of an objective that curves downwards nowhere
-    is infinite, and its fraction 0.
+    I_k = clip(I_max S_k, I_min, I_max). If all R of the window are equal, the fraction is 1. If the Hessian is not
+    finite, R is nan and the number of actors stays. If the objective curves downwards nowhere, R is infinite and the
+    fraction is 0.
 
-    Mode `artifact` is what the released code does: boost where R is *high*, R decayed before it is scored, both R d^k
-    and R in a window of n, and a floor I_max d^(k k) instead of I_min, but at least I_min.
+    Mode `artifact` follows the released code: it adds actors where R is *high*, decays R before scoring it, keeps both
+    R d^k and R in a window of n, and has a floor I_max d^(k k) instead of I_min, but at least I_min.
     """
 
     probe = "curvature"
@@ -236,7 +243,7 @@ class Nitro(Scaling):
 
 
 def boost(ratio: float, window: list[float]) -> float:
-    """(R_max - R) / (R_max - R_min) over a window; 1 where that is flat, 0 at an infinite R."""
+    """Nitro's fraction (R_max - R) / (R_max - R_min) over a window; 1 if all R are equal, 0 if R is infinite."""
     finite = [value for value in window if math.isfinite(value)]
     if math.isinf(ratio) or not finite:
         return 0.0
@@ -245,7 +252,7 @@ def boost(ratio: float, window: list[float]) -> float:
 
 
 def greater_than_zero(config: Config, key: str) -> tuple[bool, str]:
-    """The condition of a rule that goes by shares of a target or budget."""
+    """Condition of rules that use shares of a target or budget: the key is set and positive."""
     value = getattr(config.scaling, key)
     return (
         value is not None and value > 0.0,

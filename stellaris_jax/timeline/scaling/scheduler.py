@@ -1,8 +1,8 @@
 """MinionsRL's scheduler (AAAI'24, §3.2): a learned policy from the state of a training job to its number of actors.
 
-What it observes of a round is put on scales of the job's own, for in seconds, dollars and returns the numbers of the
-paper's state differ by orders of magnitude (its code feeds them raw), and a scheduler could not be carried over to
-another job. A scheduler is a file of weights; acting on it takes NumPy alone.
+Observations of a round are divided by scales of the job. In seconds, dollars and returns, the paper's state differs by
+orders of magnitude (its code uses raw values), and a scheduler would not transfer to another job. A scheduler is a
+file of weights; evaluating it needs only NumPy.
 """
 
 from __future__ import annotations
@@ -30,22 +30,29 @@ from stellaris_jax.timeline.scaling.rules import RoundSummary, Scaling, greater_
 
 FEATURES = 8
 SHIPPED = Path(__file__).parent / "schedulers" / "cartpole.npz"
-"""The scheduler that comes with the package, see its README."""
+"""Scheduler that comes with the package, see its README."""
 SHIPPED_FOR = "gymnax/CartPole-v1"
-"""The environment whose training jobs it was trained on."""
+"""Environment of the training jobs on which the shipped scheduler was trained."""
 LIMIT = 5.0
-"""Features are kept within +- this."""
+"""Largest absolute value of a feature; larger ones are clipped."""
 
 
 def is_carried_over(config: Config) -> bool:
-    """Whether the scheduler that comes with the package serves a job on another environment than its own."""
+    """Whether a job uses the shipped scheduler on another environment than `SHIPPED_FOR`."""
     scaling = config.scaling
     return scaling.rule == "minionsrl" and not scaling.options.get("scheduler") and config.env.name != SHIPPED_FOR
 
 
 class Scales(NamedTuple):
-    """What is 1 for a scheduler: rounds K of the job, its target J, its budget B in dollars, the seconds of a round of
-    one actor after the other, and the KL it is adapted towards."""
+    """Scales of a training job, by which the scheduler's features are divided.
+
+    Attributes:
+      rounds: rounds K of the job.
+      target: target return J.
+      budget: budget B in dollars.
+      seconds: seconds of a round whose jobs run one after the other.
+      kl: target of the adaptive KL penalty.
+    """
 
     rounds: float
     target: float
@@ -55,10 +62,10 @@ class Scales(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> Scales:
-        """Those of a training job."""
+        """Scales of the training job of a configuration."""
         algorithm, scaling, delays = config.algorithm, config.scaling, config.delays
         gradients = algorithm.epochs * algorithm.minibatches
-        actor, learner, aggregate = (delay_of(of).typical for of in (delays.actor, delays.learner, delays.aggregate))
+        actor, learner, aggregate = (delay_of(job).typical for job in (delays.actor, delays.learner, delays.aggregate))
         seconds = actor + gradients * (learner + aggregate)
         return cls(config.rounds, scaling.target or 0.0, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
 
@@ -75,10 +82,15 @@ def features(
     left: Any,
     numpy: ModuleType = np,
 ) -> Any:
-    """The scheduler's state `[8]` after a round: (k, L, mean return, KL, P^l, mean P^a, P, b), on the job's scales.
+    """Scheduler state `[8]` after a round: (k, L, mean return, KL, P^l, mean P^a, P, b), on the job's scales.
 
-    `left` is what remains of the budget, in dollars; `numpy` may be `jax.numpy`. Losses and KL, which have no natural
-    upper end, enter by their logarithm.
+    Loss and KL have no natural upper bound, so their logarithms are used.
+
+    Args:
+      scales: scales of the job.
+      round_, loss, reward, kl, learner_seconds, actor_seconds, seconds: as in `RoundSummary`.
+      left: rest of the budget, in dollars.
+      numpy: `numpy` or `jax.numpy`.
     """
     state = numpy.stack(
         [
@@ -96,18 +108,18 @@ def features(
 
 
 class Scheduler(NamedTuple):
-    """A tanh network of dense layers with one output per number of actors; kernels `[in, out]`, biases `[out]`."""
+    """Dense tanh network with one output per number of actors; kernels `[in, out]`, biases `[out]`."""
 
     kernels: list[np.ndarray]
     biases: list[np.ndarray]
 
     @property
     def actors(self) -> int:
-        """The most actors it knows of (I_max)."""
+        """Largest number of actors that the scheduler can choose (I_max)."""
         return len(self.biases[-1])
 
     def __call__(self, state: np.ndarray) -> int:
-        """The most likely number of actors for a state `[8]`, from 1 to I_max."""
+        """Most likely number of actors for a state `[8]`, from 1 to I_max."""
         x = np.asarray(state, np.float32)
         for kernel, bias in zip(self.kernels[:-1], self.biases[:-1], strict=True):
             x = np.tanh(x @ kernel + bias)
@@ -115,11 +127,11 @@ class Scheduler(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What tells it from other schedulers."""
+        """SHA-256 of the weights."""
         return sha256(b"".join(x.tobytes() for x in (*self.kernels, *self.biases))).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write it to a file, in one step."""
+        """Write the weights to a file, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         layers = zip(self.kernels, self.biases, strict=True)
         arrays = {f"{part}{i}": x for i, pair in enumerate(layers) for part, x in zip("kb", pair, strict=True)}
@@ -128,43 +140,48 @@ class Scheduler(NamedTuple):
 
     @classmethod
     def load(cls, path: str | Path, named: str = "scaling.options.scheduler") -> Scheduler:
-        """Read what `save` wrote; `named` is the key or option that the path was given by.
+        """Read a scheduler that `save` wrote.
 
-        Raises ConfigError, one sentence, for a file that is not there or no scheduler.
+        Args:
+          path: the file.
+          named: key or option of the path, for error messages.
+
+        Raises:
+          ConfigError: the file does not exist, or is no scheduler.
         """
         try:
             arrays = read_archive(path)
             count = len(arrays) // 2
-            found = cls([arrays[f"k{i}"] for i in range(count)], [arrays[f"b{i}"] for i in range(count)])
-            found._check()
+            scheduler = cls([arrays[f"k{i}"] for i in range(count)], [arrays[f"b{i}"] for i in range(count)])
+            scheduler._check()
         except FileNotFoundError as error:
             sentence = f"{named}={path} does not exist; {command('schedule')} makes one."
             raise ConfigError(sentence) from error
-        except Exception as error:  # whatever a damaged file makes NumPy, zipfile and zlib raise
+        except Exception as error:  # NumPy, zipfile and zlib raise many errors for damaged files
             raise ConfigError(f"{named}={path} is not a scheduler ({inputs.reason(error)}).") from error
-        return found
+        return scheduler
 
     def _check(self) -> None:
-        """Raise ValueError unless the layers fit together, from `FEATURES` on, and all numbers are finite."""
-        inputs = FEATURES
+        """Raise ValueError unless the layers fit together, from `FEATURES` inputs on, and all numbers are finite."""
+        width = FEATURES
         for i, (kernel, bias) in enumerate(zip(self.kernels, self.biases, strict=True)):
-            if bias.ndim != 1 or kernel.shape != (inputs, len(bias)):
-                raise ValueError(f"layer {i} has arrays {kernel.shape} and {bias.shape}, for {inputs} inputs")
+            if bias.ndim != 1 or kernel.shape != (width, len(bias)):
+                raise ValueError(f"layer {i} has arrays {kernel.shape} and {bias.shape}, for {width} inputs")
             if not all(x.dtype.kind == "f" and np.isfinite(x).all() for x in (kernel, bias)):
                 raise ValueError(f"layer {i} has numbers that are not finite")
-            inputs = len(bias)
-        if not self.kernels or not inputs:
+            width = len(bias)
+        if not self.kernels or not width:
             raise ValueError("it has no layers")
 
 
 @register.scaling("minionsrl")
 class MinionsRL(Scaling):
-    """As many actors as a trained scheduler says, as far as the budget goes.
+    """Number of actors from a trained scheduler, within the budget.
 
-    A scheduler that knows of another number of actors than there are speaks in shares of it. The first round, of which
-    nothing is known yet, has the state of a job that has not begun. No later round is begun that could cost more than
-    is left: as much as the dearest round so far, and as its actors at the highest share of a round that one has cost
-    (part of a round's price may be the same for any number of actors). Where that leaves none, training ends.
+    If the scheduler was trained for another number of actors, its choice counts as a share of that number. The first
+    round uses the state of a job that has not started. Later, the number of actors is reduced to what the rest of the
+    budget covers at the highest price per actor so far. Training ends if that is below the minimum, or if the rest is
+    less than the price of the most expensive round (part of a round's price may not depend on its actors).
     """
 
     scheduler: str = knob("", "file of a trained scheduler; empty takes the one that comes with the package")
@@ -187,9 +204,10 @@ class MinionsRL(Scaling):
         self.digest = self.policy.digest
         self.reward, self.cost = 0.0, 0.0
         self.dearest_round, self.dearest_actor = 0.0, 0.0
-        self.next = config.actors or self._ask(features(scales, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
+        self.next = config.actors or self._scheduled(features(scales, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
 
-    def _ask(self, state: np.ndarray) -> int:
+    def _scheduled(self, state: np.ndarray) -> int:
+        """Scheduler's choice for a state, scaled to the limits."""
         return self.limits.clip(self.policy(state) * self.limits.maximum / self.policy.actors)
 
     def choose(self, seen: RoundSummary) -> int:
@@ -200,10 +218,10 @@ class MinionsRL(Scaling):
         self.dearest_actor = max(self.dearest_actor, price / seen.actors)
         left = self.config.budget - seen.cost_usd
         seconds = (seen.learner_seconds, seen.actor_seconds, seen.seconds)
-        asked = self._ask(features(self.scales, seen.round, seen.loss, self.reward, seen.kl, *seconds, left))
-        affordable = int(left / self.dearest_actor) if self.dearest_actor > 0.0 else asked
+        chosen = self._scheduled(features(self.scales, seen.round, seen.loss, self.reward, seen.kl, *seconds, left))
+        affordable = int(left / self.dearest_actor) if self.dearest_actor > 0.0 else chosen
         self.finished = self.config.ends and (affordable < self.limits.minimum or left < self.dearest_round)
-        return min(asked, max(affordable, self.limits.minimum))
+        return min(chosen, max(affordable, self.limits.minimum))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["digest"] != self.digest:
