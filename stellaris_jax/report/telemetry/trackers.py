@@ -1,8 +1,8 @@
 """Loggers for experiment trackers: Weights & Biases, MLflow, Trackio. Each has an extra of its name.
 
-Where they write, and whether to a server, is what their own environment variables say (docs/reports.md). A file
-`.NAME.json` in the run directory remembers which of their runs it is, and up to where it has been told: a run that is
-resumed goes on in the same one, and none of its points is lost.
+The trackers' own environment variables decide where they write, and whether to a server (docs/reports.md). A file
+`.NAME.json` in the run directory stores the tracker's run id, and the last round that was logged. A resumed run
+continues the tracker's run, and loses no points.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ from stellaris_jax.report.telemetry.logger import Logger, RunInfo
 from stellaris_jax.report.telemetry.names import STEP, named
 
 FILES = ("config.yaml", "summary.json", "curve.png", "*.mp4", "*.gif")
-"""Of the run directory, kept as artefacts when the run is over."""
+"""Files of the run directory that are kept as artefacts when the run is over."""
 OWN = ("wandb", "mlflow", "mlflow.db")
-"""Names in the run directory that trackers write below."""
+"""Names in the run directory that trackers write to."""
 _OPENING = threading.Lock()
-"""Held while a tracker is opened: the points of a sweep may begin at once, and a database is made only once."""
+"""Lock held while a tracker is opened: points of a sweep may begin at once, but only one may create a database."""
 
 
 class Tracker(Logger):
-    """What trackers have in common. Subclasses have `open`, `log`, `keep` and `end`."""
+    """Base of all trackers. Subclasses implement `open`, `log`, `keep` and `end`."""
 
     connects = True
     package: ClassVar[str]
     name: ClassVar[str]
     queues: ClassVar[bool] = False
-    """Whether what it was told may be lost with the process: after a kill it is told again of all since it was opened,
-    the same values at the same steps."""
+    """Whether queued values may be lost with the process.
+
+    If so, a resumed run logs again all values since the tracker was opened, the same values at the same steps.
+    """
     project: str = knob("stellaris_jax", "project (of MLflow: experiment) that a tracked run belongs to")
 
     @classmethod
@@ -82,28 +84,28 @@ class Tracker(Logger):
 
     def summary(self, summary: dict[str, Any]) -> None:
         numbers = {key: value for key, value in summary.items() if _is_number(value)}
-        found = (path for form in FILES for path in sorted(self.run.directory.glob(form)))
-        # A link in a directory of somebody else's might lead to what the user would not hand over.
-        self.keep(numbers, [path for path in found if path.is_file() and not path.is_symlink()])
+        paths = (path for form in FILES for path in sorted(self.run.directory.glob(form)))
+        # In a foreign directory, a link might lead to a private file of the user.
+        self.keep(numbers, [path for path in paths if path.is_file() and not path.is_symlink()])
         self._end(finished=True)
 
     def close(self) -> None:
         self._end(finished=False)
 
     def open(self, known: str | None) -> str:
-        """Begin a run of the tracker, or go on with one; returns what it is known by."""
+        """Begin a run of the tracker, or continue one, and return its id."""
         raise NotImplementedError
 
     def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
-        """Values by their names, each with its env steps."""
+        """Log values by their names, each with its env steps."""
         raise NotImplementedError
 
     def keep(self, numbers: dict[str, float], files: list[Path]) -> None:
-        """The figures and files of a run that is over."""
+        """Log the figures and files of a run that is over."""
         raise NotImplementedError
 
     def end(self, finished: bool) -> None:
-        """Nothing more comes from this process."""
+        """End the tracker's run, as far as this process is concerned."""
         raise NotImplementedError
 
     def _tell(self, records: list[dict[str, Any]]) -> None:
@@ -125,7 +127,7 @@ class Tracker(Logger):
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What was remembered; nothing where it is damaged, so that a new run begins."""
+    """Stored state of a tracker; empty if it is damaged, so that a new run begins."""
     try:
         known = json.loads(inputs.read_text(path))
         whole = isinstance(known["id"], str) and all(isinstance(known[kind], int) for kind in ("round", "evaluation"))
@@ -155,7 +157,7 @@ class Wandb(Tracker):
             group=self.run.group or None,
             config=self.run.config,
             resume="allow" if known else None,
-            allow_val_change=True,  # of what may differ when a run is resumed
+            allow_val_change=True,  # some settings may change when a run is resumed
             reinit="create_new",  # the points of a sweep are runs of one process
             settings=wandb.Settings(console="off", silent=True),
         )
@@ -184,13 +186,15 @@ class Wandb(Tracker):
 class Mlflow(Tracker):
     """MLflow: the store of MLFLOW_TRACKING_URI, by default `mlflow.db` and `mlflow/` in the run directory.
 
-    A database says where the artefacts of its runs go. In the run directory it may come from somebody else, or from a
-    run that was moved: artefacts go below `mlflow/` beside it, or the run goes on as a new one of MLflow's.
+    A database says where the artefacts of its runs go. A database in the run directory may come from somebody else, or
+    from a run that was moved. So artefacts must go below `mlflow/` in that directory, or the run continues as a new one
+    in
+    MLflow.
     """
 
     package, name = "mlflow", "mlflow"
     MOST_METRICS, MOST_PARAMS, LONGEST = 1000, 100, 500
-    """Of a request, and of a parameter's value."""
+    """Limits: metrics of a request, parameters of a request, and characters of a parameter's value."""
 
     def open(self, known: str | None) -> str:
         from mlflow import MlflowClient
@@ -201,9 +205,11 @@ class Mlflow(Tracker):
             check_database(self.run.directory / "mlflow.db")
             inputs.check_tree(self._place, {})
         own = f"sqlite:///{self.run.directory / 'mlflow.db'}"
-        for quiet in ("mlflow", "alembic"):  # they tell of every table that they make
+        for quiet in ("mlflow", "alembic"):  # they log every table that they create
             logging.getLogger(quiet).setLevel(logging.WARNING)
-        logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)  # what it raises, it tells with a traceback before
+        logging.getLogger("mlflow.store").setLevel(
+            logging.CRITICAL
+        )  # it logs a traceback of every error that it raises
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", own))
         if known:
             began = self.client.get_run(known).info
@@ -248,7 +254,7 @@ class Mlflow(Tracker):
             for path in files:
                 self.client.log_artifact(self.id, str(path))
             return
-        # What was checked is what is used: the client would ask the database again, whose triggers may change it.
+        # Use the checked location itself: the client would ask the database again, whose triggers may change it.
         location = self.client.get_run(self.id).info.artifact_uri
         if not self._is_own(location):
             raise OSError(errno.EINVAL, f"artefacts would go to {location}, outside of the run's {self._place}")
@@ -259,7 +265,7 @@ class Mlflow(Tracker):
             LocalArtifactRepository(location).log_artifact(str(path))
 
     def _is_own(self, location: str) -> bool:
-        """Whether artefacts may go to a URI: any of a server's, and those below the run directory's `mlflow/`."""
+        """Whether artefacts may go to a URI: any of a server, else only below the run directory's `mlflow/`."""
         if self._place is None:
             return True
         parts = urlsplit(location)
@@ -276,7 +282,7 @@ class Mlflow(Tracker):
 
 @register.logger("trackio")
 class Trackio(Tracker):
-    """Trackio, which keeps its databases below TRACKIO_DIR; `trackio show` shows them."""
+    """Trackio, which stores its databases below TRACKIO_DIR; `trackio show` shows them."""
 
     package, name, queues = "trackio", "trackio", True
 
@@ -284,7 +290,7 @@ class Trackio(Tracker):
         import trackio
 
         called = known or f"{self.run.name}-{int(time.time() * 1000):x}"
-        with redirect_stdout(io.StringIO()):  # it greets, across the display
+        with redirect_stdout(io.StringIO()):  # its greeting would break the display
             self.trackio = trackio.init(
                 project=self.project,
                 name=called,
