@@ -88,11 +88,11 @@ def rounds_of(run_dir: Path, config: Config, cut: MinibatchLayout, last: int | N
     Raises:
       ConfigError: there are no rounds yet, or the trace of a live run cannot be read.
     """
-    lived = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, cut)
-    first = next(lived, None)
+    rounds = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, cut)
+    first = next(rounds, None)
     if first is None:
         raise ConfigError(f"{run_dir} has no rounds yet, so there is no timeline of it.")
-    return islice(chain([first], lived), last)
+    return islice(chain([first], rounds), last)
 
 
 def _recorded(path: Path) -> Iterator[Lived]:
@@ -125,10 +125,10 @@ def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[
         yield Lived(record, rolls, [])
 
 
-def events(config: Config, lived: Iterable[Lived]) -> Iterator[Event]:
+def events(config: Config, rounds: Iterable[Lived]) -> Iterator[Event]:
     """All events of some rounds."""
     flow, queue, actors = count(1), Queue(), 0
-    for round_ in lived:
+    for round_ in rounds:
         record, actors = round_.record, max(actors, len(round_.rolls))
         queue.add(record)
         yield from (_collected(record, roll) for roll in round_.rolls)

@@ -38,17 +38,17 @@ class Bar(NamedTuple):
     about: str
 
 
-def timeline(lived: Sequence[Lived], learners: int, most: int) -> str:
+def timeline(rounds: Sequence[Lived], learners: int, most: int) -> str:
     """Consecutive rounds as a picture.
 
     Args:
-      lived: the rounds.
+      rounds: the rounds.
       learners: number of learners.
       most: staleness that has the last colour.
     """
-    every = sorted(_bars(lived, learners, most), key=lambda bar: bar.start)
+    every = sorted(_bars(rounds, learners, most), key=lambda bar: bar.start)
     bars = every[:MOST_BARS]
-    first, last = lived[0].record.index + 1, lived[-1].record.index + 1
+    first, last = rounds[0].record.index + 1, rounds[-1].record.index + 1
     named = f"round {first}" if first == last else f"rounds {first} to {last}"
     if not bars:
         return f"<p>{text(f'Nothing was computed in {named}.')}</p>"
@@ -82,8 +82,8 @@ def timeline(lived: Sequence[Lived], learners: int, most: int) -> str:
     )
 
 
-def _bars(lived: Sequence[Lived], learners: int, most: int) -> Iterator[Bar]:
-    for round_ in lived:
+def _bars(rounds: Sequence[Lived], learners: int, most: int) -> Iterator[Bar]:
+    for round_ in rounds:
         record = round_.record
         version = (
             f"fragment {record.index}, collected by {record.actors} actors with version {record.behaviour_version}"
