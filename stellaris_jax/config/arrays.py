@@ -1,4 +1,4 @@
-"""NumPy files that somebody else may have made: no array takes more memory than the file has bytes for it."""
+"""Untrusted NumPy files: no array takes more memory than the file has bytes for it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def read_archive(path: str | Path, limit: int = inputs.DOCUMENT) -> dict[str, np
             raise ValueError("it is packed in another way than NumPy's")
         arrays = {}
         for member in members:
-            with archive.open(member) as packed:  # reads `file_size` bytes at most, whatever is packed
+            with archive.open(member) as packed:  # reads at most `file_size` bytes
                 arrays[member.filename.removesuffix(".npy")] = read_array(packed, member.file_size)  # type: ignore[arg-type]
     return arrays

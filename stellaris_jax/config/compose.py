@@ -60,8 +60,8 @@ LONGEST_LINE = 100_000
 def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None, trust: Trust = False) -> Config:
     """Compose a configuration with valid keys and types; `load_config` checks the values' meaning as well.
 
-    Plug-ins are imported. Overrides and `config_dir` are the user's own words. A run that they name with `resume` or
-    `trace` may be somebody else's, and the code that it names needs consent.
+    Plug-ins are imported. Overrides and `config_dir` are trusted. A run that they name with `resume` or `trace` is not,
+    and the code that it names needs consent.
 
     Args:
       overrides: overrides as on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.

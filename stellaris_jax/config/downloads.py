@@ -10,7 +10,7 @@ SUITE = "playground"
 SHIPPED = re.compile(
     r"acrobot|ballincup|cartpole|cheetah|finger|fish|hopper|humanoid|pendulum|pointmass|reacher|swimmer|walker"
 )
-"""Beginnings of the tasks of the DM control suite, whose models come with playground. Others need a download."""
+"""Pattern of the tasks of the DM control suite, whose models ship with playground. Others need a download."""
 MODELS = Path("external_deps", "mujoco_menagerie")
 """Folder of models within playground's. Playground clones them from GitHub where the folder is missing."""
 

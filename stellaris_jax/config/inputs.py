@@ -1,4 +1,4 @@
-"""Input files that somebody else may have made: regular files only, read up to a size limit.
+"""Untrusted input files: regular files only, read up to a size limit.
 
 A name in a run directory may be a pipe, a device, or a link to one. Opening it could block for ever, and reading it
 could fill all memory. Commands therefore read the directories that they are given through this module. Errors are

@@ -137,7 +137,12 @@ def _check_declared(owner: type, name: str) -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """Knob of a registered object, and its default."""
+    """Knob of a registered object.
+
+    Attributes:
+      knob: the knob.
+      default: its default value.
+    """
 
     knob: Knob
     default: Any

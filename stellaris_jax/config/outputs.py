@@ -1,7 +1,7 @@
 """Output files: checked before the work that produces them, then replaced atomically.
 
-Files are never written through a link at their own path. Somebody else may have made the directory, and a link in it
-may lead to any file of the user's. Directories may be links.
+Files are never written through a link at their own path. The directory may be untrusted, and a link in it may lead to
+any file of the user's. Directories may be links.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SQLite databases that somebody else may have made: the files next to one are checked before SQLite opens it.
+"""Untrusted SQLite databases: the files next to a database are checked before SQLite opens it.
 
 SQLite acts on those files. A rollback journal that ends with a super-journal record names another file, by any path:
 SQLite rolls the journal back, then deletes that file. A transaction of one database writes no such record, so the

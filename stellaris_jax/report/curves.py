@@ -25,7 +25,7 @@ from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.format import clock, compact, dollars
 
 AXES = {"env_steps": "env steps", "simulated_seconds": "simulated seconds", "cost_usd": "dollars"}
-# Okabe and Ito's palette, told apart under every common colour blindness.
+# Okabe and Ito's palette, distinguishable under every common colour blindness.
 BLUE, ORANGE, GREEN, PINK, VERMILION, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"
 BLACK = "#000000"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK)
@@ -122,7 +122,13 @@ def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
 
 
 def draw_run(axes: Axes, run: Run, axis: str) -> None:
-    """Draw return over an axis: of training episodes, of every seed's evaluations, and their mean with its interval."""
+    """Draw return over an axis: of training episodes, of every seed's evaluations, and their mean with its interval.
+
+    Args:
+      axes: axes to draw on.
+      run: the run.
+      axis: key of `AXES`, or another clock of the records.
+    """
     trained = column(run.rounds, "train_return")
     ended = np.isfinite(trained)
     if ended.any():
@@ -150,6 +156,11 @@ def draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> Non
     """Draw the mean of curves and its 95 % interval; for fewer than FEWEST curves, the curves themselves.
 
     The curves are also drawn if they have no range in common.
+
+    Args:
+      axes: axes to draw on.
+      curves: curves of the seeds.
+      style: colour and line style, as keywords of Matplotlib.
     """
     if not curves:
         return
@@ -302,7 +313,13 @@ def titled(title: str, height: float) -> Figure:
 
 
 def about_spread(seeds: Iterable[int], many: str = "bands", few: str = "thin lines") -> str:
-    """Legend of the spread around means over `seeds`: intervals as `many`, or, for too few seeds, each as `few`."""
+    """Legend of the spread around means.
+
+    Args:
+      seeds: numbers of seeds of the means.
+      many: name of the marks for intervals.
+      few: name of the marks for single seeds, if there are too few for an interval.
+    """
     counts = sorted(set(seeds))
     enough = " or ".join(str(count) for count in counts if count >= FEWEST)
     too_few = " or ".join(str(count) for count in counts if 1 < count < FEWEST)
@@ -313,9 +330,13 @@ def about_spread(seeds: Iterable[int], many: str = "bands", few: str = "thin lin
 
 @drawing()
 def legend_below(figure: Figure, handles: Sequence[Artist], columns: int, note: str = "") -> None:
-    """Add a legend below all panels, enlarging the figure, with fewer columns if it would be wider than the figure.
+    """Add a legend below all panels, enlarging the figure.
 
-    `note` heads it.
+    Args:
+      figure: the figure.
+      handles: entries of the legend.
+      columns: most columns; fewer are used if the legend would be wider than the figure.
+      note: heading of the legend.
     """
     renderer = FigureCanvasAgg(figure).get_renderer()
     labels = [in_legend(fill(str(handle.get_label()), LINE)) for handle in handles]

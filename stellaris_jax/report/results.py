@@ -138,7 +138,7 @@ class Row:
 
 
 def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
-    """Run as `read_run` reads it, without damaged metrics or summary; `note` is told about damage."""
+    """Run as `read_run` reads it, without damaged metrics or summary; `note` receives sentences about damage."""
     run = read_run(path, note)
     measures = [run.summary.get(key) for key in MEASURES] if run.summary else []
     if not all(measure is None or isinstance(measure, int | float) for measure in measures):

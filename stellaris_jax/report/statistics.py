@@ -135,10 +135,18 @@ def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
 
 
 def within_data(mean: np.ndarray, half_width: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends [points] of intervals over `values` [seeds, points], clipped to the range of the seeds.
+    """Ends of intervals, clipped to the range of the seeds at each point.
 
     Student's interval is symmetric and may leave the possible range: for four returns of 500 and one of 300 it exceeds
-    500. The ends are NaN for fewer than FEWEST seeds.
+    500.
+
+    Args:
+      mean: `[points]`.
+      half_width: half the width of the intervals `[points]`.
+      values: `[seeds, points]`.
+
+    Returns:
+      Lower and upper ends `[points]`; NaN for fewer than FEWEST seeds.
     """
     if len(values) < FEWEST:
         return np.full_like(mean, np.nan), np.full_like(mean, np.nan)

@@ -1,7 +1,7 @@
-"""Style of all pictures: Matplotlib's defaults, whatever a `matplotlibrc` says, with texts drawn literally.
+"""Style of all pictures: Matplotlib's defaults, without any `matplotlibrc`, with texts drawn literally.
 
-Matplotlib reads a `matplotlibrc` of the current folder, which may come from a stranger and could run LaTeX. Names of
-runs, settings and environments may contain `$` and `_`, which are no formulas.
+Matplotlib reads a `matplotlibrc` in the current folder, which is untrusted and could make it run LaTeX. Names of runs,
+settings and environments may contain `$` and `_`, which are no formulas.
 """
 
 from __future__ import annotations

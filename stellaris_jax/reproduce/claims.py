@@ -79,7 +79,9 @@ def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "", tes
 def no_less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, unit: str = "") -> Claim:
     """Claim that `a` is at least `b`, up to a margin.
 
-    It holds if the interval of the difference lies above -margin, and is reversed if it lies below.
+    It holds if the interval of the difference lies above -margin, and is reversed if it lies below. The arguments are
+    those
+    of `more`, with the `margin` in units of the values.
     """
     shown = more(claim, paper, a, b, unit)
     shifted = more(claim, paper, np.asarray(a, float) + margin, b, unit)
@@ -87,7 +89,7 @@ def no_less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, u
 
 
 def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
-    """Claim that `a` is smaller than `b`."""
+    """Claim that `a` is smaller than `b`; the arguments are those of `more`."""
     reverse = more(claim, paper, a, b, unit)
     swapped = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
     toward = None if reverse.toward is None else -reverse.toward

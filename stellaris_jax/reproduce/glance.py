@@ -19,11 +19,19 @@ MARKS = {HOLDS: (BLUE, "o"), OPEN: (BLACK, "|"), REVERSED: (VERMILION, "X")}
 
 @drawing()
 def glance(claims: Mapping[str, Sequence[Claim]], path: Path, title: str) -> Path | None:
-    """Draw the claims of each figure that have an interval; returns None if there are none.
+    """Draw the claims of each figure that have an interval.
 
     A mark is a difference toward the paper's side, in halves of its own 95 % interval. So marks beyond the grey band,
     of one
     unit to both sides, are significant. Verdicts that do not survive the correction, or have none, are hollow.
+
+    Args:
+      claims: claims by figure.
+      path: picture to write.
+      title: title of the picture.
+
+    Returns:
+      `path`; None if no claim has an interval.
     """
     rows = {figure: [claim for claim in members if claim.toward is not None] for figure, members in claims.items()}
     rows = {figure: members for figure, members in rows.items() if members}

@@ -134,10 +134,15 @@ def cost(histories: Iterable[History]) -> list[float]:
 
 
 def within(histories: Iterable[History], axis: str, limit: float) -> list[float]:
-    """Final returns of runs cut off at `limit` seconds (`seconds`) or dollars (`cost_usd`), as by `final`.
+    """Final returns of runs that are cut off at a limit.
 
-    NaN for a run without evaluations by then. The limit has a tolerance for rounding, as it may be a mean of equal
-    figures.
+    Args:
+      histories: seeds of a curve.
+      axis: `seconds` or `cost_usd`.
+      limit: seconds or dollars. It has a tolerance for rounding, as it may be a mean of equal figures.
+
+    Returns:
+      Returns `[seeds]` as by `final`; NaN for a run without evaluations by then.
     """
     end = limit * (1 + ROUNDING)
     counts = [(history, int(np.sum(getattr(history, axis) <= end))) for history in histories]
@@ -145,13 +150,29 @@ def within(histories: Iterable[History], axis: str, limit: float) -> list[float]
 
 
 def alike(a: Sequence[History], b: Sequence[History], axis: str) -> tuple[list[float], list[float]]:
-    """Final returns of two curves, with all runs cut off at the mean expense of the cheaper curve."""
+    """Final returns of two curves, with all runs cut off at the mean expense of the cheaper curve.
+
+    Args:
+      a: seeds of one curve.
+      b: seeds of the other curve.
+      axis: `seconds` or `cost_usd`.
+    """
     limit = min(float(np.mean([getattr(history, axis)[-1] for history in curve])) for curve in (a, b))
     return within(a, axis, limit), within(b, axis, limit)
 
 
 def until(histories: Iterable[History], axis: str, target: float, evaluations: int = 3) -> list[float]:
-    """Value of an axis when the mean of some consecutive evaluations first reached the target; inf if it never did."""
+    """Value of an axis at which each run first reaches a target.
+
+    Args:
+      histories: seeds of a curve.
+      axis: attribute of `History`, such as `seconds`.
+      target: return that the mean of consecutive evaluations must reach.
+      evaluations: number of consecutive evaluations.
+
+    Returns:
+      Values `[seeds]`; inf for a run that never reaches the target.
+    """
     spent = []
     for history in histories:
         rows = [history.returns[i : i + evaluations] for i in range(len(history.returns) - evaluations + 1)]

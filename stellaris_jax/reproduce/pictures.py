@@ -67,7 +67,14 @@ Marks = Mapping[str, Sequence[Mark]]
 
 @drawing()
 def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
-    """Draw return against env steps, simulated seconds and dollars, a row per panel; the paper's points are circles."""
+    """Draw return against env steps, simulated seconds and dollars, a row per panel.
+
+    Args:
+      panels: histories by panel.
+      marks: points of the paper by panel, drawn as open circles.
+      path: picture to write.
+      title: title of the picture.
+    """
     names = list(dict.fromkeys(_name(history) for history in chain(*panels.values())))
     styles = looks(names)
     figure = titled(title, 0.5 + 2.4 * len(panels))
@@ -110,7 +117,13 @@ def _name(history: History) -> str:
 
 @drawing()
 def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Path, title: str) -> None:
-    """Draw actors of every round `[seeds][rounds]` by name, as means with intervals, in a panel each."""
+    """Draw the actors of every round, as means with intervals, in a panel each.
+
+    Args:
+      panels: actors `[seeds][rounds]` by rule, by panel.
+      path: picture to write.
+      title: title of the picture.
+    """
     figure = titled(title, 3.0)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     names = list(dict.fromkeys(chain(*panels.values())))
@@ -145,7 +158,14 @@ class Bar(NamedTuple):
 
 @drawing()
 def bars(panels: Mapping[str, Sequence[Bar]], path: Path, title: str, unit: str) -> None:
-    """Draw panels of horizontal bars: the paper's in grey, if any, ours in blue with their 95 % intervals."""
+    """Draw horizontal bars: the paper's in grey, if any, ours in blue with their 95 % intervals.
+
+    Args:
+      panels: bars by panel.
+      path: picture to write.
+      title: title of the picture.
+      unit: unit of the values.
+    """
     published = any(bar.paper is not None for panel in panels.values() for bar in panel)
     offset, thick = (0.2, 0.38) if published else (0.0, 0.6)
     figure = titled(title, 1.0 + 0.42 * max(len(panel) for panel in panels.values()))
@@ -188,7 +208,13 @@ class Point(NamedTuple):
 
 @drawing()
 def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -> None:
-    """Draw return (top) and dollars (bottom) over the values of a parameter, a column each; the paper's are dotted."""
+    """Draw return (top) and dollars (bottom) over the values of parameters; the paper's are dotted.
+
+    Args:
+      panels: points by parameter, a column each.
+      path: picture to write.
+      title: title of the picture.
+    """
     figure = titled(title, 4.4)
     grid = figure.subplots(2, len(panels), squeeze=False, sharex="col", sharey="row")
     for column, (name, points) in zip(grid.T, panels.items(), strict=True):

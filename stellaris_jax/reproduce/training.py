@@ -138,7 +138,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Job:
-    """Run of a variant with the seeds first, first + 1, ..., first + count - 1."""
+    """Run of a variant.
+
+    Attributes:
+      variant: the variant.
+      first: first seed.
+      count: number of seeds, from the first one on.
+    """
 
     variant: Variant
     first: int

@@ -85,7 +85,13 @@ def curves_of(row: Row, clock: str) -> list[Curve]:
 
 @drawing()
 def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clock: str) -> str:
-    """Return over a clock: means with intervals, or every seed if there are fewer than five."""
+    """Return over a clock: means with intervals, or every seed if there are fewer than five.
+
+    Args:
+      rows: settings of one environment.
+      looks: styles, as `styles` returns them; other rows are grey.
+      clock: key of `AXES`.
+    """
     figure, axes = panel()
     for row in rows:
         curves = curves_of(row, clock)

@@ -19,7 +19,14 @@ from stellaris_jax.report.telemetry.format import compact, dollars, number, over
 
 
 def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: float | None) -> str:
-    """Table of every setting's results, with links from the page `out` to its runs."""
+    """Table of every setting's results.
+
+    Args:
+      rows: the settings.
+      numbers: number of each setting on the page, by label.
+      out: file of the page, which links are relative to.
+      threshold: a return; the table then says what reaching it takes.
+    """
     named = {row.label: headings(row.group) for row in rows}
     until = [f"{significant(threshold)} reached", "after steps", "after s", "after $"]
     head = ["#", "", *named[rows[0].label], "return", "seeds", "IQM", "area", *(until if threshold is not None else [])]

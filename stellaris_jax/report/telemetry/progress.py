@@ -87,7 +87,13 @@ class Display:
         self.console.print(Text(text), soft_wrap=True)
 
     def finished(self, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
-        """End the display with the final table, the run directory and further commands."""
+        """End the display with the final table, the run directory and further commands.
+
+        Args:
+          summary: figures of `summary.json`.
+          run_dir: directory of the run.
+          returns: evaluated returns, oldest first.
+        """
         self.close()
         print_summary(self.console, {"train_return": self.latest.get("train_return"), **summary}, run_dir, returns)
 

@@ -91,7 +91,14 @@ def _actors(summary: dict[str, Any]) -> str:
 
 
 def print_summary(console: Console, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
-    """Print the final table, with a line of evaluated `returns`, the run directory and further commands."""
+    """Print the final table, the run directory and further commands.
+
+    Args:
+      console: console to print to.
+      summary: figures of `summary.json`.
+      run_dir: directory of the run.
+      returns: evaluated returns, oldest first, for a line of their own.
+    """
     names = [str(summary[key]) for key in ("system", "env") if summary.get(key)]
     seeds = summary.get("num_seeds") or 1
     table = Table(title=Text(" · ".join([*names, f"{seeds} seed{'s' if seeds > 1 else ''}"])), show_header=False)

@@ -85,7 +85,7 @@ class Tracker(Logger):
     def summary(self, summary: dict[str, Any]) -> None:
         numbers = {key: value for key, value in summary.items() if _is_number(value)}
         paths = (path for form in FILES for path in sorted(self.run.directory.glob(form)))
-        # In a foreign directory, a link might lead to a private file of the user.
+        # In an untrusted directory, a link might lead to a private file of the user.
         self.keep(numbers, [path for path in paths if path.is_file() and not path.is_symlink()])
         self._end(finished=True)
 
@@ -186,10 +186,9 @@ class Wandb(Tracker):
 class Mlflow(Tracker):
     """MLflow: the store of MLFLOW_TRACKING_URI, by default `mlflow.db` and `mlflow/` in the run directory.
 
-    A database says where the artefacts of its runs go. A database in the run directory may come from somebody else, or
-    from a run that was moved. So artefacts must go below `mlflow/` in that directory, or the run continues as a new one
-    in
-    MLflow.
+    A database says where the artefacts of its runs go. A database in the run directory is untrusted, and its run may
+    have
+    moved. So artefacts must go below `mlflow/` in that directory, or the run continues as a new one in MLflow.
     """
 
     package, name = "mlflow", "mlflow"

@@ -93,7 +93,13 @@ def at_equal_expense(found: Found, cells: Mapping[str, Cell]) -> dict[str, Measu
 def by_expense(
     found: Found, cells: Mapping[str, Cell], scales: Mapping[str, Measure]
 ) -> dict[str, list[tuple[str, list[float]]]]:
-    """Rows of a picture: each method's rate and values on every scale."""
+    """Rows of a picture: each method's rate and values on every scale.
+
+    Args:
+      found: outcomes of the cells.
+      cells: a cell by method.
+      scales: measures, as `at_equal_expense` returns them.
+    """
     return {
         method: [(cell.rate, values(found, cell, measure)) for measure in scales.values()]
         for method, cell in cells.items()

@@ -64,7 +64,13 @@ def heat(
 
 @drawing()
 def forest(rows: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path, title: str) -> Path:
-    """Draw differences of means of two sides with Welch's 95 % intervals, a row each, the largest first."""
+    """Draw differences of means with Welch's 95 % intervals, a row each, the largest first.
+
+    Args:
+      rows: values of two sides, by name.
+      path: picture to write.
+      title: title of the picture.
+    """
     differences = {name: welch(*sides) for name, sides in rows.items()}
     order = sorted(differences, key=lambda name: -differences[name][0])
     figure = titled(title, 1.4 + 0.2 * len(rows))

@@ -87,6 +87,11 @@ def peaks(runs: Sequence[Sample], above: bool) -> tuple[np.ndarray, np.ndarray]:
 def rank_area(collapsed: np.ndarray, sound: np.ndarray, above: bool) -> float:
     """Probability that a collapsed run looks more alarming than a sound one (Mann and Whitney's U).
 
+    Args:
+      collapsed: most alarming value of each collapsed run.
+      sound: most alarming value of each sound run.
+      above: whether large values alarm.
+
     >>> rank_area(np.array([3.0, 2.0]), np.array([1.0, 2.0]), True)
     0.875
     """
