@@ -211,7 +211,7 @@ class Place:
         """Objects behind the names; unknown names are skipped, since another check reports them."""
         return [self.kind[name] for name in self.names(config) if name in list(self.kind)]
 
-    def told(self, config: Config) -> str:
+    def in_words(self, config: Config) -> str:
         """The key and its value, for a sentence."""
         named = attrgetter(self.key)(config)
         return f"{self.key}={named}" if isinstance(named, str) else f"{self.key}=[{','.join(map(str, named))}]"
@@ -276,7 +276,7 @@ def check_given(config: Config, keys: Iterable[str]) -> None:
             registered = [(f"{place.key}={name}", thing) for place in places for name, thing in place.kind.items()]
             owners = [owner for owner, thing in registered if option in options_of(thing)]
             if owners:
-                named = " and ".join(place.told(config) for place in places)
+                named = " and ".join(place.in_words(config) for place in places)
                 raise ConfigError(f"{key} belongs to {' and '.join(owners)}, not to {named}.")
 
 
@@ -310,7 +310,7 @@ def _check(option: str, value: Any, things: list[Any], places: list[Place], conf
             replace(known[option].knob, key=key).check(_number(known[option], value))
             return
     if not any(option in options_of(thing) for place in places for _, thing in place.kind.items()):
-        named = " and ".join(place.told(config) for place in places)
+        named = " and ".join(place.in_words(config) for place in places)
         meant = did_you_mean(option, [name for thing in things for name in options_of(thing)])
         raise ConfigError(f"{key} is not an option of {named}{meant}")
 

@@ -64,23 +64,23 @@ class Tracker(Logger):
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
         super().__init__(run, options)
         refuse_links(*(run.directory / name for name in OWN))
-        self._memory = run.directory / f".{self.name}.json"
-        known = _read(self._memory) if run.resume_round is not None else {}
-        self.told = {"round": known.get("round", -1), "evaluation": known.get("evaluation", -1)}
-        self._over = False
+        self._state_path = run.directory / f".{self.name}.json"
+        known = _read(self._state_path) if run.resume_round is not None else {}
+        self.logged = {"round": known.get("round", -1), "evaluation": known.get("evaluation", -1)}
+        self._ended = False
         with _OPENING:
             self.id = self.open(known.get("id"))
         if self.id != known.get("id"):
-            self.told = {"round": -1, "evaluation": -1}
-        self._remember(self.told)
-        self._tell([record for record in run.history if record["kind"] == "round"])
-        self._tell([record for record in run.history if record["kind"] == "evaluation"])
+            self.logged = {"round": -1, "evaluation": -1}
+        self._save_state(self.logged)
+        self._log_new([record for record in run.history if record["kind"] == "round"])
+        self._log_new([record for record in run.history if record["kind"] == "evaluation"])
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
-        self._tell(records)
+        self._log_new(records)
 
     def evaluation(self, record: dict[str, Any]) -> None:
-        self._tell([record])
+        self._log_new([record])
 
     def summary(self, summary: dict[str, Any]) -> None:
         numbers = {key: value for key, value in summary.items() if _is_number(value)}
@@ -108,22 +108,22 @@ class Tracker(Logger):
         """End the tracker's run, as far as this process is concerned."""
         raise NotImplementedError
 
-    def _tell(self, records: list[dict[str, Any]]) -> None:
-        fresh = [record for record in records if record["round"] > self.told[record["kind"]]]
+    def _log_new(self, records: list[dict[str, Any]]) -> None:
+        fresh = [record for record in records if record["round"] > self.logged[record["kind"]]]
         if fresh:
             self.log([(int(record[STEP]), dict(named(record))) for record in fresh])
-            self.told[fresh[-1]["kind"]] = fresh[-1]["round"]
+            self.logged[fresh[-1]["kind"]] = fresh[-1]["round"]
             if not self.queues:
-                self._remember(self.told)
+                self._save_state(self.logged)
 
-    def _remember(self, told: dict[str, int]) -> None:
-        write_atomically(self._memory, json.dumps({"id": self.id, **told}) + "\n")
+    def _save_state(self, logged: dict[str, int]) -> None:
+        write_atomically(self._state_path, json.dumps({"id": self.id, **logged}) + "\n")
 
     def _end(self, finished: bool) -> None:
-        if not self._over:
-            self._over = True
+        if not self._ended:
+            self._ended = True
             self.end(finished)
-            self._remember(self.told)
+            self._save_state(self.logged)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -203,16 +203,16 @@ class Mlflow(Tracker):
         if self._place is not None:
             check_database(self.run.directory / "mlflow.db")
             inputs.check_tree(self._place, {})
-        own = f"sqlite:///{self.run.directory / 'mlflow.db'}"
+        local_store = f"sqlite:///{self.run.directory / 'mlflow.db'}"
         for quiet in ("mlflow", "alembic"):  # they log every table that they create
             logging.getLogger(quiet).setLevel(logging.WARNING)
         logging.getLogger("mlflow.store").setLevel(
             logging.CRITICAL
         )  # it logs a traceback of every error that it raises
-        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", own))
+        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", local_store))
         if known:
-            began = self.client.get_run(known).info
-            places = [began.artifact_uri, self.client.get_experiment(began.experiment_id).artifact_location]
+            info = self.client.get_run(known).info
+            places = [info.artifact_uri, self.client.get_experiment(info.experiment_id).artifact_location]
             if all(map(self._is_own, places)):
                 self.client.update_run(known, status="RUNNING")
                 return known
@@ -229,11 +229,11 @@ class Mlflow(Tracker):
         else:
             number = experiment.experiment_id
         tags = {"group": self.run.group} if self.run.group else {}
-        began = self.client.create_run(number, run_name=self.run.name, tags=tags).info.run_id
+        run_id = self.client.create_run(number, run_name=self.run.name, tags=tags).info.run_id
         params = [Param(key, str(value)[: self.LONGEST]) for key, value in self.run.config.items()]
         for first in range(0, len(params), self.MOST_PARAMS):
-            self.client.log_batch(began, params=params[first : first + self.MOST_PARAMS])
-        return str(began)
+            self.client.log_batch(run_id, params=params[first : first + self.MOST_PARAMS])
+        return str(run_id)
 
     def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
         from mlflow.entities import Metric
@@ -288,11 +288,11 @@ class Trackio(Tracker):
     def open(self, known: str | None) -> str:
         import trackio
 
-        called = known or f"{self.run.name}-{int(time.time() * 1000):x}"
+        name = known or f"{self.run.name}-{int(time.time() * 1000):x}"
         with redirect_stdout(io.StringIO()):  # its greeting would break the display
             self.trackio = trackio.init(
                 project=self.project,
-                name=called,
+                name=name,
                 group=self.run.group or None,
                 config=self.run.config,
                 resume="allow",
@@ -300,7 +300,7 @@ class Trackio(Tracker):
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-        return called
+        return name
 
     def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
         for step, values in points:
