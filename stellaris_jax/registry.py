@@ -1,4 +1,4 @@
-"""The one way in which anything that has a name in a configuration is added: ours, a user's, and other packages'.
+"""Registry of everything that a configuration names: the package's own classes, a user's, and other packages'.
 
     import stellaris_jax as sj
 
@@ -9,9 +9,9 @@
         def ready(self, staleness, view):
             return len(staleness) >= self.share * view.learners
 
-Ours stand in the modules that a kind calls its homes, which are imported when somebody first asks for a name. A user's
-stand in plug-ins: modules or files that the key `plugins` names, and installed packages that name one in the
-entry-point group `stellaris_jax.plugins`.
+The package's own classes are in the home modules of a kind, which are imported at the first lookup. A user's are in
+plug-ins: modules or files that the key `plugins` names, and installed packages that name one in the entry-point group
+`stellaris_jax.plugins`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 class RegistrationError(ValueError):
-    """A name that is taken, or a plug-in that cannot be used; the message is one sentence."""
+    """Name that is taken, or plug-in that cannot be used; the message is one sentence."""
 
 
 class Kind:
-    """Everything of one kind, by name.
+    """Registered objects of one kind, by name.
 
     >>> shape = Kind("shape")
     >>> @shape("square")
@@ -48,9 +48,9 @@ class Kind:
     (True, ['square'])
 
     Args:
-      name: what one of them is called.
-      homes: modules of this package in which ours are registered.
-      form: what names look like, where not any will do, such as `suite/name`.
+      name: the kind's name, in the singular.
+      homes: modules that register the package's own objects.
+      form: required form of names, such as `suite/name`; empty allows any.
     """
 
     def __init__(self, name: str, homes: Iterable[str] = (), form: str = ""):
@@ -60,10 +60,10 @@ class Kind:
         self._places: dict[str, str] = {}
 
     def __call__(self, name: str) -> Callable[[T], T]:
-        """A decorator that registers what it is put on under a name.
+        """Decorator that registers an object under a name.
 
-        As with `def`, what a module registers replaces what it had registered under that name before: a cell of a
-        notebook runs again. Raises RegistrationError for a name that another module has taken.
+        A module may replace what it registered under the name before, as with `def`, so that a notebook's cell can run
+        again. Raises RegistrationError for a name that another module has taken.
         """
         place = sys._getframe(1).f_globals.get("__name__", "")
 
@@ -79,16 +79,16 @@ class Kind:
         return enter
 
     def replace(self, name: str, thing: Any) -> None:
-        """Register something, in the place of what may have had the name before."""
+        """Register an object, replacing any other of that name."""
         self._entries[name], self._places[name] = thing, getattr(thing, "__module__", "")
 
     def __getitem__(self, name: str) -> Any:
-        """What is registered under a name. Raises KeyError."""
+        """Object registered under a name. Raises KeyError."""
         self._load()
         return self._entries[name]
 
     def get(self, name: str) -> Any:
-        """What is registered under a name; None where nothing is."""
+        """Object registered under a name, or None."""
         self._load()
         return self._entries.get(name)
 
@@ -97,12 +97,12 @@ class Kind:
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        """All names, in the order they were registered in."""
+        """All names, in the order of registration."""
         self._load()
         return iter(list(self._entries))
 
     def items(self) -> list[tuple[str, Any]]:
-        """Names and what they stand for."""
+        """Names and objects, in the order of registration."""
         return [(name, self._entries[name]) for name in self]
 
     def _load(self) -> None:
@@ -112,7 +112,7 @@ class Kind:
 
 
 class Register:
-    """Every kind of thing that can be registered; `register.<kind>(name)` is a decorator."""
+    """Every kind of object that can be registered; `register.<kind>(name)` is a decorator."""
 
     def __init__(self) -> None:
         home = "stellaris_jax"
@@ -135,9 +135,9 @@ class Register:
         self.memory = Kind("memory", [f"{home}.agent.networks.recurrent"])
 
     def __getitem__(self, kind: str) -> Kind:
-        """A kind by its attribute's name."""
-        found: Kind = vars(self)[kind]
-        return found
+        """Kind by its attribute's name."""
+        result: Kind = vars(self)[kind]
+        return result
 
     def kinds(self) -> dict[str, Kind]:
         """All kinds by the names of their attributes."""
@@ -148,35 +148,35 @@ register = Register()
 
 
 _plugins: dict[str, str] = {}
-"""Plug-ins that have been imported, as `plugins` names them, by the packages or files that they are modules of."""
+"""Imported plug-ins, as `plugins` names them, by their top-level package or file."""
 
 
 def load_plugins(plugins: Iterable[str]) -> list[str]:
-    """Import plug-ins, those of installed packages first; what has been imported is left alone.
+    """Import plug-ins, those of installed packages first; imported ones are skipped.
 
     Args:
       plugins: modules, such as `my_lab.plugins`, and files, such as `rules/quorum.py`.
 
     Returns:
-      The same names, files with their absolute paths.
+      The same names, files as absolute paths.
 
     Raises:
-      RegistrationError: one is not there, or fails.
+      RegistrationError: a plug-in is missing, or its import fails.
     """
     for point in _points():
         try:
-            _told(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
+            _load(f"the package that names {point.value} in the entry-point group {ENTRY_POINTS}", point.load)
         except RegistrationError:
-            _installed.cache_clear()  # it may be mended where it stands
+            _installed.cache_clear()  # the user may fix it in place
             raise
         _plugins[_package(point.module)] = point.value
     return [_load_plugin(name) for name in plugins]
 
 
 def search_folder(modules: Iterable[str]) -> None:
-    """Append the current folder to `sys.path` for modules that a user's command line names and nothing else holds.
+    """Append the current folder to `sys.path` for modules that only it holds and that the command line names.
 
-    The folder comes last: a `numpy.py` in it never takes the place of NumPy.
+    The folder comes last, so that a `numpy.py` in it never replaces NumPy.
 
     Args:
       modules: names of modules, such as `my_package.plugins`.
@@ -187,7 +187,7 @@ def search_folder(modules: Iterable[str]) -> None:
 
 
 def extend_path(path: Iterable[str]) -> None:
-    """Append those of some folders to `sys.path` that it lacks, so that a process finds what its driver finds."""
+    """Append missing folders to `sys.path`, so that a process finds the modules that its driver finds."""
     sys.path += [folder for folder in path if folder and folder not in sys.path]
 
 
@@ -199,11 +199,11 @@ def _is_found(package: str) -> bool:
 
 
 def searched(error: BaseException, module: str) -> str:
-    """Places where a module was looked for, as the end of a sentence; empty for an error of the module itself.
+    """End of a sentence: places where a module was looked for; empty if the module itself failed.
 
     Args:
-      error: what its import raised.
-      module: its name.
+      error: the import's error.
+      module: the module's name.
     """
     if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
         return ""
@@ -214,13 +214,13 @@ def searched(error: BaseException, module: str) -> str:
 
 
 def _points() -> tuple[EntryPoint, ...]:
-    places = [os.path.abspath(path) for path in sys.path]  # "" is wherever this is called
+    places = [os.path.abspath(path) for path in sys.path]  # "" is the current folder
     return _installed(tuple((path, os.path.getmtime(path)) for path in places if os.path.exists(path)))
 
 
 @lru_cache(maxsize=1)
 def _installed(_places: tuple[tuple[str, float], ...]) -> tuple[EntryPoint, ...]:
-    """What installed packages name; they are looked through again when one comes or goes, which changes its place."""
+    """Entry points of installed packages, read again when a package comes or goes, which changes its folder."""
     return tuple(entry_points(group=ENTRY_POINTS))
 
 
@@ -235,25 +235,25 @@ def is_installed(plugin: str) -> bool:
 
 
 def plugin_path(plugin: str) -> str:
-    """The name under which a run keeps a plug-in: a file's absolute path, or the module's own name."""
+    """Name under which a run stores a plug-in: a file's absolute path, or the module's own name."""
     return str(Path(plugin).resolve()) if plugin.endswith(".py") else plugin
 
 
 def _load_plugin(name: str) -> str:
     if not name.endswith(".py"):
-        _told(f"plugins={name}", lambda: import_module(name), name)
+        _load(f"plugins={name}", lambda: import_module(name), name)
         _plugins[_package(name)] = name
         return name
     path = Path(name).resolve()
     module = _module_of(path)
     if module not in sys.modules:
-        _told(f"plugins={name}", lambda: _import_file(module, path))
+        _load(f"plugins={name}", lambda: _import_file(module, path))
         _plugins[module] = str(path)
     return str(path)
 
 
 def _module_of(path: Path) -> str:
-    """The name of the module that a plug-in's file is imported as."""
+    """Name of the module that a plug-in's file is imported as."""
     return f"stellaris_jax_plugin_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
 
 
@@ -262,7 +262,7 @@ def _import_file(name: str, path: Path) -> None:
         raise FileNotFoundError("there is no such file")
     spec = spec_from_file_location(name, path)
     assert spec is not None
-    # Compiled from the source itself: what lies in __pycache__ beside it need not come from that source.
+    # Compiled from the source, because a file in __pycache__ need not match it.
     code = compile(path.read_bytes(), str(path), "exec")
     sys.modules[name] = module = module_from_spec(spec)
     try:
@@ -272,17 +272,17 @@ def _import_file(name: str, path: Path) -> None:
         raise
 
 
-def _told(what: str, load: Callable[[], Any], module: str = "") -> None:
+def _load(what: str, load: Callable[[], Any], module: str = "") -> None:
     try:
         load()
-    except (Exception, SystemExit) as error:  # whatever somebody else's module does
+    except (Exception, SystemExit) as error:  # third-party code may raise anything
         reason = str(error) if isinstance(error, RegistrationError | FileNotFoundError) else ""
         reason = reason or f"{type(error).__name__}: {error}{searched(error, module)}"
         raise RegistrationError(f"{what} cannot be used: {' '.join(reason.split())}") from error
 
 
 def place_of(function: Any) -> str:
-    """The file and line of a function, as `rules.py, line 12`; the name of its type where it has none."""
+    """File and line of a function, as `rules.py, line 12`; the name of its type if it has no code."""
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None) or getattr(function, "__code__", None)
     if code is None:
         return type(function).__name__
@@ -290,18 +290,18 @@ def place_of(function: Any) -> str:
 
 
 def author(error: BaseException) -> str | None:
-    """Whose code an error has come out of, as `the rule quorum (plugins=[rules.py])`; None where it is no plug-in's."""
+    """Plug-in whose code raised an error, as `the rule quorum (plugins=[rules.py])`; None if no plug-in did."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__) if _package(_module(frame)) in _plugins]
     if not frames:
         return None
-    # From the innermost outwards: what was registered may have called a function beside it.
+    # From the innermost frame outwards, because a registered object may call other functions of its module.
     named = (_registered(frame) for frame in reversed(frames))
     who = next((name for name in named if name), frames[-1].f_code.co_qualname)
     return f"{who} (plugins=[{_plugins[_package(_module(frames[-1]))]}])"
 
 
 def _registered(frame: FrameType) -> str | None:
-    """What is registered and holds the code of a frame: a function, a class, or a tuple of such, as `Algorithm`."""
+    """Registered object that contains the code of a frame: a function, a class, or a tuple of them, as `Algorithm`."""
     place = (_module(frame), frame.f_code.co_qualname)
     for kind in register.kinds().values():
         for name, thing in kind.items():

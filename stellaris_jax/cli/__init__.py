@@ -1,1 +1,1 @@
-"""The commands: each module is one of `stellaris-jax <command>`, and of `scripts/`."""
+"""Commands: each module is one `stellaris-jax <command>`, and one script of `scripts/`."""

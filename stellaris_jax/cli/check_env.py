@@ -1,4 +1,4 @@
-"""Checks an environment: what it declares and, by random actions, what it does.
+"""Checks an environment: its declared spaces and, by random actions, its behaviour.
 
 stellaris-jax check-env SUITE/NAME [KEY=VALUE ...]
 
@@ -16,7 +16,7 @@ from stellaris_jax.cli.working import working
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -39,14 +39,14 @@ def _main(argv: Sequence[str] | None) -> None:
     with warnings.catch_warnings(record=True) as noticed:
         warnings.simplefilter("always", CheckWarning)
         with working(f"playing {env.name} with random actions"):
-            found = check_env(env)
+            report = check_env(env)
     for warning in noticed:
         print(f"warning: {warning.message}", file=sys.stderr)
     print(f"{env.name}: no fault found")
     observed = env.observation_space
     print(f"{observed.dtype} observations of shape {observed.shape}")
     print(f"actions of {env.action_space}")
-    print("\n".join(told(env, found, config.env)))
+    print("\n".join(told(env, report, config.env)))
     if env.max_episode_steps is None:
         limit = config.evaluation.episode_limit
         print(f"episodes without a time limit; evaluations cut them at evaluation.episode_limit={limit}")

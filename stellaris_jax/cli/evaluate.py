@@ -3,7 +3,7 @@
 stellaris-jax evaluate RUN_DIR [--episodes N] [--seed S] [--greedy | --sample]
 stellaris-jax evaluate RUN_DIR --video FILE [--video-episodes N] [--seed S] [--greedy | --sample]
 
-Actions are chosen as in the evaluations of the run (evaluation.greedy), or as --greedy or --sample say.
+By default actions are chosen as in the evaluations of the run (evaluation.greedy).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -53,7 +53,7 @@ def _main(argv: Sequence[str] | None) -> None:
         values["evaluation.greedy"] = arguments.greedy
     is_run = os.path.isfile(os.path.join(arguments.run_dir, "config.yaml"))
     with working(f"restoring the policy of {arguments.run_dir}", when=is_run):
-        # Imported late, so that --help answers at once.
+        # Imported late, so that --help is answered at once.
         from stellaris_jax.training.run import open_run
 
         trainer = open_run(arguments.run_dir, values, program.trust_of(arguments))
@@ -67,7 +67,7 @@ def _main(argv: Sequence[str] | None) -> None:
 
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
-    """Print what episodes of all trained seeds return."""
+    """Evaluate all trained seeds and print their returns."""
     from stellaris_jax.report.telemetry.format import basis, over_seeds, significant
     from stellaris_jax.report.telemetry.jsonl import plain
 
@@ -99,7 +99,7 @@ def counted(episodes: int) -> str:
 
 
 def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
-    """Write the film and print where it is and what its episodes return."""
+    """Write the film, then print its path and the returns of its episodes."""
     from stellaris_jax.training import video
 
     with working(f"filming {counted(arguments.video_episodes)} of {trainer.env.name}"):

@@ -1,8 +1,8 @@
-"""Copies the examples that come with the package into a directory.
+"""Copies the package's examples into a directory.
 
 stellaris-jax examples DIR
 
-Files that are there already stay as they are.
+Existing files are not replaced.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stellaris_jax.config.outputs import check_directory, copy
 from stellaris_jax.config.schema import ConfigError
 
 FIRST = "train.py"
-"""The example to begin with."""
+"""First example to run."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -48,7 +48,7 @@ def shipped_examples() -> Path:
 
 
 def example_files(source: Path) -> list[Path]:
-    """All files of the examples, without what Python made of them."""
+    """All files of the examples, without Python's caches."""
     return sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 

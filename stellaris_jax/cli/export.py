@@ -1,7 +1,7 @@
-"""Writes the newest policy of a run to one file, with its normaliser and its spaces, and a model card beside it.
+"""Writes the newest policy of a run to one file, with its normaliser and its spaces, and a model card.
 
 stellaris-jax export RUN_DIR --to stablehlo [--out FILE] [--seed N]     for JAX, any size of batch, CPUs, GPUs and TPUs
-stellaris-jax export RUN_DIR --to onnx [--out FILE] [--seed N]          for onnxruntime, and what else reads ONNX
+stellaris-jax export RUN_DIR --to onnx [--out FILE] [--seed N]          for onnxruntime and other readers of ONNX
 stellaris-jax export RUN_DIR --to flax [--out FILE] [--seed N]          parameters by name, to go on from
 
 load_policy of stellaris_jax takes each of them, as it takes the directory of a run.
@@ -18,7 +18,7 @@ from stellaris_jax.training.export.artefact import ENDINGS
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -35,7 +35,7 @@ def _main(argv: Sequence[str] | None) -> None:
     arguments = parser.parse_args(argv)
     is_run = (arguments.run_dir / "config.yaml").is_file()
     with working(f"exporting the policy of {arguments.run_dir} to {arguments.to}", when=is_run):
-        # Imported late, so that --help answers at once.
+        # Imported late, so that --help is answered at once.
         from stellaris_jax.training.export.writing import export_policy
 
         out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed, program.trust_of(arguments))

@@ -1,4 +1,4 @@
-"""`stellaris-jax <command> ...`: every command of the package."""
+"""Entry point of all commands: `stellaris-jax <command> ...`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError
 
 MODULES = {"benchmark": "benchmarks.main"}
-"""Where a command is that is no module of this folder."""
+"""Modules of commands that are outside this folder."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command on its arguments; those of the process by default."""
+    """Run a command with its arguments, by default those of the process."""
     program.run(lambda: _main(sys.argv[1:] if argv is None else argv))
 
 

@@ -1,4 +1,4 @@
-"""Draws the curves of one run, compares several, or draws a timeline.
+"""Draws the curves of one run, compares several runs, or draws a timeline.
 
 stellaris-jax plot RUN_DIR [RUN_DIR ...] [--out FILE]
 stellaris-jax plot --sweep DIR                                  table and curves of all runs DIR/0, DIR/1, ...
@@ -18,7 +18,7 @@ from stellaris_jax.cli.working import working
 from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.trust import Trust
 
-# All that draws or computes is imported where it is used, so that --help answers at once.
+# Modules that draw or compute are imported where they are used, so that --help is answered at once.
 
 METRICS = "metrics.jsonl"
 TRACE = "write a run's timeline for https://ui.perfetto.dev, or as a log of jobs where FILE ends in .csv or .jsonl"
@@ -26,7 +26,7 @@ OUT = "a .png, .pdf or .svg; by default RUN_DIR/curve.png of one run, comparison
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -64,7 +64,13 @@ def _main(argv: Sequence[str] | None) -> None:
 
 
 def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
-    """Draw a timeline, one run, or several beside each other."""
+    """Draw a timeline, one run, or a comparison of runs, and return the picture's path.
+
+    Args:
+      subjects: run directories; with `rounds`, overrides of a configuration.
+      rounds: first rounds to draw the timeline of; None draws curves.
+      out: picture to write; by default `OUT` says where.
+    """
     if rounds is not None:
         return timeline(subjects, rounds, out or Path("timeline.png"))
     run_dirs = [Path(subject) for subject in subjects]
@@ -82,7 +88,7 @@ def draw(subjects: list[str], rounds: int | None, out: Path | None) -> Path:
 
 
 def reported(sweep_dir: Path, threshold: float | None) -> None:
-    """Report on the runs of a sweep again. Raises RunError where points are damaged."""
+    """Write the table and the curves of a sweep again. Raises RunError if points are damaged."""
     if not sweep_dir.is_dir():
         raise ConfigError(f"--sweep={sweep_dir} is not a directory.")
     try:
@@ -98,9 +104,19 @@ def reported(sweep_dir: Path, threshold: float | None) -> None:
 
 
 def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -> Path:
-    """Write a run's timeline as trace events, or as a log of jobs, by the end of the file's name.
+    """Write a run's timeline as trace events, or as a log of jobs, depending on the file's ending.
 
-    That takes the run's own rules: its plug-ins need consent.
+    The run's own rules are needed, so its plug-ins need consent.
+
+    Args:
+      run_dir: directory of the run.
+      out: file to write.
+      rounds: number of first rounds; None for all.
+      trust: what the user allowed.
+
+    Raises:
+      ConfigError: there is no run, or it names code without consent.
+      RunError: a file cannot be read or written.
     """
     path = run_dir / "config.yaml"
     if not path.is_file():

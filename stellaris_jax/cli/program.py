@@ -1,4 +1,4 @@
-"""What the commands have in common: how they read numbers from the command line, and how they end."""
+"""Common parts of the commands: parsing of numbers and options, and exit codes."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ SIGINT, SIGPIPE = 128 + 2, 128 + 13
 STREAMS = {"stdin": os.O_RDONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
 """Standard streams by their numbers, and how the null device takes their places where they are closed."""
 COLLECT_AFTER = (50_000, 20, 100)
-"""Objects, and younger collections, after which Python looks for cycles in each of its generations."""
+"""Garbage collection thresholds, in objects and in younger collections, for Python's three generations."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that shows a docstring as it stands, and tells a mistake in one line."""
+    """Argument parser that prints a docstring unchanged, and reports a mistake in one line."""
 
     def __init__(self, name: str, description: str | None = None, **options: Any):
         about = localised(description) if description else None
-        how = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog=command(name), description=about, formatter_class=how, **options)
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=command(name), description=about, formatter_class=formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n")
 
     def parse_mixed(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Arguments of a command line on which settings and paths stand before, between and after options."""
+        """Arguments of a command line on which positionals stand before, between and after options."""
         line = sys.argv[1:] if argv is None else list(argv)
-        # argparse forgets `--` where both may be mixed, so that what follows it would be taken for options.
+        # With intermixed arguments argparse drops `--`, and would read what follows as options.
         return self.parse_args(line) if "--" in line else self.parse_intermixed_args(line)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the options `--plugin` and `--trust`, by which a user allows what a stored run imports; see `trust_of`."""
+    """Add the options `--plugin` and `--trust`, by which a user allows a stored run's imports; see `trust_of`."""
     parser.add_argument(
         "--plugin", action="append", default=[], metavar="NAME",
         help="allow the run to import this plug-in, module or service that its config.yaml names; may be given again",
@@ -56,7 +56,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def trust_of(arguments: argparse.Namespace) -> Trust:
-    """What the command line allows a stored run to import and connect to, from the current folder as well."""
+    """Consent of the command line to a stored run's imports and connections. Searches the current folder, too."""
     if arguments.trust and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     search_folder(name for name in arguments.plugin if re.fullmatch(r"[\w.]+", name) and not name.endswith(".py"))
@@ -64,14 +64,14 @@ def trust_of(arguments: argparse.Namespace) -> Trust:
 
 
 class SubParser(Parser):
-    """The parser of a part of a command."""
+    """Parser of a part of a command."""
 
     def __init__(self, **options: Any):
         argparse.ArgumentParser.__init__(self, **options)
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """For `add_argument(type=...)`: an integer that is not below `low`."""
+    """Type for `add_argument`: an integer that is not below `low`."""
 
     def integer(text: str) -> int:
         if not text.removeprefix("-").isdecimal() or len(text) > 18 or int(text) < low:
@@ -82,7 +82,7 @@ def at_least(low: int) -> Callable[[str], int]:
 
 
 def seed(text: str) -> int:
-    """For `add_argument(type=...)`: a random seed."""
+    """Type for `add_argument`: a random seed."""
     number = at_least(0)(text)
     if number > LAST_SEED:
         raise argparse.ArgumentTypeError(f"must be at most {LAST_SEED}, not {text}")
@@ -90,7 +90,7 @@ def seed(text: str) -> int:
 
 
 def finite(text: str) -> float:
-    """For `add_argument(type=...)`: a number that is neither infinite nor none."""
+    """Type for `add_argument`: a finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -101,14 +101,15 @@ def finite(text: str) -> float:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a command's `main`, and end as programs do.
+    """Run a command's `main`, and exit with the usual codes.
 
-    A ConfigError ends it with exit code 2 and one line on stderr, a RunError and an output that cannot be written with
-    1 and a line. So does what a plug-in raises, whose author gets the traceback above that line.
-    Where the reader of a pipe has gone (`| head`), or at Ctrl-C, it ends without a word, with the shell's exit codes.
+    A ConfigError exits with code 2 and one line on stderr. A RunError, and output that cannot be written, exit with
+    code
+    1 and one line. A plug-in's error does so too, with the traceback above that line for its author. If the reader of a
+    pipe has gone (`| head`), or at Ctrl-C, the program exits silently with the shell's exit codes.
     """
-    # Imports and JAX's tracing make objects by the million that stay: looking through them as often as Python does by
-    # default takes 5 to 10 % of the time to the first training step.
+    # Imports and JAX's tracing make millions of lasting objects. Scanning them as often as Python does by default takes
+    # 5 to 10 % of the time to the first training step.
     gc.set_threshold(*COLLECT_AFTER)
     reopen_streams()
     before = at_work()
@@ -118,7 +119,7 @@ def run(main: Callable[[], None]) -> None:
     except SystemExit as stop:
         if at_work() <= before:
             raise
-        # A host environment that was given up and comes back while Python ends would abort the process.
+        # An abandoned host environment that returns while Python shuts down would abort the process.
         with suppress(OSError):
             sys.stdout.flush()
         sys.stderr.flush()
@@ -150,8 +151,8 @@ def ended(main: Callable[[], None]) -> None:
         with redirect_stdout(output):  # type: ignore[type-var]
             try:
                 main()
-            except SystemExit as stop:  # after --help, for one
-                with suppress(OSError) if _of_a_signal(stop) else nullcontext():
+            except SystemExit as stop:  # after --help, for example
+                with suppress(OSError) if _is_by_signal(stop) else nullcontext():
                     output.flush()
                 raise
             output.flush()
@@ -167,26 +168,26 @@ def ended(main: Callable[[], None]) -> None:
         if output.error is None or not isinstance(error, OSError | SystemExit):
             _blame(error)
             raise
-        # What is still to be written is forgotten, lest Python complains that it cannot be.
+        # Discard pending output; Python would complain that it cannot be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         broken, output.error = output.error, None  # lest a command around this one tells it again
         if isinstance(broken, BrokenPipeError):
             sys.exit(SIGPIPE)
-        if _of_a_signal(error):  # such as SIGHUP, with which a terminal goes
+        if _is_by_signal(error):  # such as SIGHUP when the terminal closes
             sys.exit(error.code)
         print(f"error: the output cannot be written ({broken.strerror}).", file=sys.stderr)
         sys.exit(1)
 
 
-def _of_a_signal(error: BaseException) -> TypeGuard[SystemExit]:
+def _is_by_signal(error: BaseException) -> TypeGuard[SystemExit]:
     """Whether a program ends with the exit code of a signal."""
     return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
 
 
 def _blame(error: Exception | SystemExit) -> None:
-    """End the program with a line about the plug-in that an error has come out of, if there is one."""
-    who = author(error)
-    if who is None:
+    """Exit with a line about the plug-in that raised an error, if one did."""
+    plugin = author(error)
+    if plugin is None:
         return
     traceback.print_exception(error)
     if isinstance(error, SystemExit):
@@ -194,12 +195,12 @@ def _blame(error: Exception | SystemExit) -> None:
         what = f"called sys.exit({code}), by which no run may end: a callback that returns true ends it."
     else:
         what = f"failed: {type(error).__name__}: {error}"
-    print(f"error: {ConfigError(f'{who} {what}')}", file=sys.stderr)
+    print(f"error: {ConfigError(f'{plugin} {what}')}", file=sys.stderr)
     sys.exit(1)
 
 
 def listed(places: Sequence[object]) -> str:
-    """Directories for a status line: their names, or how many there are where they are more than three."""
+    """Directories for a status line: their names, or their number if there are more than three."""
     return ", ".join(map(str, places)) if len(places) <= 3 else f"{len(places)} directories"
 
 
@@ -208,11 +209,11 @@ def require(package: str, of: str, extra: str) -> None:
 
     Args:
       package: its name.
-      of: what needs it.
-      extra: the extra that brings it.
+      of: the part that needs it.
+      extra: the extra that installs it.
 
     Raises:
-      ConfigError: if it is not installed.
+      ConfigError: it is not installed.
     """
     try:
         importlib.import_module(package)
@@ -222,7 +223,7 @@ def require(package: str, of: str, extra: str) -> None:
 
 @contextmanager
 def signalled() -> Iterator[None]:
-    """Training within the context, which ends the process with the shell's exit code once a signal has ended it."""
+    """Context of training: once a signal has ended the training, the process exits with the shell's exit code."""
     from stellaris_jax.training.session import Interrupted
     from stellaris_jax.training.signals import Abandoned
 
@@ -232,7 +233,7 @@ def signalled() -> Iterator[None]:
         sys.exit(128 + stop.signum)
     except Abandoned as stop:
         sys.stdout.flush()
-        os._exit(128 + stop.signum)  # an orderly end would wait for what is still being computed
+        os._exit(128 + stop.signum)  # a normal exit would wait for running computations
 
 
 class _Errors:
@@ -255,19 +256,19 @@ class _Errors:
 
 
 class _Output:
-    """The standard output, and the error that it ended with: argparse ignores it, rich exits with a code of its own."""
+    """Standard output that remembers its last error: argparse ignores it, and rich exits with a code of its own."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
-        return self._told(self.stream.write, text)
+        return self._remembering_errors(self.stream.write, text)
 
     def flush(self) -> None:
-        self._told(self.stream.flush)
+        self._remembering_errors(self.stream.flush)
 
-    def _told(self, do: Callable[..., Any], *arguments: str) -> Any:
+    def _remembering_errors(self, do: Callable[..., Any], *arguments: str) -> Any:
         try:
             return do(*arguments)
         except OSError as error:

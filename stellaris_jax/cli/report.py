@@ -1,4 +1,4 @@
-"""Writes one page: on a run, or on runs that belong together, and whether it is the setting or the noise.
+"""Writes one page on a run, or on several runs: whether they differ by the setting or by noise.
 
 stellaris-jax report RUN_DIR [--rounds 1-3,50]            the page of a run, in its directory
 stellaris-jax report SWEEP_DIR [--threshold 400]          the page of a sweep, in its directory
@@ -23,7 +23,7 @@ NAME = "report.html"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -32,8 +32,8 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("places", nargs="+", type=Path, metavar="DIR", help="directories of runs, or of sweeps")
     of_one, of_many = f"DIR/{NAME} of one directory", f"{NAME} of several"
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"page to write; by default {of_one}, {of_many}")
-    told = "a return; the table then tells what it takes to reach it"
-    parser.add_argument("--threshold", type=program.finite, metavar="X", help=told)
+    threshold_help = "a return; the table then tells what it takes to reach it"
+    parser.add_argument("--threshold", type=program.finite, metavar="X", help=threshold_help)
     parser.add_argument(
         "--rounds", type=_rounds, default=[], metavar="A-B,C", help="of one run: rounds whose timelines are drawn"
     )
@@ -48,7 +48,7 @@ def _main(argv: Sequence[str] | None) -> None:
     check_output("--out", out)
     try:
         with working(f"writing the page of {program.listed(arguments.places)}"):
-            # Imported late, so that --help answers at once.
+            # Imported late, so that --help is answered at once.
             from stellaris_jax.report.page.page import write_page
 
             notes = write_page(arguments.places, out, arguments.threshold, arguments.rounds)
@@ -59,13 +59,13 @@ def _main(argv: Sequence[str] | None) -> None:
     print(out)
 
 
-def _rounds(asked: str) -> list[range]:
-    """Numbers of rounds: `1-3,50`."""
-    found = []
-    for part in asked.split(","):
+def _rounds(text: str) -> list[range]:
+    """Ranges of round numbers from a text such as `1-3,50`."""
+    rounds = []
+    for part in text.split(","):
         first, _, last = part.partition("-")
         numbers = [program.at_least(1)(end) for end in (first, last or first)]
         if numbers[0] > numbers[1]:
             raise argparse.ArgumentTypeError(f"must go from a smaller round to a larger one, not {part}")
-        found.append(range(numbers[0], numbers[1] + 1))
-    return found
+        rounds.append(range(numbers[0], numbers[1] + 1))
+    return rounds

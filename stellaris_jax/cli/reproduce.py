@@ -1,4 +1,4 @@
-"""Redoes a paper's evaluation: trains what is missing, then writes CSV files, pictures and a table of claims.
+"""Repeats a paper's evaluation: trains missing runs, then writes CSV files, pictures and a table of claims.
 
 stellaris-jax reproduce stellaris --results mine/stellaris                    everything, six environments, days
 stellaris-jax reproduce stellaris --figure 11                                 one figure (or 11a, 11b)
@@ -8,13 +8,13 @@ stellaris-jax reproduce minionsrl --figure schedulers --results mine/minionsrl  
 stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map   every method against staleness
 stellaris-jax reproduce index                                                 all claims: results/README.md
 
-Trained runs lie below --runs, so an interrupted call can be repeated. What they learned lies in learned.csv of the
-results, so nothing is trained twice. Each figure ends with both numbers: "0 trained, 120 read" (runs of one seed).
+Trained runs are stored below --runs, so an interrupted call can be repeated. Their returns are stored in learned.csv of
+the results, so no run is trained twice. Each figure ends with both numbers: "0 trained, 120 read" (runs of one seed).
 Several calls at once share the work.
 
-A published figure is not replaced with less: fewer seeds, environments or series. Nor are runs added to it that other
-versions or another machine trained. --results DIR keeps yours apart; --overwrite replaces the figure. Remove lines of
-learned.csv to train them anew.
+A published figure is never replaced with fewer seeds, environments or series, nor extended with runs of other versions
+or another machine. --results DIR writes elsewhere; --overwrite replaces the figure. Remove lines of learned.csv to
+train them again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ UNUSED: dict[str, dict[str, str]] = {
         "untuned": "--figure untuned compares methods without tuned learning rates",
     },
 }
-"""Options that change nothing of a paper's figures, and why."""
+"""Options without effect on a paper's figures, with the reason."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -62,7 +62,7 @@ def _main(argv: Sequence[str] | None) -> None:
     for option in UNUSED.get(arguments.paper, ()):
         if getattr(arguments, option):
             raise ConfigError(f"--{option} does not go with {arguments.paper}: {UNUSED[arguments.paper][option]}.")
-    # Imported late, so that --help answers at once.
+    # Imported late, so that --help is answered at once.
     from stellaris_jax.reproduce.index import module_of
     from stellaris_jax.reproduce.study import Study, reproduce
 

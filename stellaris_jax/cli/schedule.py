@@ -1,13 +1,13 @@
 """Trains a scheduler of actors (MinionsRL, AAAI'24) on a training job, and compares it with fixed numbers of actors.
 
 stellaris-jax schedule env=gymnax/cartpole --out schedulers/cartpole.npz
-stellaris-jax schedule env=gymnax/Catch-bsuite scaling.target=0.9 --start schedulers/cartpole.npz \\
+stellaris-jax schedule env=gymnax/Catch-bsuite scaling.target=0.9 --start schedulers/cartpole.npz \
     --episodes 16 --out schedulers/catch.npz
-stellaris-jax train env=gymnax/Catch-bsuite scaling=minionsrl scaling.target=0.9 \\
+stellaris-jax train env=gymnax/Catch-bsuite scaling=minionsrl scaling.target=0.9 \
     scaling.options.scheduler=schedulers/catch.npz
 
-What is not an option is an override of the job's configuration, as for `stellaris-jax train`; scaling.target and
-scaling.budget are the return it should reach and the dollars it may cost.
+All other arguments override the job's configuration, as for `stellaris-jax train`. scaling.target is the return that
+the job should reach, and scaling.budget the dollars that it may cost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stellaris_jax.registry import search_folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -39,7 +39,7 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--compare", type=any_, default=16, metavar="N", help="jobs to compare on (default 16; 0: no)")
     parser.add_argument("--seed", type=program.seed, default=0, metavar="S", help="first seed (default 0)")
     arguments = parser.parse_mixed(argv)
-    # Imported late, so that --help answers at once.
+    # Imported late, so that --help is answered at once.
     from stellaris_jax.report.telemetry.format import significant
     from stellaris_jax.reproduce.minionsrl.scheduling import constant, random, run_jobs, scheduled, train_scheduler
     from stellaris_jax.timeline.scaling.scheduler import Scheduler

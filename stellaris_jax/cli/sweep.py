@@ -1,4 +1,4 @@
-"""`stellaris-jax train -m`: a sweep, new or going on, and its report."""
+"""Sweeps, new or resumed, with their reports: `stellaris-jax train -m`."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ if TYPE_CHECKING:
 def sweep(
     task: Callable[[Config], Any] | None, overrides: Sequence[str], config_dir: str | None, trust: Trust = False
 ) -> None:
-    """Check every point, then train them, and report.
+    """Check every point of a sweep, then train the points, and report.
 
     Args:
-      task: trains one point; without it they are trained beside each other unless `sweep.together=false` is among the
-        overrides.
+      task: trains one point; None trains points concurrently, unless `sweep.together=false` is among the overrides.
       overrides: the command line's.
       config_dir: a directory with further choices.
-      trust: what of a sweep that goes on may be imported and connected to.
+      trust: what a resumed sweep may import and connect to.
 
     Raises:
-      ConfigError: before anything has run, if it can be known by then.
-      RunError: points have no result; once the others are done.
+      ConfigError: a setting is invalid; before training, if that can be known by then.
+      RunError: points have no result; raised once the others are done.
     """
-    asked = load_sweep(overrides, config_dir)
-    address = asked.settings.ray if task is None else ""
+    plan = load_sweep(overrides, config_dir)
+    address = plan.settings.ray if task is None else ""
     if address:
         program.require("ray", of="sweep.ray", extra="ray")
-    configs = _resumed(asked, config_dir, trust) if asked.resumed else compose_configs(asked.points, config_dir)
+    configs = _resumed(plan, config_dir, trust) if plan.resumed else compose_configs(plan.points, config_dir)
     with _cluster(address) as cluster:
-        # All points run in this process, and JAX starts but once.
+        # All points run in this process, and JAX can start only once.
         from stellaris_jax.engine.mesh import emulate
 
         emulate(max(config.engine.devices for config in configs))
@@ -54,17 +53,17 @@ def sweep(
         from stellaris_jax.training.rundir import reserved
         from stellaris_jax.training.sweep import lay_out, train_together
 
-        directory = asked.directory
-        if not asked.resumed:
-            # Another sweep may have begun in the same second.
+        directory = plan.directory
+        if not plan.resumed:
+            # Another sweep may have started in the same second.
             named = any(line.lstrip("+").startswith("hydra.sweep.dir=") for line in overrides)
             advice = "hydra.sweep.dir=PATH names another place"
-            directory = asked.directory if named else reserved(asked.directory, advice)
-            configs = lay_out(directory, configs, asked.overrides)
+            directory = plan.directory if named else reserved(plan.directory, advice)
+            configs = lay_out(directory, configs, plan.overrides)
         try:
             with program.signalled():
-                live = any(config.executor == "live" for config in configs)  # whose processes need all the cores
-                if task is None and asked.settings.together and not live:
+                live = any(config.executor == "live" for config in configs)  # their processes need all cores
+                if task is None and plan.settings.together and not live:
                     outcome = train_together(directory, configs, cluster)
                 else:
                     outcome = _one_by_one(configs, task or _train)
@@ -82,9 +81,9 @@ def sweep(
 
 
 def _reported(directory: Path) -> tuple[list[str], RunError | None]:
-    """Report on a sweep: names of its damaged points, and why the report could not be written, where it could not.
+    """Report on a sweep. Returns the names of damaged points, and the error if the report could not be written.
 
-    Nothing is written where the directory has been moved.
+    Nothing is written if the directory has been moved.
     """
     from stellaris_jax.report.sweep import report
     from stellaris_jax.training.rundir import writing
@@ -97,7 +96,7 @@ def _reported(directory: Path) -> tuple[list[str], RunError | None]:
 
 
 def _cluster(address: str) -> AbstractContextManager[Cluster | None]:
-    """The Ray cluster at an address, if there is one: joined before JAX starts, for Ray forks processes."""
+    """Context of the Ray cluster at an address, if any. It is joined before JAX starts, because Ray forks processes."""
     if not address:
         return nullcontext()
     from stellaris_jax.training.cluster import connected
@@ -105,12 +104,12 @@ def _cluster(address: str) -> AbstractContextManager[Cluster | None]:
     return connected(address)
 
 
-def _resumed(asked: Sweep, config_dir: str | None, trust: Trust) -> list[Config]:
-    """The configurations of a sweep's points as they are stored, with the overrides that may change."""
+def _resumed(plan: Sweep, config_dir: str | None, trust: Trust) -> list[Config]:
+    """Stored configurations of a sweep's points, with the overrides that may change."""
     from stellaris_jax.training.sweep import laid_out
 
-    places = laid_out(asked.directory)
-    return compose_configs([[as_override("resume", place), *asked.overrides] for place in places], config_dir, trust)
+    places = laid_out(plan.directory)
+    return compose_configs([[as_override("resume", place), *plan.overrides] for place in places], config_dir, trust)
 
 
 def _one_by_one(configs: Sequence[Config], task: Callable[[Config], Any]) -> Outcome:

@@ -1,4 +1,4 @@
-"""`stellaris-jax train`: `--help`, one run, or with `-m` a sweep of runs."""
+"""Training command, `stellaris-jax train`: `--help`, one run, or with `-m` a sweep of runs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from stellaris_jax.registry import search_folder
 from stellaris_jax.training.loading import load_config
 
 WIDTH = 120
-"""Columns of the help, at most, and where it does not go to a terminal."""
+"""Most columns of the help, and its width if the output is no terminal."""
 NARROW = 80
-"""Columns below which what a line is about stands under it."""
+"""Terminal width below which descriptions stand under their keys."""
 COMMANDS = {
     "stellaris-jax train [group=choice] [key=value] ...": "one run",
     "stellaris-jax train -m [sweep=choice] [key=a,b,c] ...": "a sweep: one run per combination",
@@ -55,7 +55,7 @@ stellaris-jax train resume=runs/NAME total_steps=1e6"""
 
 def train(config: Config) -> None:
     """Train one configuration."""
-    # Imported when a configuration is known to be right, so that mistakes and --help answer at once.
+    # Imported once the configuration is valid, so that mistakes and --help are answered at once.
     from stellaris_jax.training.run import train
 
     with program.signalled():
@@ -63,15 +63,16 @@ def train(config: Config) -> None:
 
 
 def main(argv: Sequence[str] | None = None, task: Callable[[Config], Any] = train) -> None:
-    """Run `task` on the configuration that the command line asks for, or on each of a sweep.
+    """Run `task` on the configuration of the command line, or on each of a sweep.
+
+    It exits as `stellaris_jax.cli.program.run` says; a ConfigError comes before training, if it can be known by then.
+    In a
+    sweep, a RunError is reported once the other points are done. The sweep's report is written when the last point is
+    done, and also when the sweep is interrupted.
 
     Args:
       argv: the arguments; those of the process by default.
-      task: trains one configuration. Another than `train` is called for the points of a sweep one by one.
-
-    It ends as `stellaris_jax.cli.program.run` says; a ConfigError before anything has run, if it can be known by then.
-    In a sweep a RunError is told once its other points are done. The report of a sweep is written when its last point
-    is done, and also when it is cut short.
+      task: trains one configuration. A task other than `train` is called for the points of a sweep one by one.
     """
     program.run(lambda: _main(task, sys.argv[1:] if argv is None else argv))
 
@@ -97,7 +98,7 @@ def _main(task: Callable[[Config], Any], argv: Sequence[str]) -> None:
 
 
 def help_text(config: Config, config_dir: str | Path | None = None) -> str:
-    """Every group with its choices and every key with its value in `config`, its meaning and what it accepts."""
+    """Every group with its choices, and every key with its value in `config`, its meaning and its accepted values."""
     width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
     lines = [line for head, about in COMMANDS.items() for line in _row(localised(head), about, 62, width)]
     lines += [line for head, about in OPTIONS.items() for line in _row(head, about, 23, width)]
@@ -123,7 +124,7 @@ def help_text(config: Config, config_dir: str | Path | None = None) -> str:
 
 
 def _options(section: str, config: Config, width: int) -> list[str]:
-    """Every option that something registered has, with its value, or its default where something else is named."""
+    """Help lines of every option of a section, with its value, or its default if another object is named."""
     owners: dict[str, list[str]] = {}
     options: dict[str, Option] = {}
     for place in (place for place in PLACES if place.section == section):
@@ -141,7 +142,7 @@ def _options(section: str, config: Config, width: int) -> list[str]:
 
 
 def _row(head: str, about: str, indent: int, width: int) -> list[str]:
-    """What a line is about, and wrapped text in a column to its right; below it where there is no room for that."""
+    """Help line: key and wrapped text in two columns, or below each other on a narrow terminal."""
     below = width < NARROW
     indent = 6 if below else indent
     wrapped = [" " * indent + line for line in _wrapped(about, width - indent)]

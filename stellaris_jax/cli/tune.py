@@ -1,11 +1,11 @@
-"""Searches for better settings of a configuration: proposes, trains, and stops early what does not promise enough.
+"""Searches for better settings of a configuration: proposes, trains, and stops unpromising trials early.
 
 stellaris-jax tune env=gymnax/cartpole --space ppo --trials 32     a search; overrides as for train
 stellaris-jax tune --resume DIR [--trials 64]                      go on with one, or further
 
 SPACE is a file of configs/tune, or one of your own: `key: {low: 1e-4, high: 1e-1, log: true}` or `key: [a, b]`, a line
-for each. All trials have the same seeds, three unless num_seeds= says otherwise. The first has the settings one would
-have without the search. Every trial is a run with a directory of its own, so all other commands take them, too.
+for each. All trials have the same seeds, three unless num_seeds= says otherwise. The first trial has the untuned
+settings. Every trial is a run with a directory of its own, which all other commands accept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTLED = ("space", "reduction", "seed", "dir", "config-dir")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
+    """Run the command with these arguments, by default those of the process."""
     program.run(lambda: _main(argv))
 
 
@@ -63,13 +63,13 @@ def _main(argv: Sequence[str] | None) -> None:
     if given.resume is None and not given.space:
         raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
     program.require("optuna", of="tune", extra="tune")
-    # Imported late, so that --help and mistakes answer at once.
+    # Imported late, so that --help and mistakes are answered at once.
     from stellaris_jax.config.stored import from_yaml
     from stellaris_jax.training import search_store, tune
 
     search_folder(named_modules(given.overrides))
     trust = program.trust_of(given)
-    directory = _begun(given) if given.resume is None else given.resume
+    directory = _new_search(given) if given.resume is None else given.resume
     with program.signalled():
         study = tune.tune(directory, given.trials, trust, given.parallel)
     with working(f"writing the page and the tables of {directory}"):
@@ -106,7 +106,7 @@ def _override(key: str, value: Any) -> str:
     return as_override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
 
 
-def _begun(given: Namespace) -> Path:
+def _new_search(given: Namespace) -> Path:
     from stellaris_jax.training import search_store
     from stellaris_jax.training.executors import check_installed
     from stellaris_jax.training.loading import load_config

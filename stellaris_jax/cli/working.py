@@ -16,7 +16,7 @@ REFRESH_PER_SECOND = 8
 
 @contextmanager
 def working(text: str, when: bool = True) -> Iterator[None]:
-    """Status of the work within the context, shown on stderr before the work begins; stdout is left to results.
+    """Context that shows a status on stderr while it lasts; stdout is left to results.
 
     On a terminal a spinner counts the seconds. It is erased at the end, or before the first result is printed.
 
@@ -31,7 +31,7 @@ def working(text: str, when: bool = True) -> Iterator[None]:
         with _spinning(text):
             yield
     else:
-        with suppress(OSError):  # nobody reads stderr, which is no reason to stop
+        with suppress(OSError):  # a closed stderr must not stop the work
             print(text, file=sys.stderr, flush=True)
         yield
 
@@ -44,10 +44,10 @@ def _spinning(text: str) -> Iterator[None]:
     from rich.spinner import Spinner
     from rich.text import Text
 
-    begun, spinner = time.monotonic(), Spinner("dots")
+    started, spinner = time.monotonic(), Spinner("dots")
 
     def line() -> Spinner:
-        spinner.update(text=Text(f"{text}  {time.monotonic() - begun:.0f} s"))
+        spinner.update(text=Text(f"{text}  {time.monotonic() - started:.0f} s"))
         return spinner
 
     console = Console(stderr=True)

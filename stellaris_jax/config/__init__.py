@@ -1,1 +1,1 @@
-"""The configuration: its fields, how it is composed, and what it must be to run."""
+"""Configuration: its fields, their composition, and the checks before a run."""

@@ -1,4 +1,4 @@
-"""NumPy's files that somebody else may have made: no array takes more memory than the file has bytes for it."""
+"""Untrusted NumPy files: no array takes more memory than the file has bytes for it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 from stellaris_jax.config import inputs
 
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Ways of packing that NumPy uses; others may take memory of a size that the file names."""
+"""Compression methods that NumPy uses. Others may take as much memory as the file asks for."""
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""Readers of an array's header, by the version of its format. The third is of arrays with named fields."""
+"""Header readers by format version. Version 3 is for arrays with named fields, which are not read."""
 
 
 def read_array(file: BinaryIO, limit: int) -> np.ndarray:
-    """The next array of an open file. Its header is checked before memory is taken.
+    """Next array of an open file. The header is checked before memory is taken.
 
     Args:
-      file: stands at the array's beginning.
-      limit: bytes that the array may have, at most those that the file has.
+      file: open file, positioned at the array's beginning.
+      limit: largest size of the array in bytes, at most the size of the file.
 
     Raises:
-      ValueError: there is no array, it holds Python objects, or is larger than the limit or the file.
+      ValueError: there is no array, it holds Python objects, or it is larger than the limit or the file.
     """
     version = np.lib.format.read_magic(file)
     if version not in HEADERS:
@@ -43,15 +43,15 @@ def read_array(file: BinaryIO, limit: int) -> np.ndarray:
 
 
 def read_archive(path: str | Path, limit: int = inputs.DOCUMENT) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file by their names.
+    """Arrays of an `.npz` file by their names.
 
     Args:
       path: the file.
-      limit: bytes that the file may have, and that all arrays may have together.
+      limit: largest size of the file, and of all arrays together, in bytes.
 
     Raises:
       OSError: as `inputs.open_regular` does.
-      ValueError: it unpacks to more than the limit, or is damaged; `zipfile.BadZipFile` and others are raised, too.
+      ValueError: the arrays exceed the limit, or the file is damaged. `zipfile.BadZipFile` and others are raised, too.
     """
     with inputs.open_regular(path, limit) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
@@ -61,6 +61,6 @@ def read_archive(path: str | Path, limit: int = inputs.DOCUMENT) -> dict[str, np
             raise ValueError("it is packed in another way than NumPy's")
         arrays = {}
         for member in members:
-            with archive.open(member) as packed:  # reads `file_size` bytes at most, whatever is packed
+            with archive.open(member) as packed:  # reads at most `file_size` bytes
                 arrays[member.filename.removesuffix(".npy")] = read_array(packed, member.file_size)  # type: ignore[arg-type]
     return arrays

@@ -1,8 +1,8 @@
-"""From overrides to a `Config`: Hydra composition over `configs/`, with every mistake told in one sentence.
+"""Configurations from overrides: Hydra composition over `configs/`, with every mistake reported in one sentence.
 
-Hydra is used for what it is good at (groups, the override grammar, sweeps). Around it stand three things of our own:
-overrides are checked against the schema before Hydra sees them, any environment of a suite is a choice of group `env`
-without a file (`SuiteSource`), and what Hydra still has to refuse is retold as a `ConfigError`.
+Hydra provides groups, the override grammar and sweeps. This module adds three things. Overrides are checked against
+the schema before Hydra sees them. Every environment of a suite is a choice of group `env`, even without a file
+(`SuiteSource`). Remaining errors of Hydra are rewritten as a `ConfigError`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.config.trust import Trust, imported
 
 NESTED = ("env", "experiment")
-"""Groups whose files lie in folders: `env=gymnax/cartpole`."""
+"""Groups whose files lie in subfolders: `env=gymnax/cartpole`."""
 
 PRIMARY = "train"
 
@@ -48,28 +48,28 @@ SUITE_AND_NAME = r"[^/]+/.+"
 """Pattern of an environment's name."""
 
 SWEEP_SEEDS = 5
-"""Seeds of every point of a sweep, unless it says otherwise: the fewest that an interval is drawn for."""
+"""Default number of seeds of every point of a sweep: the fewest that an interval is drawn for."""
 
 MOST_POINTS = 10_000
-"""Points of a sweep."""
+"""Most points of a sweep."""
 
 LONGEST_LINE = 100_000
-"""Characters of an override; Hydra reads a million in minutes."""
+"""Most characters of an override; Hydra needs minutes for a million."""
 
 
 def compose_config(overrides: Sequence[str] = (), config_dir: str | Path | None = None, trust: Trust = False) -> Config:
-    """Compose a configuration whose keys and types are right; what they mean may not be (see `load_config`).
+    """Compose a configuration with valid keys and types; `load_config` checks the values' meaning as well.
 
-    Its plug-ins are imported. Overrides and `config_dir` are the user's own words; a run that they name with `resume`
-    or `trace` may be somebody else's, and what it names needs consent.
+    Plug-ins are imported. Overrides and `config_dir` are trusted. A run that they name with `resume` or `trace` is not,
+    and the code that it names needs consent.
 
     Args:
-      overrides: what one would write on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
-      config_dir: a directory laid out like `configs/`, with choices beyond those that ship.
+      overrides: overrides as on the command line, such as `["env=gymnax/acrobot", "seed=3"]`.
+      config_dir: a directory laid out like `configs/`, with choices beyond the shipped ones.
       trust: what of a named run may be imported and connected to (see `config.trust`).
 
     Raises:
-      ConfigError: one sentence.
+      ConfigError: an override or a value is invalid.
     """
     return compose_configs([overrides], config_dir, trust)[0]
 
@@ -103,10 +103,10 @@ def _composed(hydra: _Composer, overrides: Sequence[str], trust: Trust) -> Confi
     config = settle(config, keys)
     for section in ("system", "scaling"):
         rule, name = f"{section}.rule", f"{section}.name"
-        if rule in keys and name not in keys:  # then it need not be what its preset is called
+        if rule in keys and name not in keys:  # then the preset's name may not fit
             preset = hydra.compose([o for o in parsed if o.key_or_group != rule])
-            if preset[section].rule != (own := attrgetter(rule)(config)):
-                config = config.replace({name: f"rule {own}"})
+            if preset[section].rule != (chosen := attrgetter(rule)(config)):
+                config = config.replace({name: f"rule {chosen}"})
     return config
 
 
@@ -123,13 +123,14 @@ def _decide_by_spaces(hydra: _Composer, parsed: Sequence[Override], keys: Collec
 
 
 class Sweep(NamedTuple):
-    """What a multirun goes through.
+    """Plan of a multirun.
 
-    overrides: its own, with those of the sweep file among them.
-    points: the overrides of every point; a single one where nothing is swept, and none where a sweep goes on.
-    directory: where it lies, or is to lie.
-    resumed: it goes on.
-    settings: how its points are trained.
+    Attributes:
+      overrides: overrides of the sweep as a whole, with those of the sweep file.
+      points: overrides of every point; a single point where nothing is swept, none where a sweep is resumed.
+      directory: directory of the sweep, existing or new.
+      resumed: whether the sweep is resumed.
+      settings: how points are trained.
     """
 
     overrides: list[str]
@@ -140,10 +141,16 @@ class Sweep(NamedTuple):
 
 
 def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
-    """Expand what is swept, on the command line (`seed=0,1,2`) and in the chosen file of group `sweep`.
+    """Expand swept values of the command line (`seed=0,1,2`) and of the chosen file of group `sweep`.
 
-    A key given on the command line replaces that of the file. A sweep that says nothing of seeds has SWEEP_SEEDS of
-    every point. Raises ConfigError.
+    A key of the command line replaces that of the file. A sweep that sets no seeds gets SWEEP_SEEDS of every point.
+
+    Args:
+      overrides: the command line's.
+      config_dir: a directory with further choices.
+
+    Raises:
+      ConfigError: an override is invalid, or there are too many points.
     """
     with _composer(config_dir) as hydra:
         own = [line for line in overrides if line.lstrip("+").startswith("sweep.")]
@@ -172,7 +179,7 @@ def load_sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -
 
 
 def choices(group: str, config_dir: str | Path | None = None) -> list[str]:
-    """The files of a config group such as `system`; those in folders as folder/name."""
+    """Choices of a config group such as `system`; files in subfolders as folder/name."""
     with _composer(config_dir) as hydra:
         return hydra.choices(group)
 
@@ -186,7 +193,7 @@ class _Composer:
         self.loader = GlobalHydra.instance().config_loader()
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
-        """The overrides, checked against the schema and the files, in a form that Hydra accepts."""
+        """Overrides, checked against the schema and the files, in a form that Hydra accepts."""
         parser = OverridesParser.create(self.loader)
         parsed = []
         if isinstance(overrides, str) or not all(isinstance(line, str) for line in overrides):
@@ -226,7 +233,7 @@ class _Composer:
         elif (known := _knob_of(key)) is None:
             raise unknown_key(key)
         elif get_origin(known.kind) is tuple and isinstance(override.value(), dict):
-            known.check(override.value())  # which cannot be merged
+            known.check(override.value())  # raises, since a mapping cannot be merged into a list
 
     def _check_choice(self, group: str, choice: str) -> None:
         if group == "env":
@@ -247,9 +254,9 @@ class _Composer:
         return _listed(group.rstrip("/"), kind, self.search, self.files)
 
     def compose(self, overrides: Sequence[Override], hydra: bool = False) -> DictConfig:
-        """The composed tree; with `hydra`, Hydra's own settings are in it.
+        """Composed tree; with `hydra`, including Hydra's own settings.
 
-        Hydra merges the chosen files first and sets single keys afterwards, so what files come to is kept for others.
+        Hydra merges the chosen files first and sets single keys afterwards, so the merged files are cached.
         """
         chosen = [o for o in overrides if o.key_or_group in GROUPS or o.is_hydra_override()]
         lines = (*self.search, *map(line_of, chosen))
@@ -267,7 +274,7 @@ class _Composer:
 
 @lru_cache(maxsize=256)
 def _merged(lines: tuple[str, ...], hydra: bool, files: tuple[Any, ...]) -> DictConfig:
-    """What chosen files come to, as long as they are the same files."""
+    """Tree of merged config files, cached until the files change."""
     node = compose(PRIMARY, list(lines), return_hydra_config=hydra)
     OmegaConf.set_struct(node, False)
     return node
@@ -275,7 +282,7 @@ def _merged(lines: tuple[str, ...], hydra: bool, files: tuple[Any, ...]) -> Dict
 
 @lru_cache(maxsize=64)
 def _listed(group: str, kind: ObjectType, search: tuple[str, ...], files: tuple[Any, ...]) -> list[str]:
-    """The names in a group, as long as the files are the same."""
+    """Names in a group, cached until the files change."""
     return GlobalHydra.instance().config_loader().get_group_options(group, kind, PRIMARY, list(search))
 
 
@@ -284,7 +291,7 @@ _stored: list[Any] = []
 
 
 def _store_schema() -> None:
-    """Have Hydra know the keys and their types, unless it does; its store is whoever's who uses Hydra."""
+    """Register keys and types with Hydra unless they are; other users of Hydra share its store."""
     store = ConfigStore.instance()
     if not _stored or store.repo.get(f"{SCHEMA}.yaml") is not _stored[0]:
         store.store(name=SCHEMA, node=defaults())
@@ -293,7 +300,7 @@ def _store_schema() -> None:
 
 @contextmanager
 def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
-    """Hydra for as long as the context lasts; a Hydra application around it, such as a sweep, is set aside."""
+    """Context in which Hydra is initialised; an outer Hydra application, such as a sweep, is suspended."""
     _store_schema()
     for source in (SuiteSource, OwnSource):
         Plugins.instance().register(source)
@@ -311,7 +318,7 @@ def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
 
 
 def _knob_of(key: str) -> Knob | None:
-    """The config field that `key` sets, wholly or, of a mapping such as env.kwargs, in part."""
+    """Config field that `key` sets, wholly or, for a mapping such as env.kwargs, in part."""
     owner = next(
         (name for name, entry in knobs().items() if get_origin(entry.kind) is dict and key.startswith(f"{name}.")), key
     )
@@ -319,7 +326,7 @@ def _knob_of(key: str) -> Knob | None:
 
 
 def _normal(override: Override, line: str) -> str:
-    """The line as Hydra wants it: mappings are opened for new keys, and 1e6 is an integer where one is needed."""
+    """Override in Hydra's form: `++` opens mappings for new keys, and 1e6 becomes an integer where one is needed."""
     if override.is_hydra_override():
         return line
     key, _, value = line.lstrip("+").partition("=")
@@ -337,7 +344,7 @@ def _integer(number: re.Match[str]) -> str:
 
 
 def _values(override: Override) -> list[str]:
-    """One override per value swept; the override itself where nothing is."""
+    """One override per swept value; the override itself if it is not swept."""
     if not override.is_sweep_override():
         return [line_of(override)]
     if not override.is_discrete_sweep():

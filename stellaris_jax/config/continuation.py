@@ -24,11 +24,20 @@ GROUPS = (
 RESUMABLE = (
     "resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress", "run.loggers", "run.options", "live",
 )  # fmt: skip
-"""Keys, and groups of keys, that may differ when a run is resumed."""
+"""Keys, and groups of keys, that may change when a run is resumed."""
 
 
 def replayed(trace: str, overrides: Sequence[Override], trust: Trust) -> Config:
-    """The stored configuration of a live run, whose directory or trace is named, with what is to be otherwise."""
+    """Configuration of a replay: that of a live run, with overrides applied.
+
+    Args:
+      trace: directory of the live run, or its trace.
+      overrides: single keys to change.
+      trust: what the user allowed (see `config.trust`).
+
+    Raises:
+      ConfigError: there is no live run, or an override cannot be applied.
+    """
     directory = Path(trace).parent if Path(trace).suffix == ".gz" else Path(trace)
     path = directory / "config.yaml"
     if not os.path.isfile(path):
@@ -45,22 +54,30 @@ def replayed(trace: str, overrides: Sequence[Override], trust: Trust) -> Config:
 
 
 def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Config:
-    """The stored configuration of a run, with those overrides that may change.
+    """Configuration of a resumed run: the stored one, with those overrides applied that may change.
 
-    `plugins=[...]` may name plug-ins of the run once more, which allows them.
+    `plugins=[...]` may name plug-ins of the run again, which allows them.
+
+    Args:
+      directory: directory of the run.
+      overrides: keys to change.
+      trust: what the user allowed (see `config.trust`).
+
+    Raises:
+      ConfigError: there is no run, or an override may not change.
     """
     if not directory:
         raise ConfigError("resume= is empty; name the directory of the run, or leave it out to start a new one.")
     path = Path(directory) / "config.yaml"
     if os.path.isfile(path.with_name("sweep.yaml")):
         raise ConfigError(f"resume={directory} holds a sweep; add -m to go on with it.")
-    if not os.path.isfile(path):  # nor where the path is too long to be one
+    if not os.path.isfile(path):  # false also for a path that is too long
         raise ConfigError(f"resume={directory} holds no run: there is no {path}.")
     stored = from_yaml(path)
     node = schema(stored)
     for override in overrides:
         key = override.key_or_group
-        if key == "resume":  # a name, whatever is in it
+        if key == "resume":  # the directory's name, which may look like a reference
             continue
         if key == "plugins" and {*map(plugin_path, _texts(override.value()))} <= {*map(plugin_path, stored.plugins)}:
             trust = trust if isinstance(trust, bool) and trust else [*(trust or ()), *_texts(override.value())]
@@ -79,7 +96,7 @@ def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Conf
 
 
 def update(node: DictConfig, override: Override) -> None:
-    """Set what an override sets in a tree. Raises ConfigError for a value that the key cannot have."""
+    """Apply an override to a tree. Raises ConfigError for a value that the key cannot have."""
     try:
         OmegaConf.update(node, override.key_or_group, override.value())
     except UNREADABLE as error:
@@ -87,22 +104,22 @@ def update(node: DictConfig, override: Override) -> None:
 
 
 def line_of(override: Override) -> str:
-    """The override as it was given, `key=value`."""
+    """Override as the user gave it, `key=value`."""
     return str(override.input_line)
 
 
 def keys_of(overrides: Sequence[Override]) -> set[str]:
-    """The dotted keys that overrides set."""
+    """Dotted keys that overrides set."""
     return {key for override in overrides for key in _leaves(override.key_or_group, override.value())}
 
 
 def _texts(value: object) -> list[str]:
-    """The texts of a list, or the one text that stands in its place."""
+    """Texts of a list, or the one text given in its place."""
     return list(map(str, value)) if isinstance(value, list) else [str(value)]
 
 
 def _leaves(key: str, value: object) -> Iterator[str]:
-    """The dotted keys that an override of `key` sets: those of a mapping one by one."""
+    """Dotted keys that an override of `key` sets; a mapping sets each of its own."""
     if not isinstance(value, dict):
         yield key
         return

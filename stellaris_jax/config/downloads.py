@@ -1,4 +1,4 @@
-"""Environments that download what they are made of: playground's robots, where their models are not on disk."""
+"""Environments that download their models: robots of playground whose models are not on disk."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SUITE = "playground"
 SHIPPED = re.compile(
     r"acrobot|ballincup|cartpole|cheetah|finger|fish|hopper|humanoid|pendulum|pointmass|reacher|swimmer|walker"
 )
-"""Beginnings of the tasks of the DM control suite, whose models come with playground. Others need a download."""
+"""Pattern of the tasks of the DM control suite, whose models ship with playground. Others need a download."""
 MODELS = Path("external_deps", "mujoco_menagerie")
-"""Models in playground's folder. Playground clones them from GitHub where this is missing."""
+"""Folder of models within playground's. Playground clones them from GitHub where the folder is missing."""
 
 
 def downloads(name: str) -> bool:
-    """Whether making the environment `suite/name`, typed loosely, downloads something. Imports nothing."""
+    """Whether making the environment `suite/name` (loose spelling allowed) downloads models. Imports nothing."""
     suite, _, task = (re.sub(r"[\W_]", "", part.lower()) for part in name.partition("/"))
     if suite != SUITE or SHIPPED.match(task):
         return False

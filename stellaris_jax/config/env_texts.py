@@ -1,7 +1,7 @@
 """Texts in `env.kwargs` that lead to code or to files: `xml_file=/a/b.xml`, `env_id=module:Env-v0`.
 
-An environment opens or imports what its arguments name. A file of MuJoCo's XML may include others; shimmy imports the
-module in `env_id`; envpool's ViZDoom starts the program `vzd_path`. `config.trust` asks consent for such texts.
+Environments open or import what their arguments name. MuJoCo XML may include other files, shimmy imports the module
+in `env_id`, and envpool's ViZDoom starts the program `vzd_path`. `config.trust` asks consent for such texts.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from stellaris_jax.config.schema import ConfigError
 
 PREFIX = "env.kwargs."
 JOB = "job"
-"""Argument of `env=job/training`: overrides of the job that a scheduler learns on, which are composed."""
+"""Argument of `env=job/training`: overrides of the job that a scheduler learns on."""
 LEADING = re.compile(r"[:/\\]|^[~.]")
-"""A module with what is taken from it, or a path."""
+"""Pattern of a path, or of a module and a name in it."""
 OPENED = re.compile(r"\w+_(path|dir|args)|motion_file", re.ASCII)
-"""Arguments that need consent whatever their text is: ViZDoom's paths may be relative, its arguments write files."""
+"""Arguments that always need consent: ViZDoom's paths may be relative, and its arguments write files."""
 
 
 def leading(kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Texts that lead to code or files, each after its dotted key, such as `env.kwargs.xml_file`."""
-    found = []
+    texts = []
     for key, value in kwargs.items():
         if key != JOB or not isinstance(value, tuple):  # `config.trust` reads the lines of a job
-            found += [one for one in _texts(key, value) if LEADING.search(one[1]) or _is_opened(*one)]
-    return [(PREFIX + key, text) for key, text in found]
+            texts += [
+                (name, text) for name, text in _texts(key, value) if LEADING.search(text) or _is_opened(name, text)
+            ]
+    return [(PREFIX + key, text) for key, text in texts]
 
 
 def check_files(kwargs: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a text is the path of something that exists and is no directory or regular file.
+    """Raise ConfigError if a text is the path of something that is no directory and no regular file.
 
-    A file that is too large is refused as well: of XML above 16 MiB, of others above 256 MiB.
+    Files that are too large are refused as well: XML above 16 MiB, others above 256 MiB.
     """
     for key, value in kwargs.items():
         for name, text in _texts(key, value):
@@ -50,7 +52,7 @@ def check_files(kwargs: Mapping[str, Any]) -> None:
 
 
 def source_of(text: str) -> Path | str:
-    """The file that a text is the path of, or the module that it names."""
+    """File that a text is the path of, or module that it names."""
     module, colon, _ = text.rpartition(":")
     return module if colon and not LEADING.search(module) else Path(os.path.expanduser(text))
 
@@ -60,7 +62,7 @@ def _is_opened(key: str, text: str) -> bool:
 
 
 def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """The texts in an argument, each with its dotted key; those of a list have the list's."""
+    """Texts in an argument, each after its dotted key; the texts of a list share its key."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """gymnasium wrappers that a configuration names: `env.kwargs.wrappers=[gymnasium.wrappers.FlattenObservation]`.
 
 An entry is a class by its dotted path, or a mapping of its `name` and its arguments. Classes that `gymnasium.wrappers`
-exports come with gymnasium; every other path is code of somebody else's, which `config.trust` asks consent for.
+exports come with gymnasium. Every other path is third-party code, and `config.trust` asks consent for it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from stellaris_jax.config.schema import ConfigError, plain, shown
 
 KEY = "env.kwargs.wrappers"
 ARGUMENT = "wrappers"
-"""Argument of `env=gymnasium/...` that lists wrappers, the first innermost."""
+"""Argument of `env=gymnasium/...` that lists wrappers, innermost first."""
 EXPORTED = re.compile(r"gymnasium\.wrappers\.([A-Z]\w*)", re.ASCII)
 WRITES = ("RecordVideo",)
-"""Wrappers of gymnasium that write files, and so need consent as code does."""
+"""Wrappers of gymnasium that write files, which needs consent as code does."""
 PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)\.([A-Za-z_]\w*)", re.ASCII)
 
 
 class GymWrapper(NamedTuple):
-    """A wrapper that a configuration names.
+    """Gymnasium wrapper that a configuration names.
 
     Attributes:
-      path: the dotted path of its class.
-      arguments: keyword arguments beside the environment.
+      path: dotted path of its class.
+      arguments: keyword arguments besides the environment.
     """
 
     path: str
@@ -34,22 +34,19 @@ class GymWrapper(NamedTuple):
 
     @property
     def exported(self) -> str | None:
-        """The name under which `gymnasium.wrappers` exports it; None where it is code that needs consent."""
-        found = EXPORTED.fullmatch(self.path)
-        return found[1] if found and found[1] not in WRITES else None
+        """Name under which `gymnasium.wrappers` exports the class; None for code that needs consent."""
+        match = EXPORTED.fullmatch(self.path)
+        return match[1] if match and match[1] not in WRITES else None
 
     @property
     def module(self) -> str:
-        """The module that the class is imported from."""
+        """Module that the class is imported from."""
         return self.path.rpartition(".")[0]
 
 
 def wrappers_of(kwargs: Mapping[str, Any]) -> list[GymWrapper]:
-    """The wrappers that `env.kwargs` names, all or none of them.
-
-    Raises ConfigError for what is no list of wrappers.
-    """
-    given, found = kwargs.get(ARGUMENT, ()), []
+    """Wrappers that `env.kwargs` names. Raises ConfigError unless they form a valid list."""
+    given, wrappers = kwargs.get(ARGUMENT, ()), []
     for entry in given if isinstance(given, list | tuple) else [given]:
         name, arguments = entry, dict[str, Any]()
         if isinstance(entry, Mapping):
@@ -60,5 +57,5 @@ def wrappers_of(kwargs: Mapping[str, Any]) -> list[GymWrapper]:
                 f"{KEY}={shown(plain(given))} must be a list of dotted paths, or of mappings with name and arguments: "
                 "[gymnasium.wrappers.FlattenObservation, {name: gymnasium.wrappers.RepeatAction, num_repeats: 4}]."
             )
-        found.append(GymWrapper(name, arguments))
-    return found
+        wrappers.append(GymWrapper(name, arguments))
+    return wrappers

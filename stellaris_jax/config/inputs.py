@@ -1,8 +1,8 @@
-"""Files that somebody else may have made: only regular files are opened, and no more is read than a limit allows.
+"""Untrusted input files: regular files only, read up to a size limit.
 
-A name in a run directory may be a pipe, a device, or a link to one: opening it could wait for ever, and reading it fill
-all memory. Whatever a command reads from a directory that it is given goes through here. Errors are `OSError`s, so a
-caller tells them as it tells of a missing file or a failing disk.
+A name in a run directory may be a pipe, a device, or a link to one. Opening it could block for ever, and reading it
+could fill all memory. Commands therefore read the directories that they are given through this module. Errors are
+`OSError`s, so callers report them as they report a missing file or a failing disk.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from typing import BinaryIO, TextIO
 
 MIB = 2**20
 CONFIGURATION = MIB
-"""Bytes of a configuration, or of another YAML file: reading YAML takes a second for every 100 kB."""
+"""Size limit of a configuration or another YAML file, in bytes. Parsing YAML takes a second per 100 kB."""
 DOCUMENT = 16 * MIB
-"""Bytes of a summary, a README, a picture, or another document that is read whole."""
+"""Size limit of a document that is read whole, such as a summary, a README or a picture, in bytes."""
 TABLE = 256 * MIB
-"""Bytes of a table of results, and of a log of jobs."""
+"""Size limit of a table of results or a log of jobs, in bytes."""
 METRICS = 1024 * MIB
-"""Bytes of the metrics of one run."""
+"""Size limit of the metrics of one run, in bytes."""
 LINE = 16 * MIB
-"""Bytes of one line of a file that is read line by line."""
+"""Size limit of one line of a file that is read line by line, in bytes."""
 UNPACKED = 16 * 1024 * MIB
-"""Bytes that a compressed file may unpack to where it is read line by line."""
+"""Size limit of the contents of a compressed file that is read line by line, in bytes."""
 BLOCK = 2**14
-"""Bytes of a compressed file that are read at once. Members of it are mostly shorter; what is left of a block is copied
-for each of them."""
+"""Bytes of a compressed file that are read at once. Most members are shorter, and each copies the rest of its block."""
 
 KINDS = {
     stat.S_IFDIR: "a directory",
@@ -45,13 +44,13 @@ KINDS = {
 
 
 def irregular(path: str | Path, mode: int) -> OSError:
-    """The error for a file whose `st_mode` is not that of a regular file."""
+    """Error for a file whose `st_mode` is not that of a regular file."""
     kind = KINDS.get(stat.S_IFMT(mode), "no file")
     return OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
 
 
 def open_regular(path: str | Path, limit: int | None = None) -> BinaryIO:
-    """An open regular file; a link to one counts as the file.
+    """Open regular file, for reading; a link to one counts as the file.
 
     Args:
       path: the file.
@@ -60,7 +59,7 @@ def open_regular(path: str | Path, limit: int | None = None) -> BinaryIO:
     Raises:
       OSError: the file is missing, something else than a regular file, or larger than the limit.
     """
-    # Without O_NONBLOCK, opening a pipe that nobody writes to waits for ever. It changes nothing for regular files.
+    # Without O_NONBLOCK, opening a pipe without a writer blocks for ever. Regular files ignore the flag.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(descriptor)
@@ -75,32 +74,32 @@ def open_regular(path: str | Path, limit: int | None = None) -> BinaryIO:
 
 
 def open_text(path: str | Path, limit: int = TABLE) -> TextIO:
-    """An open regular file of text in UTF-8, with line ends as they stand. Raises OSError as `open_regular` does."""
+    """Open regular file of UTF-8 text, with line ends unchanged. Raises OSError as `open_regular` does."""
     return io.TextIOWrapper(open_regular(path, limit), encoding="utf-8", newline="")
 
 
 def too_large(path: str | Path, limit: int, what: str = "it holds") -> OSError:
-    """The error for a file that has, or unpacks to, more bytes than a limit."""
+    """Error for a file that has, or unpacks to, more bytes than a limit."""
     return OSError(errno.EFBIG, f"{what} more than {limit / MIB:,.0f} MiB, the most that is read", str(path))
 
 
 def reason(error: Exception) -> str:
-    """The words of an error, for a sentence: of a system's error without its number and its file."""
-    found = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
-    return found.rstrip(".") or type(error).__name__
+    """Message of an error, for use in a sentence. A system error's number and file are left out."""
+    text = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
+    return text.rstrip(".") or type(error).__name__
 
 
 def read_bytes(path: str | Path, limit: int = DOCUMENT) -> bytes:
-    """The contents of a regular file. Raises OSError, also where it has more than `limit` bytes."""
+    """Contents of a regular file. Raises OSError, also for more than `limit` bytes."""
     with open_regular(path, limit) as file:
-        data = file.read(limit + 1)  # it may have grown meanwhile, and files of /proc have no size
+        data = file.read(limit + 1)  # the file may have grown meanwhile, and files of /proc have no size
     if len(data) > limit:
         raise too_large(path, limit)
     return data
 
 
 def read_text(path: str | Path, limit: int = DOCUMENT, errors: str = "strict") -> str:
-    """The contents of a regular file in UTF-8. Raises OSError, and ValueError for other bytes."""
+    """Contents of a regular UTF-8 file. Raises OSError, and ValueError for other encodings."""
     return read_bytes(path, limit).decode("utf-8", errors)
 
 
@@ -114,7 +113,7 @@ def digest_of(path: str | Path) -> str:
 
 
 def lines(path: str | Path, limit: int = METRICS, longest: int = LINE) -> Iterator[bytes]:
-    """The lines of a regular file, one after the other, each with its line end.
+    """Lines of a regular file, in order, with their line ends.
 
     Args:
       path: the file.
@@ -132,16 +131,16 @@ def lines(path: str | Path, limit: int = METRICS, longest: int = LINE) -> Iterat
 
 
 def unpacked(path: str | Path, limit: int = UNPACKED) -> Generator[bytes, None, None]:
-    """Blocks of what a gzip file of any number of members unpacks to, as far as it is whole.
+    """Blocks of the contents of a gzip file of any number of members.
 
-    Time is linear in the file and in what is unpacked, memory constant.
+    Time is linear in the sizes of the file and its contents; memory is constant.
 
     Raises:
-      EOFError: after the last block, where the file is cut off or damaged.
-      OSError: as `open_regular` does, and where it unpacks to more than `limit` bytes.
+      EOFError: after the last block, if the file is cut off or damaged.
+      OSError: as `open_regular` does, and for contents of more than `limit` bytes.
     """
     with open_regular(path) as file:
-        member, total, rest, begun = zlib.decompressobj(wbits=31), 0, b"", False
+        member, total, rest, in_member = zlib.decompressobj(wbits=31), 0, b"", False
         while data := rest or file.read(BLOCK):
             try:
                 block = member.decompress(data, 4 * BLOCK)
@@ -152,18 +151,18 @@ def unpacked(path: str | Path, limit: int = UNPACKED) -> Generator[bytes, None, 
                 raise too_large(path, limit, "it unpacks to")
             if block:
                 yield block
-            rest, begun = member.unconsumed_tail, not member.eof
+            rest, in_member = member.unconsumed_tail, not member.eof
             if member.eof:
                 rest, member = member.unused_data, zlib.decompressobj(wbits=31)
-        if begun:
+        if in_member:
             raise EOFError("it is cut off")
 
 
 def unpacked_lines(path: str | Path, limit: int = UNPACKED, longest: int = LINE) -> Generator[bytes, None, None]:
-    """The lines of a gzip file, one after the other, without their line ends.
+    """Lines of a gzip file, in order, without their line ends.
 
     Raises:
-      EOFError: after the last whole line, where the file is cut off or damaged.
+      EOFError: after the last whole line, if the file is cut off or damaged.
       OSError: as `unpacked` does, and for a line of more than `longest` bytes.
     """
     return _split(unpacked(path, limit), path, longest)
@@ -185,12 +184,14 @@ def _split(blocks: Iterable[bytes], path: str | Path, longest: int) -> Generator
 
 
 def check_tree(directory: Path, limits: dict[str, int], largest: int | None = None) -> None:
-    """Raise OSError unless all below a directory are regular files and directories, for a reader that is not ours.
+    """Raise OSError unless a directory holds only regular files and directories, at any depth.
+
+    Another package, which checks nothing, reads the directory afterwards.
 
     Args:
-      directory: what is looked through. It may be a link; those below it are refused.
-      limits: bytes that files of a name may have.
-      largest: bytes that files of other names may have.
+      directory: root of the tree. It may be a link; links below it are refused.
+      limits: size limit by file name, in bytes.
+      largest: size limit of all other files, in bytes.
     """
     for folder, folders, names in os.walk(directory):
         for name in (*folders, *names):

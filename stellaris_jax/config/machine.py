@@ -1,4 +1,4 @@
-"""How much memory there is, and the sentence for what would not fit into it."""
+"""Memory of this machine, and the error for work that does not fit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from stellaris_jax.config.schema import ConfigError
 
 GIB = 2**30
 NAMED = 0.1
-"""What takes less than this share of the whole is not named in the sentence."""
+"""Share of the total below which the error does not list a part."""
 BOUND = 64
-"""Bytes of the lower and the upper bound of one number of an observation: floats of Python, in tuples."""
+"""Bytes of the lower and the upper bound of one number of an observation: Python floats in tuples."""
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where Linux says what a container may use."""
+"""Files in which Linux states a container's memory limit."""
 
 
 class Part(NamedTuple):
-    """Bytes that something takes on a device and on the host, and the settings that it comes from (`key=value`)."""
+    """Memory need of one part of the work.
+
+    Attributes:
+      what: name of the part, for the error.
+      device: bytes on the device.
+      host: bytes on the host.
+      settings: settings that decide the size, as `key=value`.
+    """
 
     what: str
     device: int
@@ -40,7 +47,7 @@ def check_fits(parts: Iterable[Part]) -> None:
 
 
 def of_host() -> float:
-    """Bytes of memory that processes here can still have; where that is not known, all there are."""
+    """Bytes of memory still available to processes here; all memory if that is unknown."""
     try:
         fields = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
         kilobytes = {field[0].rstrip(":"): int(field[1]) for field in fields}
@@ -54,7 +61,7 @@ def of_host() -> float:
 
 
 def of_device(device: Any) -> float:
-    """Bytes of an accelerator's memory that are free; infinite where it does not say."""
+    """Free bytes of an accelerator's memory; infinite if it reports none."""
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit", float("inf")) - stats.get("bytes_in_use", 0)
 
@@ -77,5 +84,5 @@ def _gib(size: float) -> str:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Which name somebody meant: near misses among config keys, choices and environments."""
+"""Suggestions for misspelt names: near misses among config keys, choices and environments."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """The end of a sentence: '; did you mean NAME?' for the dotted name most like `word`, '.' if none is like it."""
+    """End of a sentence: '; did you mean NAME?' for the dotted name most like `word`, '.' if none is like it."""
     score, name = max(((_resemblance(word, name), name) for name in names), default=(0.0, ""), key=lambda pair: pair[0])
     return f"; did you mean {name}?" if score >= 0.6 else "."
 
 
 def _resemblance(word: str, name: str) -> float:
-    """Likeness in [0, 1] of two dotted names: mostly that of their last parts, which may be abbreviated."""
+    """Likeness in [0, 1] of two dotted names, mostly of their last parts, which may be abbreviated."""
     group, _, leaf = word.rpartition(".")
     name_group, _, name_leaf = name.rpartition(".")
     score = 0.9 if _abbreviates(leaf, name_leaf) else _likeness(leaf, name_leaf)
@@ -23,12 +23,12 @@ def _resemblance(word: str, name: str) -> float:
 
 
 def _likeness(a: str, b: str) -> float:
-    """Of two words, wherever they have underscores."""
+    """Likeness in [0, 1] of two words; underscores do not count."""
     return difflib.SequenceMatcher(None, a.replace("_", ""), b.replace("_", "")).ratio()
 
 
 def _abbreviates(short: str, name: str) -> bool:
-    """Whether `short` is how people shorten `name`: lr, ent_coef or steps for two words of which it is made."""
+    """Whether `short` is a common abbreviation of `name`: lr, ent_coef, or steps for a name of several words."""
     words, parts = name.split("_"), short.split("_")
     if len(words) < 2 or short == name:
         return False

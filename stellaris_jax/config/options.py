@@ -1,4 +1,4 @@
-"""Options: the knobs of what is registered, set below the key that names it."""
+"""Options: the knobs of registered objects, set below the key that names the object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stellaris_jax.registry import Kind, RegistrationError, register
 
 
 class Optioned:
-    """Something registered whose own knobs are its options.
+    """Base of registered classes whose knobs are options.
 
     >>> from stellaris_jax.config.schema import knob
     >>> class Quorum(Optioned):
@@ -41,25 +41,26 @@ class Optioned:
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
-        """What a configuration that names it must fulfil, each with the sentence to say where it does not hold.
+        """Conditions on a configuration that names this class, each with the error message for its violation.
 
-        `section` is where its options are, such as `system`.
+        `section` is the section of the options, such as `system`.
         """
         yield from ()
 
     @classmethod
     def settles(cls, config: Config, section: str) -> Iterator[tuple[str, Any, str]]:
-        """Keys of the configuration with the values that they have unless an override gives them.
+        """Keys of the configuration with the values that they get unless an override sets them.
 
-        Each comes with the sentence to refuse the value with, which is empty for a value that is possible. `section` is
-        where its options are, such as `delays.learner`. Raises ConfigError.
+        Each comes with an error message, which is empty for a possible value. `section` is the section of the options,
+        such
+        as `delays.learner`. Raises ConfigError.
         """
         yield from ()
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, as JSON data: a copy, in which tuples are lists.
+        """Mutable state as JSON data: a copy, in which tuples are lists.
 
-        Raises ConfigError for what is no such data, and would be lost with a checkpoint.
+        Raises ConfigError for attributes that are no such data, which a checkpoint would lose.
         """
         mine: Any = type(self)
         fixed = {*options_of(mine), *self.FIXED}
@@ -70,21 +71,21 @@ class Optioned:
         vars(self).update({name: _data(type(self), name, value) for name, value in state.items()})
 
     FIXED: ClassVar[tuple[str, ...]] = ()
-    """Attributes beside the options that never change."""
+    """Attributes, besides the options, that never change."""
 
 
 class Numbered(Optioned):
-    """Something registered that stands in a compiled program.
+    """Registered class that is part of a compiled program.
 
-    Options that are floats shape no program: in it they are arrays, and another value compiles nothing. All others are
-    constants there. Two are equal if they are of one class and differ in floats alone.
+    Options that are floats are arrays in the program, so that another value compiles nothing. All other options are
+    constants. Two objects are equal if they have the same class and differ in floats alone.
     """
 
     def bound(self, values: Mapping[str, Any]) -> Self:
-        """The same with other values of its numbers; of what it does not have nothing is taken."""
-        other = copy.copy(self)
-        vars(other).update({name: values[name] for name in numbers_of(type(self)) if name in values})
-        return other
+        """Copy with other values of its floats; unknown names are ignored."""
+        bound = copy.copy(self)
+        vars(bound).update({name: values[name] for name in numbers_of(type(self)) if name in values})
+        return bound
 
     def _constants(self) -> tuple[Any, ...]:
         kind: Any = type(self)
@@ -99,7 +100,7 @@ class Numbered(Optioned):
 
 
 def _data(owner: type, name: str, value: Any) -> Any:
-    """A copy of a value that comes back as it is from a file of JSON, but for tuples."""
+    """Copy of a value that survives a round trip through JSON, except that tuples become lists."""
     if isinstance(value, list | tuple):
         return [_data(owner, name, element) for element in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
@@ -114,7 +115,7 @@ def _data(owner: type, name: str, value: Any) -> Any:
 
 
 def _check_declared(owner: type, name: str) -> None:
-    """Raise RegistrationError for a knob without a type that options can have, or with a name that means something."""
+    """Raise RegistrationError for a knob whose type is no type of options, or whose name hides an attribute."""
     annotation = vars(owner).get("__annotations__", {}).get(name)
     try:
         scope = vars(sys.modules[owner.__module__])
@@ -136,7 +137,12 @@ def _check_declared(owner: type, name: str) -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """A knob of something registered, and its default."""
+    """Knob of a registered object.
+
+    Attributes:
+      knob: the knob.
+      default: its default value.
+    """
 
     knob: Knob
     default: Any
@@ -144,30 +150,29 @@ class Option:
 
 @cache
 def options_of(thing: Any) -> dict[str, Option]:
-    """The options of something registered, those of its bases first; nothing of what has none."""
+    """Options of a registered object, those of its bases first; empty for objects other than classes."""
     if not isinstance(thing, type):
         return {}
-    found = {}
+    options = {}
     for base in reversed(thing.__mro__):
         for name, value in vars(base).items():
             if isinstance(value, Field):
                 default = value.default if value.default_factory is MISSING else value.default_factory()
-                found[name] = Option(Knob(name, get_type_hints(base)[name], **value.metadata), default)
-    return found
+                options[name] = Option(Knob(name, get_type_hints(base)[name], **value.metadata), default)
+    return options
 
 
 def completed(thing: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of all options of something registered: those given, else defaults. What it does not know is left out.
+    """Values of all options of a registered object: given ones, else defaults. Unknown names are left out.
 
-    Numbers are of the kind that the option has: 1e3 is an integer where one is asked for, and 1 a float; lists are
-    tuples.
+    Numbers are converted to the option's kind: 1e3 to an integer, or 1 to a float. Lists become tuples.
     """
     values = {name: frozen(given.get(name, option.default)) for name, option in options_of(thing).items()}
     return {name: _number(option, values[name]) for name, option in options_of(thing).items()}
 
 
 def numbers_of(thing: Any, given: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """The options of something registered that are floats, with their values: those given, else defaults."""
+    """Values of the float options of a registered object: given ones, else defaults."""
     floats = [name for name, option in options_of(thing).items() if option.knob.kind is float]
     values = completed(thing, given or {})
     return {name: values[name] for name in floats}
@@ -185,28 +190,34 @@ def _number(option: Option, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a configuration names something registered (`key`), and sets its options (`section` and `.options`)."""
+    """Key that names registered objects, and the section that sets their options.
+
+    Attributes:
+      section: section with the `options`.
+      key: key with the name or names.
+      kind: kind of the objects.
+    """
 
     section: str
     key: str
     kind: Kind
 
     def names(self, config: Config) -> tuple[str, ...]:
-        """What the configuration names: one, or as many as a list has."""
+        """Names that the configuration gives: one, or all of a list."""
         named = attrgetter(self.key)(config)
         return named if isinstance(named, tuple) else (named,)
 
     def things(self, config: Config) -> list[Any]:
-        """What stands behind the names; of unknown ones their own check speaks."""
+        """Objects behind the names; unknown names are skipped, since another check reports them."""
         return [self.kind[name] for name in self.names(config) if name in list(self.kind)]
 
-    def told(self, config: Config) -> str:
-        """The key and what it names, for a sentence."""
+    def in_words(self, config: Config) -> str:
+        """The key and its value, for a sentence."""
         named = attrgetter(self.key)(config)
         return f"{self.key}={named}" if isinstance(named, str) else f"{self.key}=[{','.join(map(str, named))}]"
 
     def options(self, config: Config) -> dict[str, Any]:
-        """What it sets; nothing where that is no mapping, of which its own check speaks."""
+        """Options that the configuration sets; empty if they are no mapping, which another check reports."""
         options = attrgetter(f"{self.section}.options")(config)
         return options if isinstance(options, dict) else {}
 
@@ -228,31 +239,32 @@ PLACES = (
 
 
 def complete(config: Config) -> Config:
-    """The configuration with the options of everything that it names written out.
+    """Configuration with the options of all named objects written out.
 
-    An option of another rule than the one in force, which a preset may bring along, is left out. Raises ConfigError for
-    an option that nothing has, or whose value is not accepted.
+    Options of other rules than the chosen one, which a preset may contain, are left out. Raises ConfigError for an
+    option
+    that no object has, or whose value is not accepted.
     """
     check_options(config)
     values = {}
     for places, things in _named(config):
         key = f"{places[0].section}.options"
-        if isinstance(given := attrgetter(key)(config), dict):  # of anything else the check of its knob speaks
+        if isinstance(given := attrgetter(key)(config), dict):  # else the check of the knob reports it
             values[key] = {name: value for thing in things for name, value in completed(thing, given).items()}
     return config.replace(values)
 
 
 def check_options(config: Config) -> None:
-    """Raise ConfigError for an option that nothing has, or whose value is not accepted."""
+    """Raise ConfigError for an option that no object has, or whose value is not accepted."""
     for places, things in _named(config):
         for option, value in places[0].options(config).items():
             _check(option, value, things, places, config)
 
 
 def check_given(config: Config, keys: Iterable[str]) -> None:
-    """Raise ConfigError for an option, such as `system.options.decay`, that belongs to nothing that is named.
+    """Raise ConfigError for an option, such as `system.options.decay`, that belongs to no named object.
 
-    This is for those that somebody asks for: of a preset's, `complete` leaves out what does not belong.
+    This is for options that the user gives. A preset's own may not apply, and `complete` leaves them out.
     """
     for places, things in _named(config):
         prefix = f"{places[0].section}.options."
@@ -264,17 +276,17 @@ def check_given(config: Config, keys: Iterable[str]) -> None:
             registered = [(f"{place.key}={name}", thing) for place in places for name, thing in place.kind.items()]
             owners = [owner for owner, thing in registered if option in options_of(thing)]
             if owners:
-                named = " and ".join(place.told(config) for place in places)
+                named = " and ".join(place.in_words(config) for place in places)
                 raise ConfigError(f"{key} belongs to {' and '.join(owners)}, not to {named}.")
 
 
 def settle(config: Config, given: Collection[str]) -> Config:
-    """The configuration with the values that what it names settles, of all keys but those that are `given`.
+    """Configuration with the values that named objects settle, except keys that are `given`.
 
     Raises ConfigError for a value that is not possible.
     """
     for place in PLACES:
-        for thing in (one for one in place.things(config) if isinstance(one, type) and issubclass(one, Optioned)):
+        for thing in (cls for cls in place.things(config) if isinstance(cls, type) and issubclass(cls, Optioned)):
             for key, value, refusal in thing.settles(config, place.section):
                 if key in given:
                     continue
@@ -285,7 +297,7 @@ def settle(config: Config, given: Collection[str]) -> Config:
 
 
 def _named(config: Config) -> Iterator[tuple[list[Place], list[Any]]]:
-    """For every section, its places and what a configuration names there; of unknown names their own check speaks."""
+    """Places of every section, with the objects that a configuration names there; unknown names are skipped."""
     for _, group in groupby(PLACES, key=lambda place: place.section):
         places = list(group)
         yield places, [thing for place in places for thing in place.things(config)]
@@ -297,28 +309,28 @@ def _check(option: str, value: Any, things: list[Any], places: list[Place], conf
         if option in known:
             replace(known[option].knob, key=key).check(_number(known[option], value))
             return
-    if not any(option in options_of(other) for place in places for _, other in place.kind.items()):
-        named = " and ".join(place.told(config) for place in places)
+    if not any(option in options_of(thing) for place in places for _, thing in place.kind.items()):
+        named = " and ".join(place.in_words(config) for place in places)
         meant = did_you_mean(option, [name for thing in things for name in options_of(thing)])
         raise ConfigError(f"{key} is not an option of {named}{meant}")
 
 
 def conditions(config: Config) -> Iterator[tuple[bool, str]]:
-    """What everything that a configuration names asks of it."""
+    """Conditions of all objects that a configuration names."""
     for place in PLACES:
         for thing in place.things(config):
             if isinstance(thing, type) and issubclass(thing, Optioned):
                 yield from thing.conditions(config, place.section)
-    # Options of the loader's delays are no place: results are kept by the options that places have.
+    # The loader's delays are no `Place`, because results are stored by the options of places.
     loader = register.delay.get(config.delays.loader.kind)
     if isinstance(loader, type) and issubclass(loader, Optioned):
         yield from loader.conditions(config, "delays.loader")
 
 
 def value_of(config: Config, key: str) -> Any:
-    """The value of a key, or of an option such as `system.options.decay`."""
-    section, found, option = key.partition(".options.")
-    if not found:
+    """Value of a key, or of an option such as `system.options.decay`."""
+    section, separator, option = key.partition(".options.")
+    if not separator:
         return attrgetter(key)(config)
     things = [thing for place in PLACES if place.section == section for thing in place.things(config)]
     given = attrgetter(f"{section}.options")(config)
@@ -326,19 +338,19 @@ def value_of(config: Config, key: str) -> Any:
 
 
 def option_keys() -> dict[str, list[str]]:
-    """Every option's key, as `system.options.decay`, with the names of what has it."""
-    found: dict[str, list[str]] = {}
+    """Keys of all options, such as `system.options.decay`, with the names of the objects that have them."""
+    owners: dict[str, list[str]] = {}
     for place in PLACES:
         for name, thing in place.kind.items():
             for option in options_of(thing):
-                found.setdefault(f"{place.section}.options.{option}", []).append(name)
-    return found
+                owners.setdefault(f"{place.section}.options.{option}", []).append(name)
+    return owners
 
 
 def unknown_key(key: str) -> ConfigError:
-    """The error for a dotted key that the schema does not have."""
+    """Error for a dotted key that the schema does not have."""
     options = option_keys()
-    # As somebody may put it: system.softsync_c for system.options.c, which softsync has.
+    # A likely misspelling: system.softsync_c for system.options.c of the rule softsync.
     spelt = {
         f"{option.partition('.options.')[0]}.{name}_{option.rpartition('.')[2]}": option
         for option, names in options.items()

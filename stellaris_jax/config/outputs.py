@@ -1,7 +1,7 @@
-"""Files that are written: that they can be is found out before the work; afterwards they are replaced in one step.
+"""Output files: checked before the work that produces them, then replaced atomically.
 
-Nothing is written through a link that lies where a file is to be: a directory that somebody else has made may have one
-that leads to any file of the user's. Directories may be links.
+Files are never written through a link at their own path. The directory may be untrusted, and a link in it may lead to
+any file of the user's. Directories may be links.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stellaris_jax.config import inputs
 from stellaris_jax.config.schema import ConfigError
 
 LONGEST_STEM = 40
-"""Letters of a file's name that its temporary one begins with."""
+"""Characters of a file's name that its temporary file's name begins with."""
 
 
 def check_output(option: str, path: Path) -> None:
-    """Make the directory of a file that will be written after much work. Raises ConfigError if it cannot be written."""
+    """Make the directory of an output file and check that the file can be written. Raises ConfigError if it cannot."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not os.access(path, os.W_OK):
@@ -37,7 +37,7 @@ def check_output(option: str, path: Path) -> None:
 
 
 def check_directory(option: str, path: Path) -> None:
-    """Make a directory that files will be written to. Raises ConfigError if that cannot be."""
+    """Make an output directory. Raises ConfigError if files cannot be written to it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         _probe(path)
@@ -46,14 +46,16 @@ def check_directory(option: str, path: Path) -> None:
 
 
 def _probe(directory: Path) -> None:
-    """Raise OSError unless files can be made here; permissions are not the whole of it, least of all for root."""
+    """Raise OSError unless a file can be made in a directory; permission bits alone do not tell, above all for root."""
     with tempfile.TemporaryFile(dir=directory):
         pass
 
 
 def _refuse_irregular(path: Path) -> None:
-    """Raise OSError where a path is, or leads to, something that exists and is no regular file, and for one in `/dev`:
-    a file that took the place of a device would do so for all programs."""
+    """Raise OSError for a path that exists and is no regular file, or that lies in `/dev`.
+
+    Links are followed. A file in the place of a device would replace the device for all programs.
+    """
     if os.path.realpath(path.parent) == "/dev":
         raise OSError(errno.EINVAL, "/dev is no place for files", str(path))
     with suppress(FileNotFoundError):
@@ -64,10 +66,10 @@ def _refuse_irregular(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a hidden, empty file beside `path`, of the same ending, which takes its place when the context ends.
+    """Context of a hidden, empty file in the folder of `path`, which replaces `path` at the end.
 
-    It is made anew, under a name that nobody knows before. If `path` is a link, the link is replaced. Left by an
-    exception, `path` is what it was and the other is gone. Raises OSError.
+    The hidden file has the same ending and an unpredictable name. If `path` is a link, the link is replaced. After an
+    exception `path` is unchanged and the hidden file is deleted. Raises OSError.
     """
     path = Path(path)
     _refuse_irregular(path)
@@ -85,36 +87,36 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def rewriting(path: Path) -> Iterator[BinaryIO]:
-    """Yields an empty file that takes the place of `path` in one step when the context ends; see `replacing`."""
+    """Context of an open, empty file that atomically replaces `path` at the end; see `replacing`."""
     with replacing(path) as fresh, open_own(fresh) as file:
         yield file
 
 
 @contextmanager
 def rewriting_text(path: Path) -> Iterator[TextIO]:
-    """Yields an empty file of text that takes the place of `path` in one step when the context ends; see `replacing`.
+    """Context of an open, empty text file that atomically replaces `path` at the end; see `replacing`.
 
-    It is in UTF-8, and line ends stay as they are written.
+    The encoding is UTF-8; line ends are written unchanged.
     """
     with rewriting(path) as file, io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
         yield text
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file's contents in one step. Raises OSError."""
+    """Replace a file's contents atomically. Raises OSError."""
     with rewriting(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def open_own(path: str | Path, flags: int = 0) -> BinaryIO:
-    """An open file that is read and written in place, such as one that grows, or a lock; made where there is none.
+    """Open file for reading and writing in place, such as a log or a lock; created if missing.
 
     Args:
       path: the file.
-      flags: of `os.open`, beside those for reading, writing and making it: `os.O_APPEND`.
+      flags: further flags of `os.open`, such as `os.O_APPEND`.
 
     Raises:
-      OSError: it is a link or no regular file, or cannot be written.
+      OSError: the path is a link or no regular file, or cannot be written.
     """
     always = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -134,19 +136,19 @@ def open_own(path: str | Path, flags: int = 0) -> BinaryIO:
 
 
 def appending(path: str | Path) -> BinaryIO:
-    """An open file that grows. Raises OSError as `open_own` does."""
+    """Open file for appending. Raises OSError as `open_own` does."""
     return open_own(path, os.O_APPEND)
 
 
 def copy(source: Path, target: Path, limit: int) -> None:
-    """Replace a file by a copy of another, of at most `limit` bytes. Raises OSError."""
+    """Copy a file over another atomically. Raises OSError, also if `source` has more than `limit` bytes."""
     with inputs.open_regular(source, limit) as file, rewriting(target) as copied:
         while block := file.read(inputs.MIB):
             copied.write(block)
 
 
 def refuse_links(*paths: Path) -> None:
-    """Raise OSError where one of the paths is a link: other packages would write through it."""
+    """Raise OSError if one of the paths is a link, since other packages would write through it."""
     for path in paths:
         if path.is_symlink():
             raise _link(path)

@@ -1,4 +1,4 @@
-"""Old names that still work in this release, each with one warning that says the new one."""
+"""Old names that still work in this release; each use warns and names the new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Hydra finds files of configuration: those that ship, a user's own, and environments that have none."""
+"""Sources of Hydra's config files: shipped files, a user's own, and environments without a file."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from stellaris_jax.config.commands import PACKAGE
 from stellaris_jax.config.stored import read_yaml
 
 AUTOMATIC = ("normalize_observation", "rescale_action")
-"""Keys of `env` that are null, and decided by the spaces, for environments of suites without files in `configs/env`."""
+"""Keys of `env` that are null and decided by the spaces, in suites without files in `configs/env`."""
 DIAGNOSTIC = "diagnostic"
-"""The suite of tests, which is left as it is."""
+"""Suite of the tests, which gets no automatic settings."""
 
 
 def shipped_configs() -> Path:
-    """The directory of the shipped config files: inside the installed package, or at the top of a checkout."""
+    """Directory of the shipped config files: inside the installed package, or at the top of a checkout."""
     installed = PACKAGE / "configs"
     return installed if installed.is_dir() else PACKAGE.parent / "configs"
 
 
 def files_below(directory: Path | None) -> tuple[Any, ...]:
-    """All files of configuration below a directory, behind links too, each with when it was changed and its size."""
-    found, known = [], set()
+    """All config files below a directory, behind links too, each with its modification time and size."""
+    paths, visited = [], set()
     for folder, folders, names in os.walk(directory, followlinks=True) if directory else []:
-        if (place := os.path.realpath(folder)) in known:
-            folders.clear()  # a link to where it lies
+        if (place := os.path.realpath(folder)) in visited:
+            folders.clear()  # a link to a visited directory
             continue
-        known.add(place)
-        found += [Path(folder, name) for name in names if name.endswith(".yaml")]
-    there = (path for path in sorted(found) if path.is_file())
-    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in there)
+        visited.add(place)
+        paths += [Path(folder, name) for name in names if name.endswith(".yaml")]
+    existing = (path for path in sorted(paths) if path.is_file())
+    return tuple((str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for path in existing)
 
 
 def is_automatic(env: str) -> bool:
@@ -51,11 +51,12 @@ def _folder(suite: str) -> Path:
 
 
 class SuiteSource(ConfigSource):
-    """Where Hydra finds `env/<suite>/<name>` for a name that has no file of its own.
+    """Hydra source of `env/<suite>/<name>` for names without a file of their own.
 
-    A spelling of a tuned environment (`CartPole-v1` for cartpole.yaml) gets its file, any other name nothing but the
-    name. In suites without any file, such as gymnasium, the keys of `AUTOMATIC` depend on the spaces.
-    Whether the suite has such an environment is checked later, by `load_config`.
+    Another spelling of a tuned environment (`CartPole-v1` for cartpole.yaml) gets that file. Any other name sets only
+    the
+    name. In suites without any file, such as gymnasium, the keys of `AUTOMATIC` depend on the spaces. `load_config`
+    checks later whether the suite has the environment.
     """
 
     @staticmethod
@@ -85,7 +86,7 @@ class SuiteSource(ConfigSource):
 
 
 class OwnSource(FileConfigSource):
-    """Where Hydra finds the files of `--config-dir`, which are read as a run's stored configuration is."""
+    """Hydra source of the files of `--config-dir`, which are checked as a run's stored configuration is."""
 
     @staticmethod
     def scheme() -> str:
@@ -97,5 +98,5 @@ class OwnSource(FileConfigSource):
 
 
 def _plain(task: str) -> str:
-    """`CartPole-v1` -> `cartpole`: lower case, without version and punctuation."""
+    """Task name in lower case, without version and punctuation: `CartPole-v1` -> `cartpole`."""
     return re.sub(r"[\W_]", "", re.sub(r"-v\d+$", "", task.lower()))

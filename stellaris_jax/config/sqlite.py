@@ -1,8 +1,8 @@
-"""SQLite databases that somebody else may have made: what lies beside one is checked before SQLite opens it.
+"""Untrusted SQLite databases: the files next to a database are checked before SQLite opens it.
 
-SQLite acts on the files beside a database. A rollback journal that ends with a super-journal record names another
-file, by any path: SQLite rolls the journal back, then deletes that file. A transaction of one database writes no such
-record, so the journal of a process that was killed is accepted.
+SQLite acts on those files. A rollback journal that ends with a super-journal record names another file, by any path:
+SQLite rolls the journal back, then deletes that file. A transaction of one database writes no such record, so the
+journal of a killed process is accepted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from urllib.parse import unquote
 from stellaris_jax.config import inputs, outputs
 
 MAGIC = bytes.fromhex("d9d505f920a163d7")
-"""Last bytes of a journal with a super-journal record; a journal begins with them as well."""
+"""Last bytes of a journal with a super-journal record; every journal begins with them as well."""
 JOURNAL = "-journal"
 ENDINGS = ("", JOURNAL, "-wal", "-shm")
 """Endings of the files that SQLite opens for a database."""
 LEAST_RECORD = 16
-"""Bytes of a super-journal record without its name: a length, a checksum and the magic."""
+"""Bytes of a super-journal record without its file name: a length, a checksum and the magic."""
 
 
 def check_database(path: Path) -> None:
-    """Raise OSError where opening a database, or one that is not there yet, could reach files other than its own."""
+    """Raise OSError if opening a database, existing or new, could reach files other than its own."""
     place = os.path.abspath(path)
     if "?" in place or unquote(place) != place:
         raise OSError(errno.EINVAL, "its path holds ? or %, which SQLAlchemy reads as another path", str(path))

@@ -1,5 +1,4 @@
-"""Configurations as files and as Hydra's trees: written, read, and given their types, with every mistake told in one
-sentence."""
+"""Configurations as files and as Hydra's trees: written, read, and typed. Every mistake is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -20,22 +19,22 @@ from stellaris_jax.config.schema import DEEPEST, KINDS, ConfigError, check_text,
 from stellaris_jax.config.tree import Config, knobs, sections
 
 LAST = "resume"
-"""The key that `to_yaml` writes last, so that a file without it has been cut off."""
+"""Key that `to_yaml` writes last; a file without it was cut off."""
 
 UNREADABLE = (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError, OmegaConfBaseException)
-"""What reading a file that is no YAML, or no configuration, raises."""
+"""Exceptions from reading a file that is no YAML, or no configuration."""
 
 
 def to_yaml(config: Config) -> str:
-    """The configuration as YAML, from which `from_yaml` makes an equal one."""
+    """Configuration as YAML, from which `from_yaml` makes an equal one."""
     return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
 
 
 def from_yaml(path: str | Path) -> Config:
-    """Read what `to_yaml` wrote. Keys that an earlier version lacked have their defaults. Raises ConfigError.
+    """Read a configuration that `to_yaml` wrote. Keys that an earlier version lacked get their defaults.
 
-    A file is read as it stands: what refers to something else, such as `${oc.env:HOME}` or an alias, is refused, not
-    looked up, and no plug-in is imported (see `config.trust`).
+    References to something else, such as `${oc.env:HOME}` or an alias, are refused and never resolved. No plug-in is
+    imported (see `config.trust`). Raises ConfigError.
     """
     node = read_yaml(path)
     if not node:
@@ -52,7 +51,7 @@ def from_yaml(path: str | Path) -> Config:
 
 
 def read_yaml(path: str | Path) -> dict[Any, Any]:
-    """The mapping in a YAML file, as it stands there, without aliases. Raises ConfigError."""
+    """Mapping in a YAML file, with references unresolved; aliases are refused. Raises ConfigError."""
     try:
         text = inputs.read_text(path, inputs.CONFIGURATION)
         refuse_aliases(text)
@@ -65,9 +64,9 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
 
 
 def refuse_aliases(text: str | bytes) -> None:
-    """Raise ValueError for YAML with aliases: a few lines of them can stand for more than any memory holds.
+    """Raise ValueError for YAML with aliases, since a few lines of them can expand beyond all memory.
 
-    Raises RecursionError for YAML that is nested deeper than data of a configuration may be.
+    Raises RecursionError for YAML that is nested deeper than configuration data may be.
     """
     depth = 0
     for event in yaml.parse(text):
@@ -79,7 +78,7 @@ def refuse_aliases(text: str | bytes) -> None:
 
 
 def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in a tree, with its dotted key."""
+    """Every text in a tree, after its dotted key."""
     if isinstance(node, str):
         yield key, node
     elif isinstance(node, dict):
@@ -91,7 +90,7 @@ def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def schema(config: Config | None = None) -> DictConfig:
-    """The keys, types and values of a configuration (the defaults, if none is given) as a tree that can be changed."""
+    """Keys, types and values of a configuration, by default the defaults, as a mutable tree."""
     node: DictConfig = OmegaConf.structured(config or Config)
     for section in ("", *sections()):
         OmegaConf.set_readonly(OmegaConf.select(node, section) if section else node, None)
@@ -100,12 +99,12 @@ def schema(config: Config | None = None) -> DictConfig:
 
 @cache
 def defaults() -> DictConfig:
-    """`schema()` once and for all, for those who copy it."""
+    """Cached `schema()`, for callers that copy it."""
     return schema()
 
 
 def typed(node: DictConfig) -> Config:
-    """The dataclasses of a composed or loaded tree. Nothing that it names is imported."""
+    """Configuration object of a composed or loaded tree. Imports nothing."""
     for key in sections():
         if not isinstance(OmegaConf.select(node, key, default=DictConfig({})), DictConfig):
             raise no_value(key)
@@ -118,13 +117,13 @@ def typed(node: DictConfig) -> Config:
 
 
 def no_value(section: str) -> ConfigError:
-    """The error for a group of keys that has been given a value."""
+    """Error for a group of keys that was given a value."""
     members = ", ".join(name for name in knobs() if name.startswith(f"{section}."))
     return ConfigError(f"{section} is a group of keys, not a value; set one of {members}.")
 
 
 def retold(error: Exception) -> ConfigError:
-    """A refusal of Hydra or OmegaConf as one sentence about the key it concerns, where it says which."""
+    """Error of Hydra or OmegaConf, rewritten as one sentence about the key that it names, if any."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__ or cause.__context__
@@ -138,7 +137,7 @@ def retold(error: Exception) -> ConfigError:
 
 
 def _one_line(error: BaseException) -> str:
-    """The message without the details OmegaConf adds on lines of their own."""
+    """Error message on one line, without the details that OmegaConf adds on further lines."""
     if isinstance(error, RecursionError):
         return "it holds itself, or is nested too deeply."
     if isinstance(error, OSError):

@@ -10,10 +10,11 @@ from stellaris_jax.config.schema import ConfigError, shown
 
 
 class SweepSettings(NamedTuple):
-    """How the points of a sweep are trained.
+    """Settings of how the points of a sweep are trained.
 
-    together: beside each other, sharing programs. ray: on the Ray cluster at this address, `local` for one on this
-    machine alone; in this process where it is empty.
+    Attributes:
+      together: train points concurrently, sharing programs.
+      ray: address of the Ray cluster that trains them, `local` for one on this machine; empty for this process.
     """
 
     together: bool = True
@@ -21,7 +22,7 @@ class SweepSettings(NamedTuple):
 
     @classmethod
     def of(cls, lines: Sequence[str]) -> SweepSettings:
-        """What lines such as `sweep.ray=local` say. Raises ConfigError."""
+        """Settings from lines such as `sweep.ray=local`. Raises ConfigError."""
         settings = cls()
         for line in lines:
             key, _, value = line.lstrip("+").partition("=")

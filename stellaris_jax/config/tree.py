@@ -1,7 +1,7 @@
-"""The typed configuration tree: the schema of `configs/` and its documentation.
+"""Typed configuration tree: the schema of `configs/` and its documentation.
 
-A configuration is never changed: `Config.replace` makes another. Every field carries a help text with its unit and,
-where it has one, the symbol and equation of the paper ("Stellaris", SC'24), and the values it accepts.
+Configurations are immutable: `Config.replace` makes another. Every field has a help text with its unit, its accepted
+values and, where it has one, the symbol and equation of the paper ("Stellaris", SC'24).
 `python scripts/train.py --help` prints them.
 """
 
@@ -399,7 +399,7 @@ class Config(Section):
     )
 
     def replace(self, values: Mapping[str, Any]) -> Config:
-        """The configuration with other values, by their dotted keys; itself stays as it is.
+        """Copy of the configuration with other values, by their dotted keys.
 
         >>> config = Config().replace({"algorithm.gamma": 0.9, "env.kwargs.backend": "spring"})
         >>> config.algorithm.gamma, config.env.kwargs, config.algorithm.epochs
@@ -414,17 +414,17 @@ class Config(Section):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the run."""
+        """Number of rounds of the run."""
         return -(-self.total_steps // (self.env.num_envs * self.algorithm.rollout_length))
 
     @property
     def chunk_rounds(self) -> int:
-        """Rounds of a chunk: `engine.chunk_rounds`, or all of a run that is shorter."""
+        """Rounds of a chunk: `engine.chunk_rounds`, or all rounds of a shorter run."""
         return min(self.engine.chunk_rounds, self.rounds)
 
 
 def _replaced(node: Any, path: list[str], value: Any, key: str) -> Any:
-    """A section or mapping, `node`, with another value at `path` in it."""
+    """Copy of a section or mapping, `node`, with another value at `path`."""
     name, *rest = path
     if isinstance(node, dict):
         return {**node, name: _replaced(node.get(name, {}), rest, value, key) if rest else value}

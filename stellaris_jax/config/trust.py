@@ -1,19 +1,19 @@
-"""Consent to what a stored configuration would execute: nothing of a run is imported unless the user allowed it.
+"""Consent to the code of a stored configuration: nothing that a run names is imported unless the user allowed it.
 
-A configuration names code: its plug-ins, the module of `env.name=gymnasium/module:id`, and those of wrappers in
-`env.kwargs.wrappers` that are not gymnasium's own, and texts in `env.kwargs` that lead to code or files
-(`config.env_texts`). It may name services as well: trackers among `run.loggers`, the Ray cluster `live.address`, and an
-environment that is downloaded (`config.downloads`). The user who types such a name consents by
-typing it. A configuration that is *read*, from a run directory, may come from anybody, so `admit` stands between
-reading it (`config.stored.from_yaml`, which imports nothing) and using it. Consent is one of these:
+A configuration names code: its plug-ins, the module of `env.name=gymnasium/module:id`, third-party wrappers in
+`env.kwargs.wrappers`, and texts in `env.kwargs` that lead to code or files (`config.env_texts`). It may also name
+services: trackers among `run.loggers`, the Ray cluster `live.address`, and an environment that is downloaded
+(`config.downloads`). A user who types such a name consents by typing it. A configuration that is *read* from a run
+directory may come from anybody. So `admit` stands between reading it (`config.stored.from_yaml`, which imports
+nothing) and using it. Each of these is consent:
 
 - the command line names the plug-in, module or service;
 - `--trust`, or `trust=True` in Python;
 - the environment variable `STELLARIS_JAX_TRUST=1`;
-- a record in the user's state folder, over the bytes of `config.yaml` and of the sources that it names, written when
-  this user's own command made the run, or was allowed to open it. Changed sources need consent again.
+- a record in the user's state folder, over the bytes of `config.yaml` and of the sources that it names. It is written
+  when this user's own command made the run, or was allowed to open it. Changed sources need consent again.
 
-Code that this process has imported already, and plug-ins of installed packages, need none.
+Code that this process has imported already, and plug-ins of installed packages, need no consent.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ from stellaris_jax.registry import (
 )
 
 VARIABLE = "STELLARIS_JAX_TRUST"
-"""Environment variable that allows everything, where it is `1`."""
+"""Environment variable that allows everything if it is `1`."""
 SOURCES = (".py", ".pyc", ".so", ".pyd", ".dylib")
-"""Endings of files that a module consists of; what Python keeps in `__pycache__` is not used (`admit`)."""
+"""Endings of the files of a module. Python's own `__pycache__` is not used (see `admit`)."""
 MOST = 20_000
-"""Source files of a package that are looked at."""
+"""Most source files of a package that are read."""
 
 PLAIN = re.compile(r"([a-z_.]+)=[\w./+-]*", re.ASCII)
-"""An override whose value is one word or number."""
+"""Pattern of an override whose value is one word or number."""
 ELSEWHERE = ("plugins", "init_from", "resume", "trace", "executor", "live", "run", "hydra", "sweep")
 """Keys, and groups of keys, of a job that need consent: they name code, runs, or services."""
 
 Trust = bool | Collection[str]
-"""What the user allowed: everything (`True`), nothing, or the plug-ins, modules and services of these names."""
+"""Consent of the user: to everything (`True`), to nothing, or to plug-ins, modules and services of these names."""
 
 
 class Named(NamedTuple):
-    """Code or a service that a configuration names.
+    """Code or service that a configuration names.
 
     Attributes:
-      key: the configuration's key.
-      name: what it names: a plug-in's module or file, an environment's module, a logger, an address, a text.
-      connects: it is a service that is connected to; else it is code that is imported, or a file that is opened.
+      key: key of the configuration.
+      name: plug-in's module or file, environment's module, logger, address, or text.
+      connects: true for a service that is connected to; false for code that is imported, or a file that is opened.
     """
 
     key: str
@@ -78,8 +78,8 @@ class Named(NamedTuple):
 
     @property
     def is_pending(self) -> bool:
-        """Whether using it would execute something that this process has not executed before."""
-        # The modules of wrappers may be there already, but a wrapper is called with arguments of the configuration.
+        """Whether using it would execute code that this process has not executed before."""
+        # A wrapper's module may be imported already, but the configuration decides the wrapper's arguments.
         return (
             self.connects
             or self.key.startswith(env_texts.PREFIX)
@@ -88,7 +88,7 @@ class Named(NamedTuple):
 
     @property
     def does(self) -> str:
-        """What using the configuration does with it."""
+        """Verb for messages: the effect of using the configuration on it."""
         if self.connects:
             return "downloads the models of" if self.key == "env.name" else "connects to"
         argument = self.key.startswith(env_texts.PREFIX) and self.key not in (gym_wrappers.KEY, env_texts.PREFIX + JOB)
@@ -96,9 +96,9 @@ class Named(NamedTuple):
 
 
 def code_of(config: Config) -> list[Named]:
-    """Code, files and downloads that a configuration names, beside plug-ins of installed packages."""
+    """Code, files and downloads that a configuration names, except plug-ins of installed packages."""
     plugins = [Named("plugins", plugin_path(name)) for name in config.plugins if not is_installed(name)]
-    # Suites are matched loosely, so the colon decides, whatever the suite is called.
+    # Spellings of suites vary, so the colon decides, not the suite's name.
     module, colon, _ = config.env.name.partition("/")[2].rpartition(":")
     jobs = config.env.kwargs.get(JOB, ())
     lines = [line for line in jobs if isinstance(line, str)] if isinstance(jobs, tuple) else []
@@ -109,78 +109,84 @@ def code_of(config: Config) -> list[Named]:
 
 
 def _wrappers(config: Config) -> list[Named]:
-    """Modules of gymnasium wrappers that do not come with gymnasium. A list that is no such thing is never used."""
+    """Modules of third-party gymnasium wrappers; empty for an invalid list, which is never used."""
     with suppress(ConfigError):
-        own = [one for one in gym_wrappers.wrappers_of(config.env.kwargs) if one.exported is None]
-        return [Named(gym_wrappers.KEY, module) for module in dict.fromkeys(one.module for one in own)]
+        wrappers = [wrapper for wrapper in gym_wrappers.wrappers_of(config.env.kwargs) if wrapper.exported is None]
+        return [Named(gym_wrappers.KEY, module) for module in dict.fromkeys(wrapper.module for wrapper in wrappers)]
     return []
 
 
 def _is_plain(line: str) -> bool:
-    """Whether an override that stands in a configuration can name neither code nor a run: one number or one word."""
-    found = PLAIN.fullmatch(line)
-    return found is not None and found[1].partition(".")[0] not in ELSEWHERE
+    """Whether a stored override can name neither code nor a run, because its value is one number or word."""
+    match = PLAIN.fullmatch(line)
+    return match is not None and match[1].partition(".")[0] not in ELSEWHERE
 
 
 def services_of(config: Config) -> list[Named]:
     """Services that training with a configuration connects to."""
     loggers = [name for name in config.run.loggers if getattr(register.logger.get(name), "connects", False)]
-    found = [Named("run.loggers", name, connects=True) for name in loggers]
+    services = [Named("run.loggers", name, connects=True) for name in loggers]
     if config.executor == "live" and config.live.address:
-        found.append(Named("live.address", config.live.address, connects=True))
-    return found
+        services.append(Named("live.address", config.live.address, connects=True))
+    return services
 
 
 def admit(
     config: Config, path: Path, trust: Trust = False, training: bool = False, typed: Collection[str] = ()
 ) -> Config:
-    """A stored configuration with its plug-ins imported, if the user consented.
+    """Import the plug-ins of a stored configuration, if the user consented to all that it names.
 
     Args:
-      config: what was read, perhaps with values of the command line in it.
-      path: the file it was read from.
+      config: stored configuration, possibly with values of the command line.
+      path: file of the stored configuration.
       trust: what the user allowed.
-      training: it is trained with, so that services count as well.
-      typed: keys that the command line gave itself.
+      training: whether the configuration is trained with, so that services need consent as well.
+      typed: keys that the command line itself sets, which need no further consent.
+
+    Returns:
+      The configuration, with plug-in files as absolute paths.
 
     Raises:
       ConfigError: nobody allowed what it names, or a plug-in cannot be imported.
     """
     named = code_of(config) + (services_of(config) if training else [])
-    pending = [one for one in named if one.is_pending and one.key not in typed and not _allows(trust, one)]
-    for one in pending:
-        if one.key == "plugins" and one.name.endswith(".py") and not os.path.isfile(one.name):
-            reason = f"plugins={one.name} cannot be used: there is no such file"
+    pending = [item for item in named if item.is_pending and item.key not in typed and not _allows(trust, item)]
+    for item in pending:
+        if item.key == "plugins" and item.name.endswith(".py") and not os.path.isfile(item.name):
+            reason = f"plugins={item.name} cannot be used: there is no such file"
             raise ConfigError(f"{path}: {reason}. Put it back, or write into this file where it is now.")
-    text = _text(path) if any(one.is_pending for one in named) else b""
-    if unknown := [one for one in pending if not _is_recorded(text, one)]:
+    text = _text(path) if any(item.is_pending for item in named) else b""
+    if unknown := [item for item in pending if not _is_recorded(text, item)]:
         raise ConfigError(_refusal(path, unknown))
-    # What is recorded may lie in the current folder, as it did when the user's command line named it.
-    search_folder(one.name for one in pending if not one.connects and not one.name.endswith(".py"))
-    for one in named:
-        if one.is_pending and one.key not in typed:
-            _record(text, one)
-    if any(one.is_pending and not one.connects and not one.name.endswith(".py") for one in named):
+    # A recorded module may lie in the current folder, as it did when the user's command line named it.
+    search_folder(item.name for item in pending if not item.connects and not item.name.endswith(".py"))
+    for item in named:
+        if item.is_pending and item.key not in typed:
+            _record(text, item)
+    if any(item.is_pending and not item.connects and not item.name.endswith(".py") for item in named):
         _leave_caches_alone()
     return imported(config, path)
 
 
 def _leave_caches_alone() -> None:
-    """Have modules compiled from their sources from now on, here and in child processes.
+    """Have Python compile modules from their sources from now on, here and in child processes.
 
-    What lies in `__pycache__` beside a module need not come from its source, and is in no record.
+    A `__pycache__` folder next to a module need not match its source, and no record covers it.
     """
-    with suppress(RuntimeError):  # there is no home
+    with suppress(RuntimeError):  # no home directory
         folder = str(state_folder() / "pycache")
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = folder
 
 
 def imported(config: Config, path: Path | None = None) -> Config:
-    """A configuration with its plug-ins imported, files by their absolute paths. Nobody is asked.
+    """Import the plug-ins of a configuration without asking for consent.
 
     Args:
       config: the configuration.
-      path: the file it was read from, for messages.
+      path: file it was read from, for messages.
+
+    Returns:
+      The configuration, with plug-in files as absolute paths.
 
     Raises:
       ConfigError: a plug-in cannot be imported.
@@ -194,48 +200,48 @@ def imported(config: Config, path: Path | None = None) -> Config:
 
 
 def check_adds_nothing(config: Config, admitted: Config, place: str) -> None:
-    """Raise ConfigError for a configuration that names code or services beside those of one that was admitted.
+    """Raise ConfigError if a configuration names code or services that an admitted one does not.
 
     Args:
-      config: what is to be used.
-      admitted: what the user consented to.
-      place: where the configuration comes from.
+      config: configuration to be used.
+      admitted: configuration that the user consented to.
+      place: origin of `config`, for the message.
     """
     known = code_of(admitted) + services_of(admitted)
-    for one in code_of(config) + services_of(config):
-        if one not in known:
-            raise ConfigError(f"{place} names {one.key}={one.name}, which the configuration it belongs to does not.")
+    for item in code_of(config) + services_of(config):
+        if item not in known:
+            raise ConfigError(f"{place} names {item.key}={item.name}, which the configuration it belongs to does not.")
 
 
 def remember(text: str, config: Config) -> str | None:
-    """Record that this user's own command wrote a `config.yaml`, so that opening the run needs no other consent.
+    """Record that this user's own command wrote a `config.yaml`, so that opening the run needs no further consent.
 
     Returns:
-      Why that could not be recorded, where it could not: no run fails by it.
+      Reason why that could not be recorded, if so; no run fails for it.
     """
-    troubles = [_record(text.encode(), one) for one in code_of(config) + services_of(config)]
+    troubles = [_record(text.encode(), item) for item in code_of(config) + services_of(config)]
     return next((trouble for trouble in troubles if trouble), None)
 
 
 def state_folder() -> Path:
-    """The folder for what commands remember: below `XDG_STATE_HOME`, by default `~/.local/state`."""
+    """Folder of the commands' own records: below `XDG_STATE_HOME`, by default `~/.local/state`."""
     root = os.environ.get("XDG_STATE_HOME", "")
     return (Path(root) if os.path.isabs(root) else Path.home() / ".local" / "state") / "stellaris_jax"
 
 
-def _allows(trust: Trust, one: Named) -> bool:
+def _allows(trust: Trust, item: Named) -> bool:
     if os.environ.get(VARIABLE) == "1":
         return True
-    return trust if isinstance(trust, bool) else one.name in {*trust, *map(plugin_path, trust)}
+    return trust if isinstance(trust, bool) else item.name in {*trust, *map(plugin_path, trust)}
 
 
 def _refusal(path: Path, pending: Iterable[Named]) -> str:
     pending = list(pending)
     parts = [
-        f"{does} {' and '.join(f'{one.key}={_printed(one.name)}' for one in pending if one.does == does)}"
-        for does in dict.fromkeys(one.does for one in pending)
+        f"{does} {' and '.join(f'{item.key}={_printed(item.name)}' for item in pending if item.does == does)}"
+        for does in dict.fromkeys(item.does for item in pending)
     ]
-    names = " ".join(f"--plugin={shlex.quote(_printed(one.name))}" for one in pending)
+    names = " ".join(f"--plugin={shlex.quote(_printed(item.name))}" for item in pending)
     return (
         f"{path} {' and '.join(parts)}, which you have not allowed, or which changed since; read it first, then allow "
         f"it by {names} or --trust (in Python trust=True), or by {VARIABLE}=1."
@@ -243,7 +249,7 @@ def _refusal(path: Path, pending: Iterable[Named]) -> str:
 
 
 def _printed(name: str) -> str:
-    """A name on one line, and not too long a one."""
+    """Name for a message, on one line of limited length."""
     return name if name.isprintable() and len(name) < LONGEST else shown(name)
 
 
@@ -254,60 +260,60 @@ def _text(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}.") from None
 
 
-def _is_recorded(text: bytes, one: Named) -> bool:
-    if one.key.endswith(JOB):
+def _is_recorded(text: bytes, item: Named) -> bool:
+    if item.key.endswith(JOB):
         return False  # a record would not cover the sources that its lines lead to
-    return _holds(_line(text, one))
+    return _holds(_line(text, item))
 
 
 def _holds(line: bytes) -> bool:
-    """Whether the record has a line."""
+    """Whether the record contains a line."""
     try:
         return line in read_bytes(state_folder() / "trusted", 2**30).splitlines(keepends=True)
     except (OSError, RuntimeError):
         return False
 
 
-def _record(text: bytes, one: Named) -> str | None:
-    """Add a line to the record, unless it is there; why not, where that cannot be."""
+def _record(text: bytes, item: Named) -> str | None:
+    """Add a line to the record unless it is there. Returns the reason if that fails."""
     try:
-        line = _line(text, one)  # once, for it reads all sources
+        line = _line(text, item)  # computed once, since it reads all sources
         if _holds(line):
             return None
         folder = state_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with appending(folder / "trusted") as file:
-            # The first line end closes a line that a full disk cut short.
+            # The leading line end terminates a line that a full disk cut short.
             file.write(b"\n" + line)
-    except (OSError, RuntimeError) as error:  # the latter where there is no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
         return getattr(error, "strerror", None) or str(error)
     return None
 
 
-def _line(text: bytes, one: Named) -> bytes:
-    """The line that stands for a configuration's bytes, one thing that it names, and the sources of that.
+def _line(text: bytes, item: Named) -> bytes:
+    """Line of the record: a digest of a configuration's bytes, one item that it names, and that item's sources.
 
-    Each thing has a line of its own: who allowed a plug-in has not allowed a service beside it.
+    Each item has a line of its own, so that consent to a plug-in is no consent to a service.
     """
     digest = sha256()
-    for part in (text, one.key.encode(), os.fsencode(one.name)):
+    for part in (text, item.key.encode(), os.fsencode(item.name)):
         digest.update(sha256(part).digest())
-    for file in _sources(one):
+    for file in _sources(item):
         digest.update(sha256(os.fsencode(file)).digest() + _contents(file))
     return digest.hexdigest().encode() + b"\n"
 
 
-def _sources(one: Named) -> Iterator[Path]:
-    """The files of a plug-in or a module: of a package all of its sources, for it may import any. Imports nothing.
+def _sources(item: Named) -> Iterator[Path]:
+    """Source files of a plug-in or module; all sources of a package, which may import any. Imports nothing.
 
-    The source of a text of an environment's is the file that it leads to, or the module.
+    The source of a text of an environment is the file that it leads to, or the module.
     """
-    if one.key == "plugins" and one.name.endswith(".py"):
-        yield Path(one.name)
+    if item.key == "plugins" and item.name.endswith(".py"):
+        yield Path(item.name)
         return
-    name: Path | str = one.name
-    if one.key.startswith(env_texts.PREFIX):
-        name = env_texts.source_of(one.name)
+    name: Path | str = item.name
+    if item.key.startswith(env_texts.PREFIX):
+        name = env_texts.source_of(item.name)
     if isinstance(name, Path):
         yield name
         return
@@ -342,7 +348,7 @@ def _sources(one: Named) -> Iterator[Path]:
 
 
 def _contents(file: Path) -> bytes:
-    """Digest of a file's contents, or of its absence."""
+    """Digest of a file's contents, or zeros if it cannot be read."""
     try:
         return bytes.fromhex(digest_of(file))
     except OSError:

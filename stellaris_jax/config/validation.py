@@ -1,4 +1,4 @@
-"""What a configuration must be to run, beyond the type and range of each of its fields."""
+"""Checks of a whole configuration, beyond the type and range of each field."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stellaris_jax.registry import register
 
 MOST_LAYERS = 64
 MOST_SAMPLES = 2**30
-"""Samples of a round: with two fragments at a time, their indices have 31 bits."""
+"""Most samples of a round. With two fragments at a time, their indices have 31 bits."""
 LEAST_TIMEOUT = 1.0
-"""Seconds of the shortest `live.timeout`."""
+"""Shortest `live.timeout`, in seconds."""
 MOST_PLANNED = 10**10
-"""Steps of planning a round: about gradients times learners times learners; hours."""
+"""Most steps of planning a round, about gradients times learners squared; more would take hours."""
 
 
 def check_values(config: Config) -> None:
@@ -36,7 +36,7 @@ def require(conditions: Iterable[tuple[bool, str]]) -> None:
 
 
 def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
-    """Conditions between keys, each with the sentence to say where it does not hold."""
+    """Conditions between keys, each with the error message for its violation."""
     last = c.seed + c.num_seeds - 1
     yield (
         last <= LAST_SEED,

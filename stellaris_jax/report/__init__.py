@@ -1,1 +1,1 @@
-"""Figures and tables from run directories."""
+"""Reports: figures, tables and pages from run directories."""

@@ -25,7 +25,7 @@ from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.format import clock, compact, dollars
 
 AXES = {"env_steps": "env steps", "simulated_seconds": "simulated seconds", "cost_usd": "dollars"}
-# Okabe and Ito's palette, told apart under every common colour blindness.
+# Okabe and Ito's palette, distinguishable under every common colour blindness.
 BLUE, ORANGE, GREEN, PINK, VERMILION, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"
 BLACK = "#000000"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK)
@@ -33,16 +33,16 @@ LINES = ("-", "--", ":", "-.")
 DPI = 120
 TEXT = 9
 WIDTH, LINE = 10, 110
-"""Inches that a figure is wide, and characters of a line of text that are no wider."""
+"""Width of a figure in inches, and characters of text that fit into it."""
 MOST_POINTS = 250
 FEWEST_OF_A_LINE = 3
 FORMATS = (".png", ".pdf", ".svg")
 
 
 def plot_run(run_dir: Path, path: Path | None = None) -> Path:
-    """Draws `curve.png` of a run directory (or `path`) and returns where it is.
+    """Draw `curve.png` of a run directory (or `path`) and return its path.
 
-    Raises ConfigError where the directory holds no metrics.
+    Raises ConfigError if the directory holds no metrics.
     """
     run = _with_records(run_dir)
     with readable(run_dir):
@@ -51,10 +51,17 @@ def plot_run(run_dir: Path, path: Path | None = None) -> Path:
 
 
 def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Path:
-    """Compares systems: `runs` maps a label to the run directories of its seeds. Returns `path`.
+    """Draw a comparison of systems and return `path`.
 
     A label's curve is the mean over all seeds of all its runs, its band the 95 % interval over them.
-    Raises ConfigError where a directory holds no metrics.
+
+    Args:
+      runs: run directories of the seeds, by label.
+      path: picture to write.
+      title: title of the figure.
+
+    Raises:
+      ConfigError: a directory holds no metrics.
     """
     read = {label: [_with_records(run_dir) for run_dir in run_dirs] for label, run_dirs in runs.items()}
     with readable(path.parent):
@@ -64,7 +71,7 @@ def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Pat
 
 @contextmanager
 def readable(place: str | Path) -> Iterator[None]:
-    """Within, records that hold other values than training writes are told in one sentence, as a ConfigError."""
+    """Context in which errors of damaged records become a ConfigError of one sentence."""
     try:
         yield
     except ConfigError:
@@ -75,7 +82,7 @@ def readable(place: str | Path) -> Iterator[None]:
 
 @drawing()
 def run_figure(run: Run) -> Figure:
-    """The figure of one run: return on three axes, the distribution of staleness, the gate over rounds."""
+    """Figure of one run: return on three axes, the distribution of staleness, the gate over rounds."""
     figure = titled(_title(run), height=6.2)
     (top,), (bottom,) = figure.subfigures(2, 1, squeeze=False)
     panels = top.subplots(1, len(AXES), sharey=True)
@@ -90,13 +97,13 @@ def run_figure(run: Run) -> Figure:
 
 
 def clock_name(axis: str, run: Run) -> str:
-    """The name of an axis as it is for one run, whose seconds may have been measured."""
+    """Name of an axis for one run, whose seconds may have been measured."""
     return axis.replace("simulated", clock(run.config.get("executor")))
 
 
 @drawing()
 def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
-    """The figure that compares labels on three axes."""
+    """Figure that compares labels on three axes."""
     figure = titled(title, height=3.5)
     panels = figure.subplots(1, len(AXES), sharey=True)
     handles = []
@@ -115,7 +122,13 @@ def comparison_figure(runs: Mapping[str, Sequence[Run]], title: str) -> Figure:
 
 
 def draw_run(axes: Axes, run: Run, axis: str) -> None:
-    """Return over an axis: of training episodes, of every seed's evaluations, and their mean with its interval."""
+    """Draw return over an axis: of training episodes, of every seed's evaluations, and their mean with its interval.
+
+    Args:
+      axes: axes to draw on.
+      run: the run.
+      axis: key of `AXES`, or another clock of the records.
+    """
     trained = column(run.rounds, "train_return")
     ended = np.isfinite(trained)
     if ended.any():
@@ -140,9 +153,14 @@ def draw_run(axes: Axes, run: Run, axis: str) -> None:
 
 
 def draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> None:
-    """The mean of curves and the 95 % interval around it; of fewer than FEWEST the curves themselves.
+    """Draw the mean of curves and its 95 % interval; for fewer than FEWEST curves, the curves themselves.
 
-    They are drawn, too, where they have no range in common.
+    The curves are also drawn if they have no range in common.
+
+    Args:
+      axes: axes to draw on.
+      curves: curves of the seeds.
+      style: colour and line style, as keywords of Matplotlib.
     """
     if not curves:
         return
@@ -160,7 +178,7 @@ def draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> Non
 
 
 def draw_distribution(axes: Axes, run: Run) -> None:
-    """How stale gradients were, as shares of all of them."""
+    """Draw the distribution of the gradients' staleness, in percent."""
     rows = [record.get("staleness_counts") or [] for record in run.rounds]
     counts = np.zeros(max((len(row) for row in rows), default=0))
     for row in rows:
@@ -180,7 +198,7 @@ def draw_distribution(axes: Axes, run: Run) -> None:
 
 
 def draw_gate(axes: Axes, run: Run) -> None:
-    """Staleness, the gate, and the share of groups that escaped it, over rounds."""
+    """Draw staleness, the gate, and the share of groups that escaped it, over rounds."""
     rounds, gate, mean, largest = (
         thinned(column(run.rounds, key)) for key in ("round", "gate", "staleness_mean", "staleness_max")
     )
@@ -216,12 +234,12 @@ def draw_gate(axes: Axes, run: Run) -> None:
 
 
 def dot(values: np.ndarray) -> str | None:
-    """The marker of what is too little to be seen as a line."""
+    """Marker for curves that have too few points to be seen as lines."""
     return "." if np.isfinite(values).sum() < FEWEST_OF_A_LINE else None
 
 
 def round_axis(axes: Axes, rounds: np.ndarray, ticks: int) -> None:
-    """Rounds along the x axis, in whole numbers."""
+    """Label the x axis with rounds, in whole numbers."""
     axes.set_xlabel("round", fontsize=TEXT)
     axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
     if len(rounds) == 1:
@@ -229,13 +247,13 @@ def round_axis(axes: Axes, rounds: np.ndarray, ticks: int) -> None:
 
 
 def column(records: Sequence[dict[str, Any]], key: str) -> np.ndarray:
-    """One value of every record, NaN where there is no number."""
+    """One value of every record, NaN if there is no number."""
     values = (record.get(key) for record in records)
     return np.array([value if isinstance(value, int | float) else math.nan for value in values], dtype=float)
 
 
 def thinned(values: np.ndarray) -> np.ndarray:
-    """Means of consecutive values, at most MOST_POINTS of them; of those that are there."""
+    """Means of consecutive finite values, at most MOST_POINTS of them."""
     if len(values) <= MOST_POINTS:
         return values
     blocks = np.array_split(values, MOST_POINTS)
@@ -256,13 +274,13 @@ def _finish_return(axes: Axes, axis: str, name: str, first: bool) -> None:
 
 
 def begin_at_zero(axes: Axes) -> None:
-    """The x axis from 0 to a little more than its largest value."""
+    """Set the x axis from 0 to a little more than its largest value."""
     right = axes.dataLim.x1
     axes.set_xlim(0, 1.04 * right if np.isfinite(right) and right > 0 else None)
 
 
 def tidy(axes: Axes) -> None:
-    """The look all figures share: no frame, a light grid, small tick labels."""
+    """Apply the common style: no frame, a light grid, small tick labels."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=TEXT - 1)
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -288,14 +306,20 @@ def _with_records(run_dir: Path) -> Run:
 
 @drawing()
 def titled(title: str, height: float) -> Figure:
-    """An empty figure of `height` inches under a title."""
+    """Empty figure of `height` inches under a title."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     figure.suptitle(fill(title, LINE - 20), fontsize=TEXT + 2, fontweight="bold")
     return figure
 
 
 def about_spread(seeds: Iterable[int], many: str = "bands", few: str = "thin lines") -> str:
-    """What a figure shows beside means over so many `seeds`: intervals as `many`, or, of too few, each as `few`."""
+    """Legend of the spread around means.
+
+    Args:
+      seeds: numbers of seeds of the means.
+      many: name of the marks for intervals.
+      few: name of the marks for single seeds, if there are too few for an interval.
+    """
     counts = sorted(set(seeds))
     enough = " or ".join(str(count) for count in counts if count >= FEWEST)
     too_few = " or ".join(str(count) for count in counts if 1 < count < FEWEST)
@@ -306,9 +330,13 @@ def about_spread(seeds: Iterable[int], many: str = "bands", few: str = "thin lin
 
 @drawing()
 def legend_below(figure: Figure, handles: Sequence[Artist], columns: int, note: str = "") -> None:
-    """A legend below all panels, by which the figure grows; in fewer columns where it would be wider than the figure.
+    """Add a legend below all panels, enlarging the figure.
 
-    `note` heads it.
+    Args:
+      figure: the figure.
+      handles: entries of the legend.
+      columns: most columns; fewer are used if the legend would be wider than the figure.
+      note: heading of the legend.
     """
     renderer = FigureCanvasAgg(figure).get_renderer()
     labels = [in_legend(fill(str(handle.get_label()), LINE)) for handle in handles]
@@ -326,12 +354,12 @@ def legend_below(figure: Figure, handles: Sequence[Artist], columns: int, note: 
 
 
 def in_legend(name: str) -> str:
-    """A label that is shown: Matplotlib leaves out those that begin with an underscore."""
+    """Label that Matplotlib shows; it hides labels that begin with an underscore."""
     return f" {name}" if name.startswith("_") else name
 
 
 def checked(path: Path) -> Path:
-    """`path`, if a figure can be written there. Raises ConfigError for another ending than those of FORMATS."""
+    """`path`, if a figure can be written there. Raises ConfigError for an ending outside of FORMATS."""
     if Path(path).suffix.lower() not in FORMATS:
         raise ConfigError(f"{path} is no picture that can be written; accepted endings: {', '.join(FORMATS)}.")
     return Path(path)
@@ -339,7 +367,7 @@ def checked(path: Path) -> Path:
 
 @drawing()
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a figure in the format that the ending of `path` names, and returns `path`; folders are made.
+    """Write a figure in the format of the ending of `path`, and return `path`; missing folders are made.
 
     Raises as `checked` does.
     """

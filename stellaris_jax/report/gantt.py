@@ -1,4 +1,4 @@
-"""A picture of a timeline: who computed when, how stale each gradient was, when versions were published."""
+"""Picture of a timeline: the learners' gradients coloured by staleness, the actors' fragments, and the updates."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from stellaris_jax.timeline.scaling.limits import is_constant, is_scaled, limits
 
 
 def plot_timeline(config: Config, rounds: int, path: Path) -> Path:
-    """Simulates the first rounds of a configuration's first seed and draws them. Returns `path`."""
+    """Simulate the first rounds of a configuration's first seed and draw them. Returns `path`."""
     return save(timeline_figure(config, rounds), path)
 
 
 def timeline_figure(config: Config, rounds: int) -> Figure:
-    """One row per learner, one for the actors, one for the parameter function; bars coloured by staleness.
+    """Figure with one row per learner, one for the actors, one for the parameter function; bars coloured by staleness.
 
-    Raises ConfigError for actors that are chosen by what is learned.
+    Raises ConfigError if training decides the number of actors.
     """
     timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     if not is_constant(config):
@@ -45,7 +45,7 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
 
 @drawing()
 def pictured(timelines: dict[str, list[Round]], config: Config) -> Figure:
-    """Timelines of one configuration below each other, by what their seconds are called."""
+    """Timelines of one configuration below each other; keys are the labels of their time axes."""
     rows, learners = len(timelines), config.system.learners
     figure = Figure(figsize=(WIDTH, rows * (0.3 * learners + 2.2)), dpi=DPI, layout="constrained")
     drawn = figure.subplots(rows, squeeze=False)[:, 0]
@@ -56,7 +56,7 @@ def pictured(timelines: dict[str, list[Round]], config: Config) -> Figure:
         _draw(axes, records, config, lambda stale: colours(scale(stale)))
     key = figure.colorbar(ScalarMappable(scale, colours), ax=list(drawn), pad=0.01, ticks=MaxNLocator(integer=True))
     key.set_label("staleness (versions)", fontsize=TEXT)
-    # How long a second is on paper is known once everything else has its place.
+    # The length of a second on paper is known only after the layout.
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw_without_rendering()
     for axes, records in zip(drawn, timelines.values(), strict=True):
@@ -75,7 +75,7 @@ def _gradients(records: list[Round]) -> list[Gradient]:
 
 
 def _collected(records: list[Round]) -> list[tuple[float, float]]:
-    """From when to when the actors collected each fragment: until it was first learned from."""
+    """Start and end of the collection of each fragment; it ends when a learner first uses the fragment."""
     first: dict[int, float] = {}
     for gradient in _gradients(records):
         first[gradient.fragment] = min(gradient.start, first.get(gradient.fragment, gradient.start))
@@ -90,7 +90,7 @@ def _draw(axes: Axes, records: list[Round], config: Config, colour: Callable[[in
     span = max((g.end for g in gradients), default=1.0) - min((g.start for g in gradients), default=0.0)
     for g in gradients:
         bar = (g.start, g.end - g.start)
-        edge = 0.5 if bar[1] > 0.005 * span else 0.0  # all that would be seen of a narrow bar
+        edge = 0.5 if bar[1] > 0.005 * span else 0.0  # an edge would cover a narrow bar
         axes.broken_barh([bar], (g.learner - 0.4, 0.8), color=colour(g.staleness), edgecolor="white", lw=edge)
     axes.vlines([group.second for group in groups], -1.4, -0.6, color=VERMILION, lw=1)
     axes.set_yticks([-1, *range(learners), learners + 1])
@@ -102,6 +102,6 @@ def _draw(axes: Axes, records: list[Round], config: Config, colour: Callable[[in
 
 
 def _labels(record: Round) -> list[str]:
-    """What a bar of the actors may say, the shorter the less room it has."""
+    """Labels for a bar of the actors, from the longest to the shortest."""
     fragment = f"fragment {record.index}"
     return [f"collect {fragment} with version {record.behaviour_version}", fragment, str(record.index), ""]

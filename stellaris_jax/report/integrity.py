@@ -1,9 +1,9 @@
 """Integrity of a run's files: a check in every line of `metrics.jsonl`, digests in `summary.json`.
 
 `check` ends every line: the line's number, a CRC-32 of the line, and the run that it belongs to, as in
-`17-9f3a2c1b-5e6f7a8b`. So a flipped bit, a missing line and a file of another run are found, also after the run has
-been resumed. `integrity` in the summary holds SHA-256 digests of the metrics, of the configuration and of the summary
-itself. Files of earlier versions have neither; they are compared with each other as far as that goes.
+`17-9f3a2c1b-5e6f7a8b`. It detects flipped bits, missing lines and files of another run, also after the run has been
+resumed. `integrity` in the summary holds SHA-256 digests of the metrics, of the configuration and of the summary
+itself. Files of earlier versions have neither, and are only compared with each other.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from stellaris_jax.config.continuation import RESUMABLE
 KEY = "integrity"
 """Key of the digests in a summary."""
 PLACES = ("resume", "run", "plugins", "trace", "init_from")
-"""Keys, and groups of keys, that may be edited without making another run: where it, its plug-ins, its trace and its
-start lie."""
+"""Keys, and groups of keys, that may be edited without making another run: paths of the run and of its inputs."""
 CHECK = re.compile(rb',"check":"(\d+)-([0-9a-f]{8})-([0-9a-f]{8})"}\s*$')
 
 Flat = Mapping[str, Any]
 
 
 class Checked(NamedTuple):
-    """A line of `metrics.jsonl`: its text without the check, its number, and the run that it belongs to.
+    """Line of `metrics.jsonl`.
 
-    The number is 0, and the owner empty, where the line has no check.
+    Attributes:
+      text: the line without its check.
+      number: number of the line; 0 without a check.
+      owner: run that the line belongs to; empty without a check.
     """
 
     text: bytes
@@ -41,7 +43,7 @@ class Checked(NamedTuple):
 
 
 def settings_digest(config: Flat) -> str:
-    """Digest of a flat configuration, but for where things lie."""
+    """Digest of a flat configuration without its paths."""
     return _digest(_without(config, PLACES))
 
 
@@ -51,7 +53,7 @@ def fixed_settings(config: Flat) -> dict[str, Any]:
 
 
 def owner_of(config: Flat) -> str:
-    """Eight letters for a run: a digest of the settings that cannot change while it is resumed."""
+    """Eight-letter identity of a run: a digest of the settings that cannot change while it is resumed."""
     return _digest(fixed_settings(config))[:8]
 
 
@@ -66,7 +68,7 @@ def _digest(value: Any) -> str:
 
 
 def checked_line(text: str, number: int, owner: str) -> str:
-    """A line of JSON, a mapping, with its check; ends in a line break."""
+    """Line of JSON, a mapping, with its check added; ends in a line break."""
     return f'{text[:-1]},"check":"{number}-{_crc(text.encode(), number, owner)}-{owner}"}}\n'
 
 
@@ -75,21 +77,21 @@ def _crc(text: bytes, number: int, owner: str) -> str:
 
 
 def unchecked(line: bytes) -> Checked | None:
-    """A line without its check; None where the check does not hold."""
-    found = CHECK.search(line)
-    if found is None:
+    """Line without its check; None if the check fails."""
+    match = CHECK.search(line)
+    if match is None:
         return Checked(line)
-    text, number, owner = line[: found.start()] + b"}", int(found[1]), found[3].decode()
-    return Checked(text, number, owner) if _crc(text, number, owner) == found[2].decode() else None
+    text, number, owner = line[: match.start()] + b"}", int(match[1]), match[3].decode()
+    return Checked(text, number, owner) if _crc(text, number, owner) == match[2].decode() else None
 
 
 def sealed(summary: dict[str, Any], metrics: str, config: Flat, trace: str = "") -> dict[str, Any]:
-    """A summary, as plain data, with digests.
+    """Summary, as plain data, with digests.
 
     Args:
       summary: the figures.
       metrics: digest of the metrics file.
-      config: the flat configuration, as it is read from `config.yaml`.
+      config: flat configuration, as read from `config.yaml`.
       trace: digest of the trace of a live run (`digest_of`).
     """
     digests = {"metrics": metrics, "settings": settings_digest(config), **({"trace": trace} if trace else {})}
@@ -97,7 +99,13 @@ def sealed(summary: dict[str, Any], metrics: str, config: Flat, trace: str = "")
 
 
 class Seal(NamedTuple):
-    """Digests that a summary was written with; empty where an earlier version wrote it."""
+    """Digests in a summary; empty in summaries of earlier versions.
+
+    Attributes:
+      metrics: digest of the metrics file.
+      settings: digest of the configuration.
+      trace: digest of a live run's trace.
+    """
 
     metrics: str = ""
     settings: str = ""
@@ -105,7 +113,7 @@ class Seal(NamedTuple):
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file; "" where there is none. Raises OSError."""
+    """SHA-256 of a file; "" if there is none. Raises OSError."""
     try:
         return inputs.digest_of(path)
     except FileNotFoundError:
@@ -113,13 +121,13 @@ def digest_of(path: Path) -> str:
 
 
 def seal_of(summary: dict[str, Any]) -> Seal | None:
-    """The digests in a summary; None where the summary is not what was written."""
+    """Digests in a summary; None if the summary was changed."""
     if KEY not in summary:
         return Seal()
     try:
         digests = dict(summary[KEY])
-        own = digests.pop("summary")
+        recorded = digests.pop("summary")
         rest = {key: value for key, value in summary.items() if key != KEY}
-        return Seal(**digests) if own == _digest([rest, digests]) else None
+        return Seal(**digests) if recorded == _digest([rest, digests]) else None
     except (TypeError, ValueError, KeyError):
         return None

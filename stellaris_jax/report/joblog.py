@@ -1,4 +1,4 @@
-"""A run's timeline as a log of jobs, which `delays=trace` reads: simulated and live runs alike."""
+"""Timeline of a run as a log of jobs, which `delays=trace` reads, for simulated and live runs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
 
 FORMATS = {".csv": "csv", ".jsonl": "jsonl"}
-"""Formats of a log, by the end of its name."""
+"""Formats of a log, by the file's ending."""
 
 
 def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
-    """Write the jobs of a run's first seed; returns `path`, whose end is one of `FORMATS`.
+    """Write the jobs of a run's first seed and return `path`.
 
     Args:
       run_dir: directory of the run.
-      cut: how its fragments are cut.
-      path: file to write.
+      cut: minibatch layout of its fragments.
+      path: file to write, with an ending of `FORMATS`.
       rounds: number of rounds, from the first one on; all by default.
 
     Raises:
@@ -32,12 +32,12 @@ def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None =
     config = from_yaml(run_dir / "config.yaml")
     each = cut.steps * limits_of(config).envs if is_scaled(config) else None
     with readable(run_dir), rewriting_text(path) as file:
-        lived = ((one.record, one.rolls) for one in rounds_of(run_dir, config, cut, rounds))
-        write(file, jobs_of(lived, lambda actors: each or _share(cut, actors), cut.batch), FORMATS[path.suffix])
+        pairs = ((round_.record, round_.rolls) for round_ in rounds_of(run_dir, config, cut, rounds))
+        write(file, jobs_of(pairs, lambda actors: each or _share(cut, actors), cut.batch), FORMATS[path.suffix])
     return path
 
 
 def _share(cut: MinibatchLayout, actors: int) -> int | None:
-    """Steps of each actor of a whole fragment; None where some roll more of it than others."""
+    """Steps of each actor of a whole fragment; None if the actors have different shares."""
     steps, rest = divmod(cut.steps * cut.envs, actors)
     return None if rest else steps

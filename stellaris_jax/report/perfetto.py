@@ -1,8 +1,8 @@
-"""A run's timeline for https://ui.perfetto.dev, in the Trace Event format: simulated and live runs alike.
+"""Timeline of a run for https://ui.perfetto.dev, in the Trace Event format, for simulated and live runs.
 
-There is a track for every actor, every learner and the parameter function. Arrows go from where a gradient begins, with
-the policy that it fetched, to the aggregation that it becomes part of. Counters show the queue, staleness, the gate
-(beta of Eq. 3) and dollars. Times are microseconds of training since the run began.
+There is a track for every actor, every learner and the parameter function. An arrow leads from the start of a
+gradient, where the learner fetches a policy, to the aggregation of that gradient. Counters show the queue, staleness,
+the gate (beta of Eq. 3) and dollars. Times are microseconds of training since the run began.
 
 Format: "Trace Event Format", Google, 2016.
 """
@@ -40,7 +40,13 @@ Event = dict[str, Any]
 
 
 class Lived(NamedTuple):
-    """A round, who rolled its fragment, and what died in it."""
+    """Round of a timeline.
+
+    Attributes:
+      record: the round.
+      rolls: rollouts of its fragment, by actor.
+      failures: invocations that died in it.
+    """
 
     record: Round
     rolls: list[Roll]
@@ -48,13 +54,13 @@ class Lived(NamedTuple):
 
 
 def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
-    """Write a run's timeline; returns `path`.
+    """Write a run's timeline and return `path`.
 
     Args:
-      run_dir: of the run, whose first seed it is.
-      cut: how its fragments are cut.
-      path: to write.
-      rounds: that many at its beginning; all by default.
+      run_dir: directory of the run, whose first seed is exported.
+      cut: minibatch layout of its fragments.
+      path: file to write.
+      rounds: number of rounds, from the first one on; all by default.
 
     Raises:
       ConfigError: there is no run, or its records are damaged.
@@ -71,41 +77,41 @@ def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None =
 
 
 def rounds_of(run_dir: Path, config: Config, cut: MinibatchLayout, last: int | None = None) -> Iterator[Lived]:
-    """A run's rounds, of its first seed, one after the other: as they were recorded live, or simulated again.
+    """Rounds of a run's first seed, in order: as recorded live, or simulated again.
 
     Args:
-      run_dir: of the run.
+      run_dir: directory of the run.
       config: its configuration.
-      cut: how its fragments are cut.
-      last: as many of them, from the first on; all by default.
+      cut: minibatch layout of its fragments.
+      last: number of rounds, from the first one on; all by default.
 
     Raises:
-      ConfigError: there are none yet, or no trace of a live run can be read.
+      ConfigError: there are no rounds yet, or the trace of a live run cannot be read.
     """
-    lived = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, cut)
-    first = next(lived, None)
+    rounds = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, cut)
+    first = next(rounds, None)
     if first is None:
         raise ConfigError(f"{run_dir} has no rounds yet, so there is no timeline of it.")
-    return islice(chain([first], lived), last)
+    return islice(chain([first], rounds), last)
 
 
 def _recorded(path: Path) -> Iterator[Lived]:
-    return (Lived(one.record, one.rolls, one.failures) for one in trace.read(path).rounds)
+    return (Lived(entry.record, entry.rolls, entry.failures) for entry in trace.read(path).rounds)
 
 
 def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[Lived]:
-    """The rounds of a simulated run, simulated again; who rolled them is what was recorded."""
+    """Rounds of a simulated run, simulated again; the numbers of actors are the recorded ones."""
     metrics = run_dir / "metrics.jsonl"
     timeline, limits, number = Timeline.of(config, config.seed), limits_of(config), 0
     stream, passing = TickStream(delay_of(config.delays.actor), config.seed, "actor"), 2 * ticks(config.platform.cache)
     loader = TickStream(delay_of(config.delays.loader), config.seed, "loader")
-    for one in stream_records(metrics) if metrics.exists() else ():
-        if one["kind"] != "round":
+    for row in stream_records(metrics) if metrics.exists() else ():
+        if row["kind"] != "round":
             continue
         number += 1
-        if one["round"] != number:
-            return  # what comes after a round that is missing cannot be simulated
-        actors = int(one["per_seed"]["actors"][0])
+        if row["round"] != number:
+            return  # rounds after a missing one cannot be simulated
+        actors = int(row["per_seed"]["actors"][0])
         if not 0 <= actors <= limits.maximum:
             raise ValueError(f"{actors} actors in a round")
         if is_scaled(config):
@@ -113,20 +119,20 @@ def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[
         else:
             record = timeline.next_round(actors)
         durations = [duration + passing for duration in stream.take(actors)]
-        # In whole ticks, of which seconds are exact enough: so nothing begins before the run.
+        # Whole ticks keep rollouts from beginning before the run by rounding.
         begin = ticks(record.complete) - max(durations, default=0) - (next(loader) if actors else 0)
-        rolls = [Roll(actor, begin / SECOND, (begin + one) / SECOND) for actor, one in enumerate(durations)]
+        rolls = [Roll(actor, begin / SECOND, (begin + duration) / SECOND) for actor, duration in enumerate(durations)]
         yield Lived(record, rolls, [])
 
 
-def events(config: Config, lived: Iterable[Lived]) -> Iterator[Event]:
+def events(config: Config, rounds: Iterable[Lived]) -> Iterator[Event]:
     """All events of some rounds."""
     flow, queue, actors = count(1), Queue(), 0
-    for one in lived:
-        record, actors = one.record, max(actors, len(one.rolls))
+    for round_ in rounds:
+        record, actors = round_.record, max(actors, len(round_.rolls))
         queue.add(record)
-        yield from (_collected(record, roll) for roll in one.rolls)
-        yield from (_died(failure) for failure in one.failures)
+        yield from (_collected(record, roll) for roll in round_.rolls)
+        yield from (_died(failure) for failure in round_.failures)
         yield from _learned(record, flow)
         dollars = bill(config.system, config.prices, record.usage, limits_of(config).buckets[-1]).total
         yield _counter("dollars", record.usage.seconds, dollars)
@@ -165,7 +171,7 @@ def _died(failure: Failure) -> Event:
 
 
 def _learned(record: Round, flow: Iterator[int]) -> Iterator[Event]:
-    """A round's gradients, those that were thrown away too, and what became of them."""
+    """Events of a round's gradients, dropped ones too, and of their aggregation."""
     for gradient in record.dropped:
         named = {"fragment": gradient.fragment, "minibatch": gradient.minibatch, "version": gradient.version}
         yield _slice("thrown away", LEARNERS, gradient.learner, gradient.start, gradient.end, **named)
@@ -196,13 +202,13 @@ def _learned(record: Round, flow: Iterator[int]) -> Iterator[Event]:
 
 
 class Queue:
-    """Number of gradients that are waiting, whenever that changes."""
+    """Number of waiting gradients over time."""
 
     def __init__(self) -> None:
         self._seconds, self._changes = array("d"), array("q")
 
     def add(self, record: Round) -> None:
-        """Add what was delivered and aggregated in a round."""
+        """Add the deliveries and aggregations of a round."""
         for group in record.groups:
             for gradient in group.gradients:
                 self._seconds.append(gradient.end)
@@ -211,7 +217,7 @@ class Queue:
             self._changes.append(-len(group.gradients))
 
     def events(self) -> Iterator[Event]:
-        """Counters in the order of time; what was delivered in a moment comes before what was aggregated in it."""
+        """Counters in the order of time; at equal times, deliveries come before aggregations."""
         seconds, changes = np.array(self._seconds), np.array(self._changes, np.int64)
         order = np.lexsort((-changes, seconds))
         for place, waiting in zip(order, changes[order].cumsum(), strict=True):

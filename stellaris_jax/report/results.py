@@ -1,4 +1,4 @@
-"""What the seeds of a setting came to, and which settings are as good as the best one."""
+"""Results of a setting's seeds, and comparison of the settings with the best one."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ from stellaris_jax.report.statistics import Curve, holm
 from stellaris_jax.report.telemetry.jsonl import complain
 
 CLOCKS = ("env_steps", "simulated_seconds", "wall_seconds", "cost_usd")
-"""What a curve can be drawn over, and what is counted until a threshold is reached."""
+"""Axes that a curve can be drawn over, and that a threshold is timed on."""
 MEASURES = ("staleness_mean", "staleness_max", "steps_per_second", "simulated_seconds", "cost_usd", "updates")
 """Summary values of a table, each the mean over a setting's runs (staleness_max: their maximum)."""
 BEST, TIED, OPEN, FEW = "best", "tied", "open", "few"
-"""Marks of rows: significantly better than all others of its environment; not significantly different from the row of
-the highest mean, or that row itself; different, but not after Holm's correction; too few seeds to tell."""
+"""Marks of rows.
+
+BEST: significantly better than all others of its environment. TIED: not significantly different from the row of the
+highest mean, or that row itself. OPEN: different, but not after Holm's correction. FEW: too few seeds to tell.
+"""
 LEVEL = 0.05
 ENV = "env.name"
-"""The key of what rows are not compared across."""
+"""Key of the environment; rows of different environments are not compared."""
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What one seed came to.
+    """Result of one seed.
 
     Attributes:
       seed: the seed.
-      run: the run it is of.
+      run: its run.
       final: return of the last evaluation.
       area: mean return between the first evaluation and the last one, over env steps (area under the curve, by
-        trapezoids, divided by the steps); NaN where the metrics are not whole.
-      curves: evaluated returns by clock; empty where the metrics are not whole.
+        trapezoids, divided by the steps); NaN if metrics are missing.
+      curves: evaluated returns by clock; empty if metrics are missing.
     """
 
     seed: int
@@ -46,7 +49,9 @@ class SeedResult:
     curves: dict[str, Curve]
 
     def until(self, clock: str, threshold: float) -> float:
-        """Where the first evaluation of at least `threshold` lies; infinite if there is none, NaN without a curve."""
+        """Value of a clock at the first evaluation of at least `threshold`; infinite if there is none, NaN without a
+        curve.
+        """
         if not self.curves:
             return math.nan
         x, y = self.curves[clock]
@@ -60,13 +65,13 @@ class Row:
 
     Attributes:
       group: the runs.
-      seeds: results by seed. A seed that was run twice counts once: the second tells nothing new.
-      comparison: how far the best row of the same environment is above this one; None of that row itself, of rows
-        without results, and of one that is alone.
-      p_holm: its p-value by Holm's correction for all comparisons made together; NaN where nothing was tested.
+      seeds: results by seed. A seed that was run twice counts once.
+      comparison: difference from the best row of the same environment to this one; None for the best row itself, rows
+        without results, and a row that is alone.
+      p_holm: p-value of the comparison after Holm's correction for all comparisons; NaN if nothing was tested.
       mark: one of BEST, TIED, OPEN and FEW, or "".
-      is_top: the row that others are compared with: of the highest mean return, of equals of the larger area, then of
-        the fewer simulated seconds.
+      is_top: whether others are compared with this row: it has the highest mean return; ties are broken by the larger
+        area, then by fewer simulated seconds.
     """
 
     group: Group
@@ -82,18 +87,18 @@ class Row:
 
     @property
     def env(self) -> str:
-        """The environment's name; rows of different ones are not compared."""
+        """Name of the environment; rows of different environments are not compared."""
         return str(self.group.runs[0].config.get(ENV, ""))
 
     @property
     def setting(self) -> str:
-        """The label without the environment."""
+        """Label without the environment."""
         values = {key: value for key, value in self.group.values.items() if key != ENV}
         return Group(values, self.group.runs).label
 
     @property
     def finals(self) -> list[float]:
-        """The final return of every seed."""
+        """Final return of every seed."""
         return [seed.final for seed in self.seeds.values()]
 
     @property
@@ -103,35 +108,37 @@ class Row:
 
     @property
     def incomplete(self) -> list[Run]:
-        """Runs whose result is lost by damage. A setting that has any has no means, and is not ranked."""
+        """Runs whose result is lost by damage. A setting with such a run has no means, and is not ranked."""
         return [run for run in self.group.runs if run.incomplete]
 
     @property
     def drawn(self) -> list[Run]:
-        """Runs of which curves can be drawn: all that have a result; none where one of them lacks records."""
+        """Runs whose curves can be drawn: all that have a result; empty if one of them lacks records."""
         return self.finished if not self.incomplete and all(run.curve for run in self.finished) else []
 
     def until(self, clock: str, threshold: float) -> float | None:
-        """How long it takes to reach a return: the median over seeds; None where half of them or more never do, or
-        where a seed has no curve.
+        """Median over seeds of the clock at which a return is first reached.
 
         Args:
           clock: one of CLOCKS.
           threshold: the return.
+
+        Returns:
+          The median; None if half of the seeds or more never reach the return, or if a seed has no curve.
         """
         lengths = [seed.until(clock, threshold) for seed in self.seeds.values()]
-        with np.errstate(invalid="ignore"):  # the mean of two that are infinite
+        with np.errstate(invalid="ignore"):  # the mean of two infinite values
             median = float(np.median(lengths)) if lengths else math.inf
         return median if math.isfinite(median) else None
 
     def reached(self, threshold: float) -> int | None:
-        """How many seeds have ever reached a return; None where a seed has no curve, or no result."""
+        """Number of seeds that ever reached a return; None if a seed has no curve or no result."""
         lengths = [seed.until("env_steps", threshold) for seed in self.seeds.values()]
         return None if self.incomplete or any(map(math.isnan, lengths)) else sum(map(math.isfinite, lengths))
 
 
 def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
-    """A run as `read_run` reads it, without what cannot be shown of its metrics and its summary; `note` is told."""
+    """Run as `read_run` reads it, without damaged metrics or summary; `note` receives sentences about damage."""
     run = read_run(path, note)
     measures = [run.summary.get(key) for key in MEASURES] if run.summary else []
     if not all(measure is None or isinstance(measure, int | float) for measure in measures):
@@ -155,9 +162,9 @@ def _damaged(run: Run, sentence: str, note: Callable[[str], None]) -> Run:
 
 
 def seed_results(run: Run) -> list[SeedResult]:
-    """What each seed of a run came to; nothing of runs without evaluations, nor of seeds without a last return.
+    """Result of each seed of a run; empty for runs without evaluations, and without seeds that have no last return.
 
-    Where the metrics are not whole, the final returns are the summary's, and there are no curves.
+    If metrics are missing, the final returns are the summary's, and there are no curves.
     """
     first = run.config.get("seed")
     first = first if isinstance(first, int) else 0
@@ -178,7 +185,7 @@ def seed_results(run: Run) -> list[SeedResult]:
 
 
 def _curve(run: Run, clock: str, index: int) -> Curve:
-    """The evaluations of one seed; none where its clock, or its return, is not known."""
+    """Evaluations of one seed; points without a clock or a return are left out."""
     points = []
     for record in run.evaluations:
         per_seed = record["per_seed"]
@@ -195,28 +202,28 @@ def _mean_height(curve: Curve) -> float:
 
 
 def judged(groups: Sequence[Group]) -> list[Row]:
-    """The rows of a table: what their seeds came to, and how each compares with the best one of its environment."""
+    """Rows of a table: results of their seeds, and the comparison of each with the best row of its environment."""
     rows = [_row(group) for group in groups]
     best: dict[str, Row] = {}
     for row in rows:
         if row.finals and (row.env not in best or _rank(row) > _rank(best[row.env])):
             best[row.env] = row
     compared = [None if row is best.get(row.env) or not row.finals else _compared(best[row.env], row) for row in rows]
-    tested = [found.p for found in compared if found is not None and not math.isnan(found.p)]
+    tested = [difference.p for difference in compared if difference is not None and not math.isnan(difference.p)]
     corrected = iter(holm(tested))
     marked = []
-    for row, found in zip(rows, compared, strict=True):
-        if found is None:
+    for row, difference in zip(rows, compared, strict=True):
+        if difference is None:
             marked.append(replace(row, is_top=row is best.get(row.env)))
             continue
-        p_holm = math.nan if math.isnan(found.p) else next(corrected)
-        mark = {True: TIED, False: "" if p_holm < LEVEL else OPEN, None: FEW}[found.within_noise]
-        marked.append(replace(row, comparison=found, p_holm=p_holm, mark=mark))
+        p_holm = math.nan if math.isnan(difference.p) else next(corrected)
+        mark = {True: TIED, False: "" if p_holm < LEVEL else OPEN, None: FEW}[difference.within_noise]
+        marked.append(replace(row, comparison=difference, p_holm=p_holm, mark=mark))
     return [replace(row, mark=_mark_of_top(row, marked)) if row.is_top else row for row in marked]
 
 
 def _mark_of_top(top: Row, rows: Sequence[Row]) -> str:
-    """The mark of a row of the highest mean, by those that were compared with it; "" where it is alone."""
+    """Mark of a row of the highest mean, from the comparisons of the other rows with it; "" if it is alone."""
     marks = {row.mark for row in rows if row.env == top.env and row.comparison is not None}
     if not marks:
         return ""
@@ -224,7 +231,7 @@ def _mark_of_top(top: Row, rows: Sequence[Row]) -> str:
 
 
 def _rank(row: Row) -> tuple[float, float, float]:
-    """What rows are ordered by: mean return, then area, then how few simulated seconds they took."""
+    """Sort key of rows: mean return, then area, then fewer simulated seconds."""
     areas = [seed.area for seed in row.seeds.values()]
     seconds = [float((run.summary or {}).get("simulated_seconds") or 0.0) for run in row.finished]
     area = float(np.mean(areas)) if not any(map(math.isnan, areas)) else -math.inf
@@ -246,21 +253,21 @@ def _mean(row: Row) -> float:
 
 
 def _compared(best: Row, row: Row) -> Difference:
-    """How far one row is above another: over the seeds they share, if those are two or more."""
+    """Difference of one row from another, over the seeds they share if there are two or more."""
     shared = [seed for seed in best.seeds if seed in row.seeds]
     if len(shared) > 1:
-        ours, theirs = ([side.seeds[seed].final for seed in shared] for side in (best, row))
-        return paired_difference(ours, theirs)
+        top, others = ([side.seeds[seed].final for seed in shared] for side in (best, row))
+        return paired_difference(top, others)
     return unpaired_difference(best.finals, row.finals)
 
 
 def verdict(row: Row) -> str:
-    """A row's comparison in words: is it the setting or the noise?"""
-    found = row.comparison
-    if found is None:
+    """Comparison of a row in words: is it the setting or the noise?"""
+    difference = row.comparison
+    if difference is None:
         return ""
-    if found.within_noise is None:
+    if difference.within_noise is None:
         return "too few seeds"
-    if found.within_noise:
+    if difference.within_noise:
         return "noise"
     return "the setting" if row.p_holm < LEVEL else "open"

@@ -1,9 +1,9 @@
-"""What few runs allow to say: interquartile means, performance profiles, and whether a difference is more than noise.
+"""Robust statistics of few runs: interquartile means, performance profiles, and tests whether a difference is noise.
 
-Scores are given as one sample of runs per task, `[task][runs]`, of sizes that may differ. What is resampled is
-stratified: runs are drawn with replacement within each task, never across tasks, so that every task keeps its weight.
-The measures and their intervals (percentiles of the bootstrap) are those of Agarwal et al., "Deep Reinforcement
-Learning at the Edge of the Statistical Precipice" (NeurIPS 2021). Random numbers depend on `seed` alone.
+Scores are one sample of runs per task, `[task][runs]`, of any sizes. Resampling is stratified: runs are drawn with
+replacement within each task, never across tasks, so that every task keeps its weight. The measures and their intervals
+(percentiles of the bootstrap) are those of Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical
+Precipice" (NeurIPS 2021). Random numbers depend on `seed` alone.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from stellaris_jax.report.statistics import FEWEST, rounding_of, welch
 Scores = Sequence[ArrayLike]
 """One sample of runs per task."""
 DRAWS = 4000
-"""Samples that a bootstrap draws: the ends of an interval then move by some hundredths of its width."""
+"""Samples of a bootstrap. With so many, the ends of an interval vary by some hundredths of its width."""
 TAIL = 0.025
-"""What an interval leaves out on either side."""
+"""Probability outside of an interval on either side."""
 
 
 def iqm(values: ArrayLike, axis: int | None = None) -> np.ndarray:
-    """Interquartile mean: the mean of what is left when a quarter of the values, rounded down, is cut off at each end.
+    """Interquartile mean: the mean after a quarter of the values, rounded down, is cut off at each end.
 
     Args:
       values: `[...]`, none of them NaN.
-      axis: the axis over which it is taken; over all values by default.
+      axis: axis to average over; over all values by default.
 
     Returns:
-      `values` without the axis; NaN of no values.
+      `values` without the axis; NaN for no values.
 
     Source: Agarwal et al. (2021), section 4.2: the 25 % trimmed mean.
 
@@ -55,8 +55,8 @@ def resampled(scores: Scores, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
 
     Args:
       scores: `[task][runs]`, at least one run in all.
-      draws: how many samples.
-      seed: of the random numbers.
+      draws: number of samples.
+      seed: seed of the random numbers.
 
     Returns:
       `[draws, runs of all tasks]`, task by task.
@@ -76,11 +76,11 @@ def iqm_interval(scores: Scores, draws: int = DRAWS, seed: int = 0) -> tuple[flo
     Args:
       scores: `[task][runs]`.
       draws: bootstrap samples.
-      seed: of the random numbers.
+      seed: seed of the random numbers.
 
     Returns:
-      The interquartile mean, and the lower and the upper end. The ends are NaN where no task has FEWEST runs: of fewer,
-      the bootstrap's interval is far too narrow. All are NaN without runs.
+      The interquartile mean, and the lower and the upper end. The ends are NaN if no task has FEWEST runs, because the
+      bootstrap's interval is far too narrow then. All are NaN without runs.
 
     Source: Agarwal et al. (2021), stratified bootstrap, percentile method.
     """
@@ -94,16 +94,16 @@ def iqm_interval(scores: Scores, draws: int = DRAWS, seed: int = 0) -> tuple[flo
 def performance_profile(
     scores: Scores, thresholds: ArrayLike, draws: int = DRAWS, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Share of runs whose score is above each threshold, and the 95 % interval at each of them.
+    """Share of runs whose score is above each threshold, with 95 % intervals.
 
     Args:
-      scores: `[task][runs]`, at least one run in all; every run counts alike.
+      scores: `[task][runs]`, at least one run in all; every run has the same weight.
       thresholds: `[T]`.
       draws: bootstrap samples.
-      seed: of the random numbers.
+      seed: seed of the random numbers.
 
     Returns:
-      The shares, and the lower and upper ends, each `[T]`. The ends are NaN where no task has FEWEST runs.
+      The shares, and the lower and upper ends, each `[T]`. The ends are NaN if no task has FEWEST runs.
 
     Source: Agarwal et al. (2021), section 4.1: the run-score distribution.
 
@@ -126,10 +126,10 @@ def probability_of_improvement(a: Scores, b: Scores) -> float:
 
     Args:
       a: `[task][runs]`.
-      b: the same tasks, of any numbers of runs.
+      b: the same tasks, with any numbers of runs.
 
     Returns:
-      From 0 to 1; NaN where either has no runs of a task.
+      From 0 to 1; NaN if either has no runs of a task.
 
     Source: Agarwal et al. (2021), section 4.3: the Mann-Whitney statistic of each task over its number of pairs.
 
@@ -145,15 +145,15 @@ def probability_of_improvement(a: Scores, b: Scores) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much one setting is above another.
+    """Difference between two settings.
 
     Attributes:
-      mean: the difference of the means; of the shared seeds where they are paired.
-      low, high: ends of its 95 % interval; of fewer than FEWEST seeds the smallest and the largest difference if they
-        are paired, else NaN.
-      p: two-sided p-value of there being no difference; NaN of fewer than FEWEST seeds.
-      improvement: the probability of improvement.
-      pairs: how many seeds are shared; 0 where none are, and the seeds of both are compared as they are.
+      mean: difference of the means; over the shared seeds if they are paired.
+      low, high: ends of the 95 % interval. For fewer than FEWEST seeds they are the smallest and the largest difference
+        if seeds are paired, else NaN.
+      p: two-sided p-value of no difference; NaN for fewer than FEWEST seeds.
+      improvement: probability of improvement.
+      pairs: number of shared seeds; 0 if the seeds of both are compared unpaired.
       enough: whether `low` and `high` are an interval.
     """
 
@@ -167,9 +167,9 @@ class Difference:
 
     @property
     def within_noise(self) -> bool | None:
-        """Whether nothing speaks against there being no difference; None where too few seeds leave it open.
+        """Whether the data are compatible with no difference; None if there are too few seeds to tell.
 
-        The few differences of too few seeds leave it open as long as they all have one sign.
+        Few differences leave it open as long as they all have one sign.
         """
         if math.isnan(self.low):
             return None
@@ -178,25 +178,25 @@ class Difference:
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, draws: int = DRAWS, seed: int = 0) -> Difference:
-    """The difference of two settings over the seeds they share: what the seeds have in common cancels out.
+    """Difference of two settings over the seeds they share, so that effects of the seeds cancel.
 
-    The interval is the bootstrap's over the differences, at levels that make up for its being too narrow for few seeds:
-    of five normal ones, the usual percentiles hold the true mean 85 times in a hundred, these 92 times, and of ten 95.
-    The p-value is of Student's paired test.
+    The interval is the bootstrap's over the differences, at levels that correct its narrowness for few seeds. For five
+    normal differences the usual percentiles contain the true mean in 85 % of cases, these in 92 %, and for ten in 95 %.
+    The p-value is from Student's paired test.
 
     Args:
       a: `[seeds]`.
       b: `[seeds]`, in the same order.
       draws: bootstrap samples.
-      seed: of the random numbers.
+      seed: seed of the random numbers.
 
     Returns:
-      How far `a` is above `b`; NaN without seeds.
+      Difference from `b` to `a`; NaN without seeds.
 
     Source: the expanded percentile interval of Hesterberg, "What Teachers Should Know about the Bootstrap" (2015).
 
-    >>> found = paired_difference([11, 22, 33, 44, 55], [10, 20, 30, 40, 50])
-    >>> found.mean, found.within_noise
+    >>> difference = paired_difference([11, 22, 33, 44, 55], [10, 20, 30, 40, 50])
+    >>> difference.mean, difference.within_noise
     (3.0, False)
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
@@ -219,14 +219,14 @@ def paired_difference(a: ArrayLike, b: ArrayLike, draws: int = DRAWS, seed: int 
 
 
 def unpaired_difference(a: ArrayLike, b: ArrayLike) -> Difference:
-    """The difference of two settings that share no seeds, by Welch's interval and test.
+    """Difference of two settings that share no seeds, by Welch's interval and test.
 
     Args:
       a: `[seeds]`.
-      b: `[seeds]`, of any number.
+      b: `[seeds]`, any number.
 
     Returns:
-      How far `a` is above `b`; interval and p-value are NaN where either has fewer than FEWEST seeds.
+      Difference from `b` to `a`; interval and p-value are NaN if either has fewer than FEWEST seeds.
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     mean, half_width, p = welch(first, second)

@@ -25,26 +25,29 @@ SUMMARY = "summary.json"
 
 
 def is_compared(key: str) -> bool:
-    """Whether a config key makes two runs different: not where a run lives, who logs it, nor its seed, which makes it
-    a replicate."""
+    """Whether a config key makes two runs different.
+
+    Paths and loggers do not, nor does the seed, which makes a run a replicate.
+    """
     return key != "seed" and not key.startswith("run.")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory holds. `config` is flat (`system.rule`); `summary` is None until there is a result.
+    """Contents of a run directory.
 
     Attributes:
       path: the directory.
-      config: the flat configuration; empty where it cannot be read.
-      summary: figures of a run with a result, as they were written; None where they are missing, damaged, or not those
-        of this configuration.
-      rounds: records of rounds, as far as they are whole.
-      evaluations: records of evaluations, as far as they are whole.
-      failure: why a run that is over has no result.
-      damage: a sentence for each file that is not as training left it.
-      curve: whether `rounds` and `evaluations` are all that were written. Without it nothing is computed from them; the
-        final return is the summary's.
+      config: the flat configuration (`system.rule`); empty if it cannot be read.
+      summary: figures of a run with a result, as they were written; None if they are missing, damaged, or of another
+        configuration.
+      rounds: intact records of rounds.
+      evaluations: intact records of evaluations.
+      failure: reason why a finished run has no result.
+      damage: a sentence for each file that training did not leave so.
+        curve: whether `rounds` and `evaluations` are complete. If not, nothing is computed from them, and the final
+          return
+        is the summary's.
       foreign: whether the metrics belong to another configuration.
     """
 
@@ -66,30 +69,34 @@ class Run:
 
 @dataclass
 class Group:
-    """Runs of one configuration, apart from the seed. `values` are the keys that set it apart from other groups."""
+    """Runs of one configuration, apart from the seed.
+
+    Attributes:
+      values: keys, with values, that distinguish the group from other groups.
+      runs: the runs.
+    """
 
     values: dict[str, Any]
     runs: list[Run] = field(default_factory=list)
 
     @property
     def label(self) -> str:
-        """A name for legends: `stellaris, decay=0.9`."""
+        """Name for legends: `stellaris, decay=0.9`."""
         parts = [str(value) if key.endswith(".name") else f"{short(key)}={value}" for key, value in self.values.items()]
         first = self.runs[0]
         return ", ".join(parts) or str(first.config.get("system.name", first.path.name))
 
 
 def read_run(path: Path, note: Callable[[str], None] = complain, last: int | None = None) -> Run:
-    """Reads a run directory.
+    """Read a run directory.
 
-    Missing and damaged files leave their part empty, so that a run that failed can be listed; `note` is told of damaged
-    ones. Of a run that is over but has no result, the summary is left out; so is a summary that belongs to another
-    configuration, or contradicts the metrics.
+    Missing and damaged files leave their part empty, so that a failed run can be listed. The summary is left out if it
+    belongs to a run without a result or to another configuration, or if it contradicts the metrics.
 
     Args:
       path: the directory.
-      note: told of what is damaged or left out.
-      last: as many rounds and evaluations are kept, the last ones; all by default.
+      note: receives a sentence about each damaged or omitted part.
+      last: number of last rounds, and of last evaluations, to keep; all by default.
     """
     damage: list[str] = []
     config = flatten(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, damage))
@@ -115,7 +122,7 @@ def read_run(path: Path, note: Callable[[str], None] = complain, last: int | Non
     elif contradiction := _contradiction(document, seal, log, evaluations):
         damage.append(f"{path / 'metrics.jsonl'} {contradiction}")
         curve = False
-        if not seal.metrics and evaluations:  # nothing tells which of the two is right
+        if not seal.metrics and evaluations:  # either of the two may be wrong
             document = {}
     if not document and not damage and _is_over(path, config, log, evaluations):
         damage.append(f"{path} has trained to its end, but there is no {SUMMARY}")
@@ -136,12 +143,12 @@ def read_run(path: Path, note: Callable[[str], None] = complain, last: int | Non
 
 
 def planned_evaluations(rounds: int, points: int) -> list[int]:
-    """Rounds after which a run is evaluated: so many points, spread evenly, the last round among them."""
+    """Rounds after which a run is evaluated: so many points, evenly spread, the last round among them."""
     return sorted({math.ceil(rounds * i / points) for i in range(1, points + 1)})
 
 
 def _is_over(path: Path, config: dict[str, Any], log: Log, evaluations: list[dict[str, Any]]) -> bool:
-    """Whether a run without a summary was trained to its end: by its last round, checkpoint, or evaluation."""
+    """Whether a run without a summary was trained to its end, by its last round, checkpoint, or evaluation."""
     if evaluations and evaluations[-1].get("over") is True and log.rounds <= evaluations[-1]["round"]:
         return True
     sizes = [config.get(key) for key in ("total_steps", "env.num_envs", "algorithm.rollout_length")]
@@ -155,14 +162,14 @@ def _is_over(path: Path, config: dict[str, Any], log: Log, evaluations: list[dic
 
 
 def _contradiction(summary: dict[str, Any], seal: Seal, log: Log, evaluations: list[dict[str, Any]]) -> str:
-    """Contradiction between metrics and a summary; "" where there is none, or damage has been told already."""
+    """Contradiction between metrics and a summary; "" if there is none, or damage is known already."""
     if not summary or log.damage:
         return ""
     if seal.metrics:
         return "" if seal.metrics == log.digest else "is not as the run left it: records are missing, or were changed"
     last = summary.get("rounds")
     if not isinstance(last, int):
-        return ""  # too little is known
+        return ""  # the number of rounds is unknown
     if log.rounds != last:
         return f"does not have the {last} rounds of {SUMMARY}"
     returns = summary.get("eval_return_per_seed")
@@ -173,7 +180,7 @@ def _contradiction(summary: dict[str, Any], seal: Seal, log: Log, evaluations: l
 
 
 def _log(path: Path, last: int | None, damage: list[str]) -> Log:
-    """The metrics, as far as they can be read; what is wrong with them is added to `damage`."""
+    """Metrics as far as they can be read; adds sentences about damage to `damage`."""
     try:
         log = read_log(path, last)
     except FileNotFoundError:
@@ -188,30 +195,29 @@ def _log(path: Path, last: int | None, damage: list[str]) -> Log:
 def _yaml(text: str) -> Any:
     refuse_aliases(text)
     value = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
-    json.dumps(value)  # a value of another kind, such as bytes, is none of a configuration
+    json.dumps(value)  # raises for values, such as bytes, that no configuration has
     return value
 
 
 def _mapping(path: Path, limit: int, parse: Callable[[str], Any], damage: list[str]) -> dict[str, Any]:
-    """The mapping that a file of at most `limit` bytes holds; an empty one if it is missing, or damaged, which is added
-    to `damage`."""
-    told = "is damaged and left out"
+    """Mapping in a file of at most `limit` bytes; empty if the file is missing, or damaged (added to `damage`)."""
+    problem = "is damaged and left out"
     try:
         value = parse(inputs.read_text(path, limit))
     except FileNotFoundError:
         return {}
     except OSError as error:
-        value, told = error, f"cannot be read: {inputs.reason(error)}, and is left out"
-    except Exception as error:  # whatever the parsers raise for what is none of theirs
+        value, problem = error, f"cannot be read: {inputs.reason(error)}, and is left out"
+    except Exception as error:  # parsers raise many kinds of errors for foreign files
         value = error
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return value
-    damage.append(f"{path} {told}")
+    damage.append(f"{path} {problem}")
     return {}
 
 
 def group_replicates(runs: Sequence[Run]) -> list[Group]:
-    """Groups runs of equal configuration, in order of first appearance. Runs without a configuration are left out."""
+    """Groups of runs of equal configuration, in order of first appearance. Runs without a configuration are omitted."""
     runs = [run for run in runs if run.config]
     keys = differing_keys([run.config for run in runs])
     groups: dict[str, Group] = {}
@@ -222,15 +228,15 @@ def group_replicates(runs: Sequence[Run]) -> list[Group]:
 
 
 def short(key: str) -> str:
-    """A config key as a heading: `system` for `system.name`, `decay` for `system.decay`."""
+    """Config key as a heading: `system` for `system.name`, `decay` for `system.decay`."""
     return key.removesuffix(".name").rpartition(".")[2]
 
 
 def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """The keys in which flat configs differ, names before others.
+    """Keys in which flat configs differ, names before others.
 
-    A value that follows from the names in every config (`system.rule` from `system.name`, a tuned learning rate from
-    `system.name` and `env.name`) tells nothing new, and its key is left out.
+    Keys whose values follow from the names in every config are left out, such as `system.rule` from `system.name`, or a
+    tuned learning rate from `system.name` and `env.name`.
     """
 
     def distinct(columns: list[str]) -> int:
@@ -243,10 +249,11 @@ def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def seed_curves(run: Run, axis: str) -> list[Curve]:
-    """The return of every seed of a run against `axis`: env_steps, simulated_seconds or cost_usd.
+    """Return of every seed of a run against `axis`: env_steps, simulated_seconds or cost_usd.
 
-    Evaluated returns, or the returns of training episodes where the run has no evaluations. Points without a value
-    are left out, and so are seeds without points.
+    Returns are evaluated, or of training episodes if the run has no evaluations. Points without a value are left out,
+    and
+    so are seeds without points.
     """
     records, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
     curves = []
@@ -259,6 +266,6 @@ def seed_curves(run: Run, axis: str) -> list[Curve]:
 
 
 def _at(record: dict[str, Any], axis: str, seed: int) -> Any:
-    """Where a seed stands on an axis; runs of earlier versions have its env steps as the mean over seeds only."""
+    """Value of a seed on an axis; runs of earlier versions have only the mean over seeds."""
     per_seed = record["per_seed"].get(axis)
     return record.get(axis) if per_seed is None else per_seed[seed]

@@ -1,4 +1,4 @@
-"""Pictures of a search: how its best result came about, and which settings mattered."""
+"""Pictures of a search: progress of the best result, and importance of the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from stellaris_jax.report.telemetry.format import percent
 
 
 class Trial(NamedTuple):
-    """One setting of a search: its number, the returns of its evaluations, and whether it was let run to its end."""
+    """Trial of a search.
+
+    Attributes:
+      number: number of the trial.
+      returns: returns of its evaluations.
+      complete: whether it ran to its end.
+    """
 
     number: int
     returns: Sequence[float]
@@ -23,7 +29,7 @@ class Trial(NamedTuple):
 
 @drawing()
 def history_figure(trials: Sequence[Trial]) -> Figure:
-    """Left every trial's last return and the best so far, right all trials over their evaluations."""
+    """Last return of every trial with the best so far (left), and all trials over their evaluations (right)."""
     figure = titled("Search", height=3.4)
     last, course = figure.subplots(1, 2)
     known = [trial for trial in trials if trial.returns]
@@ -49,7 +55,7 @@ def history_figure(trials: Sequence[Trial]) -> Figure:
 
 @drawing()
 def importance_figure(shares: Mapping[str, float], trials: int) -> Figure:
-    """How much of what sets good trials apart comes from each setting; `shares` sum to 1."""
+    """Importance of each setting for good trials; `shares` sum to 1."""
     title = f"What mattered, of {trials} trials that ran to their end (PED-ANOVA)"
     figure = titled(title, height=0.9 + 0.35 * len(shares))
     axes = figure.subplots()

@@ -8,22 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-# scipy.special is imported where it is used: to import it takes a tenth of what it takes to start a run.
+# scipy.special is imported where it is used, because its import takes a tenth of the time to start a run.
 
 FEWEST = 5
-"""Fewest seeds an interval is shown of: of two, Student's t makes it thirteen times as wide as they lie apart."""
+"""Fewest seeds that an interval is shown for; with two, Student's t makes it thirteen times as wide as their gap."""
 ROUNDING = 1e-9
-"""Relative difference up to which two figures are the same: sums of floats in another order differ by rounding."""
+"""Relative difference up to which two figures are equal; sums of floats in another order differ by rounding."""
 Curve = tuple[np.ndarray, np.ndarray]
-"""One seed's curve: x, not decreasing, and y, both [points]."""
+"""One seed's curve: x, not decreasing, and y, both `[points]`."""
 
 
 def mean_ci95(values: ArrayLike) -> tuple[float, float]:
     """Mean of `values` [seeds] and half the width of its 95 % interval (Student's t, n - 1 degrees of freedom).
 
-    The half-width of fewer than two values is NaN, and so is the mean of none; that of a spread by rounding alone is 0.
+    The half-width is NaN for fewer than two values, and 0 for a spread by rounding alone. The mean of no values is NaN.
 
-    Few seeds say little: of two, the interval is more than twelve times as wide as they lie apart.
+    Few seeds say little: for two, the interval is more than twelve times as wide as their gap.
 
     >>> [[round(figure, 1) for figure in mean_ci95(returns)] for returns in ([90, 110], [90, 110] * 5)]
     [[100.0, 127.1], [100.0, 7.5]]
@@ -42,15 +42,16 @@ def mean_ci95(values: ArrayLike) -> tuple[float, float]:
 
 
 def rounding_of(*samples: np.ndarray) -> float:
-    """What may lie between figures of `samples` that are the same."""
+    """Largest difference by rounding between equal figures of `samples`."""
     return ROUNDING * max(float(np.abs(sample).max()) for sample in samples)
 
 
 def welch(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
     """Difference of the means of two samples `a` and `b`, half the width of its 95 % interval, and its p-value.
 
-    Welch's, two-sided: the samples may have different sizes and variances. NaN where a sample has fewer than two
-    values. Samples without spread differ for certain, or not at all: by rounding alone they do not.
+    Welch's two-sided test: the samples may have different sizes and variances. Half-width and p-value are NaN if a
+    sample
+    has fewer than two values. Samples without spread differ with certainty, unless they are equal up to rounding.
 
     >>> [round(figure, 3) for figure in welch([9, 10, 11], [4, 5, 6])]
     [5.0, 2.267, 0.004]
@@ -74,9 +75,9 @@ def welch(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
-    """Mean of the differences of two samples of the same seeds, half the width of its 95 % interval, and its p-value.
+    """Mean difference of two samples of the same seeds, half the width of its 95 % interval, and its p-value.
 
-    Student's t of the differences, two-sided. The interval and the p-value are NaN for fewer than two seeds.
+    Student's two-sided t-test of the differences. The interval and the p-value are NaN for fewer than two seeds.
 
     >>> [round(figure, 3) for figure in paired([9, 10, 12], [4, 6, 6])]
     [5.0, 2.484, 0.013]
@@ -98,7 +99,7 @@ def paired(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's p-values of hypotheses that are tested together: below a level wherever his procedure rejects at it.
+    """Holm's adjusted p-values of hypotheses that are tested together; his procedure rejects those below the level.
 
     >>> holm([0.03, 0.01, 0.5])  # 3 * 0.01, 2 * 0.03, 1 * 0.5
     [0.06, 0.03, 0.5]
@@ -111,10 +112,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def on_common_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarray, np.ndarray]:
-    """Interpolates curves linearly on `points` even steps of the range that all of them cover.
+    """Curves, linearly interpolated on `points` even steps of their common range.
 
-    Returns the grid [points] and the values [curves, points]. The grid is a single point where the range is one,
-    and empty where the curves share no range.
+    Returns the grid [points] and the values [curves, points]. The grid is a single point if the range is one, and empty
+    if the curves share no range.
     """
     low = max(x[0] for x, _ in curves)
     high = min(x[-1] for x, _ in curves)
@@ -125,7 +126,7 @@ def on_common_grid(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndarr
 def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Grid, mean, and lower and upper end of the 95 % interval over curves, each [points]; see `within_data`.
 
-    The ends are NaN of fewer than FEWEST curves.
+    The ends are NaN for fewer than FEWEST curves.
     """
     grid, values = on_common_grid(curves)
     intervals = [mean_ci95(column) for column in values.T]
@@ -134,10 +135,18 @@ def band(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
 
 
 def within_data(mean: np.ndarray, half_width: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends [points] of intervals over `values` [seeds, points], none beyond what the seeds have there.
+    """Ends of intervals, clipped to the range of the seeds at each point.
 
-    Student's interval is symmetric, whatever can be reached: of four returns of 500 and one of 300 it goes beyond 500.
-    NaN for fewer than FEWEST seeds.
+    Student's interval is symmetric and may leave the possible range: for four returns of 500 and one of 300 it exceeds
+    500.
+
+    Args:
+      mean: `[points]`.
+      half_width: half the width of the intervals `[points]`.
+      values: `[seeds, points]`.
+
+    Returns:
+      Lower and upper ends `[points]`; NaN for fewer than FEWEST seeds.
     """
     if len(values) < FEWEST:
         return np.full_like(mean, np.nan), np.full_like(mean, np.nan)

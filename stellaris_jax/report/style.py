@@ -1,7 +1,7 @@
-"""Style of all pictures: Matplotlib's own, whatever a `matplotlibrc` says, with texts drawn as they stand.
+"""Style of all pictures: Matplotlib's defaults, without any `matplotlibrc`, with texts drawn literally.
 
-Matplotlib reads a `matplotlibrc` of the current folder, which may be a stranger's: it could have LaTeX run. Names of
-runs, settings and environments may hold `$` and `_`, which are no formulas.
+Matplotlib reads a `matplotlibrc` in the current folder, which is untrusted and could make it run LaTeX. Names of runs,
+settings and environments may contain `$` and `_`, which are no formulas.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import matplotlib
 
 DRAWING = threading.RLock()
-"""Lock that is held while something is drawn: several runs may end at once, and Matplotlib is for one thread."""
+"""Lock of all drawing: several runs may end at once, and Matplotlib is not thread-safe."""
 _DRAWS = threading.local()
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Context, and decorator, of everything that makes, measures or saves a figure.
+    """Context, and decorator, of all code that makes, measures or saves a figure.
 
     >>> with drawing():
     ...     matplotlib.rcParams["text.parse_math"]
@@ -39,8 +39,10 @@ def drawing() -> Iterator[None]:
 
 
 def _undone() -> dict[Any, Any]:
-    """Matplotlib's own values of the settings that differ from them; the backend, which draws on screens, aside."""
-    now, own = matplotlib.rcParams, matplotlib.rcParamsDefault
+    """Matplotlib's defaults of all settings that differ from them, except the backend, which draws on screens."""
+    current, defaults = matplotlib.rcParams, matplotlib.rcParamsDefault
     return {
-        key: value for key, value in dict.items(own) if not key.startswith("backend") and dict.get(now, key) != value
+        key: value
+        for key, value in dict.items(defaults)
+        if not key.startswith("backend") and dict.get(current, key) != value
     }

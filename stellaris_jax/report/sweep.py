@@ -1,4 +1,4 @@
-"""The report of a sweep: one table and one figure over its points."""
+"""Report of a sweep: one table and one figure over its points."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from stellaris_jax.report.telemetry.format import compact, dollars, number, over
 from stellaris_jax.report.telemetry.format import count as counted
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
-"""What the table tells of the way to a threshold."""
+"""Axes that the table times a threshold on."""
 SIGNS = {BEST: "★", TIED: "tied", OPEN: "open", FEW: "few seeds"}
-"""How a table shows the marks of its rows."""
+"""Texts for the marks of rows."""
 LEGEND = (
     "Return is the last evaluation, its mean over so many seeds, ± half of the 95 % interval over them (Student's t); "
     f"of fewer than {FEWEST} seeds the smallest and the largest in place of an interval. IQM is their interquartile "
@@ -42,19 +42,20 @@ LEGEND = (
 
 
 def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
-    """Writes `table.md`, `table.csv` and `curves.png` into a sweep directory and prints the table.
+    """Write `table.md`, `table.csv` and `curves.png` into a sweep directory and print the table.
 
-    The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed
-    are one row. A point without a summary has failed, or is not over; it is listed and left out of means and curves.
-    A point whose files are damaged, so that its result is lost, is incomplete: its row has no means, and is not ranked.
-    A point that repeats another, as one does that is swept over an option its rule does not have, is left out: it is no
-    other seed.
+    The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed are
+    one
+    row. A point without a summary has failed, or is not over; it is listed and left out of means and curves. A point
+    whose
+    result is lost by damage is incomplete: its row has no means, and is not ranked. A point with the configuration of
+    another one, as in a sweep over an option that the rule does not have, is left out.
 
-    A table that says more than the new one is kept beside it, as `table-before.csv`.
+    If the existing table has more than the new one, it is kept as `table-before.csv`.
 
     Args:
       sweep_dir: the directory.
-      threshold: a return; the table then tells what it takes to reach it.
+      threshold: a return; the table then says what reaching it takes.
 
     Returns:
       Names of the points whose files are damaged or missing.
@@ -93,22 +94,22 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
 
 
 def _missing(runs: Sequence[Run]) -> list[str]:
-    """What the table lacks, in sentences."""
+    """Sentences about missing results."""
     failed = [run.path.name for run in runs if run.summary is None]
     incomplete = [run.path.name for run in runs if run.incomplete]
     short = [run.path.name for run in runs if run.summary is not None and not run.curve]
-    told = [f"Points without a result: {', '.join(failed)}"] if failed else []
+    sentences = [f"Points without a result: {', '.join(failed)}"] if failed else []
     if incomplete:
-        told.append(
+        sentences.append(
             f"Incomplete points, whose files are damaged or missing: {', '.join(incomplete)}; their settings have no "
             "means and are not ranked until the sweep is resumed"
         )
     if short:
-        told.append(
+        sentences.append(
             f"Points without their whole metrics: {', '.join(short)}; their returns are those of summary.json, and "
             "their settings have no area, no curve and no way to a threshold"
         )
-    return told
+    return sentences
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -121,9 +122,9 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def keep_former(sweep_dir: Path, rows: Sequence[dict[str, Any]]) -> Path | None:
-    """Rename the files of a former report that says more than `rows` do; returns where its table is, if there is one.
+    """Rename the files of an existing report that has more than `rows`; returns the new path of its table, if so.
 
-    More is a row more, a column with values that is no longer there, or more values in the columns that both have.
+    A report has more if it has more rows, a column with values that `rows` lack, or more values in the common columns.
     """
     path = sweep_dir / "table.csv"
     try:
@@ -149,14 +150,14 @@ def _seeds(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def different(runs: list[Run]) -> list[Run]:
-    """The runs without those whose configuration another one before them has."""
+    """Runs without those whose configuration an earlier one has."""
     return [run for i, run in enumerate(runs) if not run.config or run.config not in [r.config for r in runs[:i]]]
 
 
 def sweep_row(row: Row, threshold: float | None = None) -> dict[str, Any]:
-    """One setting of a sweep as numbers: its keys, return over seeds, measures; None where there is no value.
+    """One setting of a sweep as numbers: its keys, return over seeds, measures; None for missing values.
 
-    With a `threshold`, also how many seeds have reached it, and the medians over seeds of what that took.
+    With a `threshold`, also the number of seeds that reached it, and medians over seeds of the clocks at that time.
     """
     returns, done = row.finals, row.finished
     mean, half_width = mean_ci95(returns)
@@ -191,7 +192,7 @@ def _defined(value: float) -> float | None:
 
 
 def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:
-    """A row as a reader sees it."""
+    """Cells of a row, as text."""
     result = over_seeds(values["return_mean"], values["return_ci95"], row.finals)
     until = {}
     if threshold is not None:
@@ -216,14 +217,14 @@ def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[st
 
 
 def lost_result(row: Row) -> str:
-    """What stands in place of a row's return, where it has none; "" where it has."""
+    """Replacement for the return of a row without one; "" if the row has a return."""
     if not row.finished:
         return "no result"
     return "incomplete" if row.incomplete else ""
 
 
 def headings(group: Group) -> dict[str, str]:
-    """What sets a row apart, by headings as short as they can be."""
+    """Distinguishing values of a row, by headings that are as short as possible."""
     names = Counter(map(short, group.values))
     keys = {short(key) if names[short(key)] == 1 else key: str(value) for key, value in group.values.items()}
     return keys or {"point": group.label}

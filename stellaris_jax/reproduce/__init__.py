@@ -1,1 +1,1 @@
-"""The papers' evaluations redone: what each figure trains, what the paper shows there, and what comes out here."""
+"""Reproduction of papers' evaluations: each figure's training runs, the paper's values, and ours."""

@@ -1,4 +1,4 @@
-"""Claims of a paper beside what came out here, each with an interval over seeds and a verdict."""
+"""Claims of a paper with our results: each with an interval over seeds and a verdict."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ from stellaris_jax.report.telemetry.format import significant
 from stellaris_jax.reproduce.files import read_rows, write_table
 
 HOLDS, OPEN, REVERSED = "holds", "not shown", "reversed"
-"""Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other."""
+"""Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other side."""
 LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of a table: what is claimed, the paper's figures, ours, and whether it holds.
+    """Row of a table of claims.
 
-    `n` is the number of seeds (or measurements) on either side of the comparison. `p` is of Welch's test, two-sided,
-    that both sides have one mean, or of the paired t-test where the claim says so; `p_holm` is Holm's of all the claims
-    of a figure, by which the verdict `survives` being one of so many, or does not. They are None where nothing was
-    tested, `survives` also of what is not shown. `toward` is the difference toward the paper's side, in halves of its
-    95 % interval: from 1 on it holds, from -1 down it is reversed; None where it has no interval.
+    Attributes:
+      claim: the claim.
+      paper: the paper's figures.
+      ours: our figures.
+      n: number of seeds (or measurements) on either side of the comparison.
+      p: two-sided p-value that both sides have one mean, by Welch's test, or by the paired t-test if the claim says so;
+        None if nothing was tested.
+      p_holm: p-value after Holm's correction for all claims of a figure; None if nothing was tested.
+      verdict: one of HOLDS, OPEN and REVERSED.
+      survives: whether the verdict survives the correction; None if nothing was tested or shown.
+        toward: difference toward the paper's side, in halves of its 95 % interval; from 1 up the claim holds, from -1
+          down
+        it is reversed. None without an interval.
     """
 
     claim: str
@@ -41,14 +49,19 @@ class Claim:
 
 
 Test = Callable[[np.ndarray, np.ndarray], tuple[float, float, float]]
-"""Difference of two sides, half the width of its 95 % interval, and its p-value."""
+"""Test of two sides: difference, half the width of its 95 % interval, and its p-value."""
 
 
 def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "", test: Test = welch) -> Claim:
-    """The claim that `a` [seeds] is greater than `b` [seeds], by Welch's interval of the difference of means.
+    """Claim that `a` [seeds] is greater than `b` [seeds], by Welch's interval of the difference of means.
 
-    NaN stands for a seed of which it is not known; then nothing is shown. With `test=paired` the interval is of the
-    differences seed by seed.
+    Args:
+      claim: text of the claim.
+      paper: the paper's figures.
+      a: values `[seeds]`; NaN for an unknown value, with which the claim is undecided.
+      b: values `[seeds]`, likewise.
+      unit: unit of the values.
+      test: the test; `paired` uses the differences seed by seed.
     """
     sides = [np.asarray(side, float) for side in (a, b)]
     ours, n = " against ".join(_interval(side, unit) for side in sides), _count(sides)
@@ -64,35 +77,39 @@ def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "", tes
 
 
 def no_less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, unit: str = "") -> Claim:
-    """The claim that `a` is at least `b`, up to a margin: it holds if the interval of the difference lies above
-    -margin, and is reversed if it lies below."""
+    """Claim that `a` is at least `b`, up to a margin.
+
+    It holds if the interval of the difference lies above -margin, and is reversed if it lies below. The arguments are
+    those
+    of `more`, with the `margin` in units of the values.
+    """
     shown = more(claim, paper, a, b, unit)
     shifted = more(claim, paper, np.asarray(a, float) + margin, b, unit)
     return replace(shifted, ours=f"{shown.ours} (margin {significant(margin)}{unit})")
 
 
 def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
-    """The claim that `a` is smaller than `b`."""
-    found = more(claim, paper, a, b, unit)
+    """Claim that `a` is smaller than `b`; the arguments are those of `more`."""
+    reverse = more(claim, paper, a, b, unit)
     swapped = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
-    toward = None if found.toward is None else -found.toward
-    return replace(found, verdict=swapped[found.verdict], toward=toward)
+    toward = None if reverse.toward is None else -reverse.toward
+    return replace(reverse, verdict=swapped[reverse.verdict], toward=toward)
 
 
 def fact(claim: str, paper: str, ours: str, holds: bool) -> Claim:
-    """A claim about figures that have no spread, such as an order of means."""
+    """Claim about figures without spread, such as an order of means."""
     return Claim(claim, paper, ours, "", None, None, HOLDS if holds else REVERSED, True)
 
 
 def undecided(claim: str, paper: str, ours: str, n: str = "") -> Claim:
-    """A claim for which there is too little to test it."""
+    """Claim with too few data for a test."""
     return Claim(claim, paper, ours, n, None, None, OPEN, None)
 
 
 def corrected(claims: Sequence[Claim]) -> list[Claim]:
-    """The claims of one figure, with Holm's correction for the number of those that were tested.
+    """Claims of one figure, with Holm's correction for the number of tested claims.
 
-    It is made of the p-values as they are, and then both are rounded to three figures.
+    The correction uses exact p-values; then both are rounded to three digits.
     """
     adjusted = iter(holm([claim.p for claim in claims if claim.p is not None]))
     return [claim if claim.p is None else _judged(claim, next(adjusted)) for claim in claims]

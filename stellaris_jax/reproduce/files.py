@@ -1,4 +1,4 @@
-"""Tables that studies keep: CSV, read within bounds and replaced in one step; and locks beside them."""
+"""Tables of studies: CSV files, read within limits and replaced atomically, with lock files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Row = TypeVar("Row")
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The lines of a CSV file, or of one that is packed by gzip (`.gz`), by the names in its first line.
+    """Rows of a CSV file, or of one compressed by gzip (`.gz`), by the names in its first line.
 
-    Raises ConfigError for a file that is damaged, no regular one, or larger than `inputs.TABLE`.
+    Raises ConfigError for a file that is damaged, not regular, or larger than `inputs.TABLE`.
     """
     try:
         if path.suffix == ".gz":
@@ -56,7 +56,7 @@ def read_rows(path: Path, made: Callable[[dict[str, str]], Row]) -> list[Row]:
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Replace a CSV file in one step."""
+    """Replace a CSV file atomically."""
     with rewriting_text(path) as file:
         writer = csv.writer(file)
         writer.writerow(header)
@@ -65,14 +65,14 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
 
 @contextmanager
 def locked(path: Path, patient: bool = True) -> Iterator[bool]:
-    """Hold the lock of a file or directory, a file `.NAME.lock` beside it, within the context.
+    """Context that holds the lock of a file or directory, the file `.NAME.lock` in the same directory.
 
     Args:
-      path: what is locked; the directory that it is in is made.
-      patient: wait for another process that holds the lock.
+      path: file or directory to lock; its parent directory is made.
+      patient: whether to wait for another process that holds the lock.
 
     Yields:
-      Whether it is held.
+      Whether the lock is held.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with appending(path.with_name(f".{path.name}.lock")) as lock:

@@ -1,7 +1,7 @@
-"""How often the gate on staleness was escaped in the runs of a study, which their timelines know without training.
+"""Escapes of the staleness gate in the runs of a study, computed from their timelines without training.
 
-A queue that the gate refuses is aggregated all the same once as many gradients wait as there are learners, or nothing
-else can happen before the round is over. As the threshold decays, that becomes the rule.
+A queue that the gate refuses is aggregated all the same once as many gradients wait as there are learners, or no other
+event can happen before the round is over. As the threshold decays, that becomes the rule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARES = {
     "late_share": "of late groups",
     "late_gradient_share": "of late gradients",
 }
-"""What of groups and gradients has escaped, in the file and in the table."""
+"""Names of the shares of escapes, in the file and in the table."""
 ABOUT = (
     "How often the gate was escaped: groups that were aggregated although their mean staleness was above its "
     "threshold, since as many gradients waited as there are learners, or the round had nothing else to wait for. As "
@@ -38,8 +38,20 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class Escapes:
-    """The groups that all seeds of a series have aggregated, and those of them that escaped; both in the later half of
-    the rounds, too; and the gradients in either there."""
+    """Escapes of a series over all seeds; `late` is the later half of the rounds.
+
+    Attributes:
+      figure: name of the figure.
+      env: environment.
+      series: name of the series.
+      seeds: number of seeds.
+      groups: aggregated groups.
+      escapes: groups that escaped the gate.
+      late_groups: late groups.
+      late_escapes: late groups that escaped.
+      late_gradients: gradients of late groups.
+      late_escaped_gradients: gradients of late groups that escaped.
+    """
 
     figure: str
     env: str
@@ -54,7 +66,7 @@ class Escapes:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of groups that escaped, of all and of late ones, and of late gradients in groups that escaped."""
+        """Shares of escapes among all groups, late groups, and gradients of late groups."""
         pairs = (
             (self.escapes, self.groups),
             (self.late_escapes, self.late_groups),
@@ -67,17 +79,17 @@ NAMES = tuple(field.name for field in fields(Escapes))
 
 
 def escapes(figure: str, series: Series, curves: Sequence[Learned]) -> Escapes | None:
-    """What the timelines of these seeds say; None where the series' rule has no gate."""
+    """Escapes in the timelines of these seeds; None if the rule of the series has no gate."""
     config = load_config([*series.variant.overrides, *series.billing])
     if not register.rule[config.system.rule].gated:
         return None
     groups: list[Group] = []
     late: list[Group] = []
-    for one in curves:
-        rounds = rounds_of(config, one)
+    for run in curves:
+        rounds = rounds_of(config, run)
         groups += [group for record in rounds for group in record.groups]
         late += [group for record in rounds[len(rounds) // 2 :] for group in record.groups]
-    gradients = [sum(len(group.gradients) for group in some) for some in (late, _escaped(late))]
+    gradients = [sum(len(group.gradients) for group in part) for part in (late, _escaped(late))]
     counts = (len(groups), len(_escaped(groups)), len(late), len(_escaped(late)), *gradients)
     return Escapes(figure, series.env, series.name, len(curves), *counts)
 
@@ -87,7 +99,7 @@ def _escaped(groups: Sequence[Group]) -> list[Group]:
 
 
 def write(rows: Iterable[Escapes], path: Path) -> None:
-    """Enter rows into a file in place of what it has of their figures and environments."""
+    """Write rows into a file, replacing rows of the same figures and environments."""
     rows = list(rows)
     if not rows:
         return
@@ -98,7 +110,7 @@ def write(rows: Iterable[Escapes], path: Path) -> None:
 
 
 def read(path: Path) -> list[Escapes]:
-    """What `write` wrote; nothing where there is no file."""
+    """Rows that `write` wrote; empty if there is no file."""
     if not path.is_file():
         return []
     return read_rows(
@@ -107,7 +119,7 @@ def read(path: Path) -> list[Escapes]:
 
 
 def table(path: Path, figures: Sequence[str]) -> list[str]:
-    """The lines of a README about it: one for all series of an environment whose timelines are the same."""
+    """Lines of a README: one for all series of an environment with equal timelines."""
     rows = [row for figure in figures for row in read(path) if row.figure == figure]
     if not rows:
         return []
@@ -117,8 +129,8 @@ def table(path: Path, figures: Sequence[str]) -> list[str]:
     header = ("environment", "figure: series", "seeds", "groups", "escaped", *SHARES.values())
     lines = [fill(ABOUT, 118), "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for (env, _), members in alike.items():
-        one, parts = members[0], groupby(members, key=attrgetter("figure"))
+        first, parts = members[0], groupby(members, key=attrgetter("figure"))
         names = "; ".join(f"{figure}: {', '.join(row.series for row in part)}" for figure, part in parts)
-        counts = (count(one.seeds), count(one.groups), count(one.escapes))
-        lines.append(f"| {' | '.join([env, names, *counts, *map(percent, one.shares.values())])} |")
+        counts = (count(first.seeds), count(first.groups), count(first.escapes))
+        lines.append(f"| {' | '.join([env, names, *counts, *map(percent, first.shares.values())])} |")
     return [*lines, "", f"[{path.name}]({path.name})"]

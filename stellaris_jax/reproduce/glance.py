@@ -1,4 +1,4 @@
-"""All claims of a study at one glance: a row per figure, a mark per claim."""
+"""Overview picture of all claims of a study: a row per figure, a mark per claim."""
 
 from __future__ import annotations
 
@@ -13,29 +13,37 @@ from stellaris_jax.report.style import drawing
 from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED, Claim
 
 WIDEST = 6.0
-"""Half-intervals at which marks stop: beyond, a claim holds by far."""
+"""Largest position of a mark, in half-intervals."""
 MARKS = {HOLDS: (BLUE, "o"), OPEN: (BLACK, "|"), REVERSED: (VERMILION, "X")}
 
 
 @drawing()
 def glance(claims: Mapping[str, Sequence[Claim]], path: Path, title: str) -> Path | None:
-    """Draw the claims of each figure that have an interval; None where there are none.
+    """Draw the claims of each figure that have an interval.
 
-    A mark is a difference toward the paper's side, in halves of its own 95 % interval, which reaches one unit to both
-    sides: what lies beyond the grey band is shown. Verdicts that do not survive the correction, or have none, are
-    hollow.
+    A mark is a difference toward the paper's side, in halves of its own 95 % interval. So marks beyond the grey band,
+    of one
+    unit to both sides, are significant. Verdicts that do not survive the correction, or have none, are hollow.
+
+    Args:
+      claims: claims by figure.
+      path: picture to write.
+      title: title of the picture.
+
+    Returns:
+      `path`; None if no claim has an interval.
     """
-    rows = {figure: [claim for claim in found if claim.toward is not None] for figure, found in claims.items()}
-    rows = {figure: found for figure, found in rows.items() if found}
+    rows = {figure: [claim for claim in members if claim.toward is not None] for figure, members in claims.items()}
+    rows = {figure: members for figure, members in rows.items() if members}
     if not rows:
         return None
     figure = titled(title, 1.4 + 0.42 * len(rows))
     axes = figure.add_subplot()
     axes.axvspan(-1.0, 1.0, color="#e6e6e6", linewidth=0)
     axes.axvline(0.0, color=BLACK, linewidth=0.6)
-    for y, found in enumerate(rows.values()):
-        places = np.linspace(-0.32, 0.32, len(found)) if len(found) > 1 else [0.0]
-        for claim, shift in zip(found, places, strict=True):
+    for y, members in enumerate(rows.values()):
+        places = np.linspace(-0.32, 0.32, len(members)) if len(members) > 1 else [0.0]
+        for claim, shift in zip(members, places, strict=True):
             colour, marker = MARKS[claim.verdict]
             x = float(np.clip(claim.toward or 0.0, -WIDEST, WIDEST))
             face = colour if claim.survives or claim.verdict == OPEN else "none"
@@ -53,7 +61,7 @@ def glance(claims: Mapping[str, Sequence[Claim]], path: Path, title: str) -> Pat
         label="does not survive, or not corrected",
         linestyle="none",
     )
-    axes.set_yticks(range(len(rows)), [f"{name} ({len(found)})" for name, found in rows.items()], fontsize=TEXT)
+    axes.set_yticks(range(len(rows)), [f"{name} ({len(members)})" for name, members in rows.items()], fontsize=TEXT)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(-WIDEST - 0.4, WIDEST + 0.4)
     ticks = range(-6, 7, 2)

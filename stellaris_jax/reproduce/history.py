@@ -1,7 +1,7 @@
-"""How runs went: returns of every seed against env steps, simulated seconds and dollars.
+"""Histories of runs: returns of every seed against env steps, simulated seconds and dollars.
 
-Time and money follow from the timeline alone (`stellaris_jax.timeline`), never from what was learned. So systems that
-differ in nothing but what they pay for share their training, and each is billed here by its own rule.
+Time and money follow from the timeline alone (`stellaris_jax.timeline`), never from training. So systems that differ
+only in billing share their training, and each is billed here by its own rule.
 """
 
 from __future__ import annotations
@@ -30,10 +30,19 @@ from stellaris_jax.training.records import Accounts
 
 @dataclass(frozen=True)
 class History:
-    """The evaluations of one seed in order, every array `[points]`.
+    """Evaluations of one seed, in order.
 
-    `series` names it in a figure, `variant` is what was trained. `cost_usd` is by the system's own rule, of which
-    `learner_usd` for learners and parameter function; `common_usd` is the price of the whole cluster by wall-clock.
+    Attributes:
+      env: environment.
+      series: name of the curve in a figure.
+      variant: name of the trained variant.
+      seed: the seed.
+      env_steps: env steps `[points]`.
+      seconds: simulated seconds `[points]`.
+      cost_usd: dollars by the system's own rule `[points]`.
+      learner_usd: part of `cost_usd` for learners and the parameter function `[points]`.
+      common_usd: price of the whole cluster by wall-clock `[points]`.
+      returns: evaluated returns `[points]`.
     """
 
     env: str
@@ -58,7 +67,14 @@ CURVES = tuple(field.name for field in fields(History) if field.name not in KEYS
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of a figure: its name, what is trained for it, and settings that change nothing but its bill."""
+    """Curve of a figure.
+
+    Attributes:
+      name: name of the curve.
+      env: environment.
+      variant: variant to train.
+      billing: settings that change only the bill.
+    """
 
     name: str
     env: str
@@ -66,22 +82,22 @@ class Series:
     billing: tuple[str, ...] = ()
 
     def histories(self, curves: Sequence[Learned]) -> list[History]:
-        """What was learned for this series, against env steps, time and money."""
+        """Results of this series against env steps, time and money."""
         config = load_config([*self.variant.overrides, *self.billing])
         result = []
-        for one in curves:
-            values = (*_accounts(config, one), np.array(one.returns))
-            result.append(History(self.env, self.name, self.variant.name, one.seed, *values))
+        for curve in curves:
+            values = (*_accounts(config, curve), np.array(curve.returns))
+            result.append(History(self.env, self.name, self.variant.name, curve.seed, *values))
         return result
 
 
-def _accounts(config: Config, one: Learned) -> tuple[np.ndarray, ...]:
-    """Env steps, simulated seconds, dollars, dollars for learners, and common dollars, of the run up to each point."""
-    accounts, usages = Accounts(config), [Usage(), *(record.usage for record in rounds_of(config, one))]
+def _accounts(config: Config, run: Learned) -> tuple[np.ndarray, ...]:
+    """Env steps, simulated seconds, dollars, dollars for learners, and common dollars, up to each point of a run."""
+    accounts, usages = Accounts(config), [Usage(), *(record.usage for record in rounds_of(config, run))]
     rows = []
-    for usage in (usages[round_] for round_ in one.rounds):
-        own, common = (rule(config.system, config.prices, usage, accounts.reserved) for rule in (bill, common_bill))
-        rows.append((accounts.env_steps([usage]), usage.seconds, own.total, _learners(own), common.total))
+    for usage in (usages[round_] for round_ in run.rounds):
+        billed, common = (rule(config.system, config.prices, usage, accounts.reserved) for rule in (bill, common_bill))
+        rows.append((accounts.env_steps([usage]), usage.seconds, billed.total, _learners(billed), common.total))
     return tuple(np.array(rows, float).T)
 
 
@@ -99,7 +115,7 @@ def _learners(bill: Bill) -> float:
 
 
 def of(histories: Iterable[History], env: str, series: str) -> list[History]:
-    """The seeds of one curve."""
+    """Histories of the seeds of one curve."""
     return [history for history in histories if (history.env, history.series) == (env, series)]
 
 
@@ -119,9 +135,15 @@ def cost(histories: Iterable[History]) -> list[float]:
 
 
 def within(histories: Iterable[History], axis: str, limit: float) -> list[float]:
-    """What `final` would be had the runs ended at `limit` seconds (`seconds`) or dollars (`cost_usd`).
+    """Final returns of runs that are cut off at a limit.
 
-    NaN of a run that had not been evaluated by then. A limit that is a mean of equal figures is not missed by rounding.
+    Args:
+      histories: seeds of a curve.
+      axis: `seconds` or `cost_usd`.
+      limit: seconds or dollars. It has a tolerance for rounding, as it may be a mean of equal figures.
+
+    Returns:
+      Returns `[seeds]` as by `final`; NaN for a run without evaluations by then.
     """
     end = limit * (1 + ROUNDING)
     counts = [(history, int(np.sum(getattr(history, axis) <= end))) for history in histories]
@@ -129,13 +151,29 @@ def within(histories: Iterable[History], axis: str, limit: float) -> list[float]
 
 
 def alike(a: Sequence[History], b: Sequence[History], axis: str) -> tuple[list[float], list[float]]:
-    """What `final` would be of two curves had all runs ended at what the cheaper curve has spent on average."""
+    """Final returns of two curves, with all runs cut off at the mean expense of the cheaper curve.
+
+    Args:
+      a: seeds of one curve.
+      b: seeds of the other curve.
+      axis: `seconds` or `cost_usd`.
+    """
     limit = min(float(np.mean([getattr(history, axis)[-1] for history in curve])) for curve in (a, b))
     return within(a, axis, limit), within(b, axis, limit)
 
 
 def until(histories: Iterable[History], axis: str, target: float, evaluations: int = 3) -> list[float]:
-    """What it took on an axis until the mean of so many evaluations in a row reached the target; inf where none did."""
+    """Value of an axis at which each run first reaches a target.
+
+    Args:
+      histories: seeds of a curve.
+      axis: attribute of `History`, such as `seconds`.
+      target: return that the mean of consecutive evaluations must reach.
+      evaluations: number of consecutive evaluations.
+
+    Returns:
+      Values `[seeds]`; inf for a run that never reaches the target.
+    """
     spent = []
     for history in histories:
         rows = [history.returns[i : i + evaluations] for i in range(len(history.returns) - evaluations + 1)]
@@ -145,7 +183,7 @@ def until(histories: Iterable[History], axis: str, target: float, evaluations: i
 
 
 def write_csv(histories: Iterable[History], path: Path) -> None:
-    """One line per series, seed and evaluation."""
+    """Write one line per series, seed and evaluation."""
     rows = []
     for history in histories:
         key = [getattr(history, name) for name in KEYS]
@@ -155,7 +193,7 @@ def write_csv(histories: Iterable[History], path: Path) -> None:
 
 
 def read_csv(path: Path) -> list[History]:
-    """What `write_csv` wrote; nothing where there is no file."""
+    """Histories that `write_csv` wrote; empty if there is no file."""
     if not path.is_file():
         return []
     result = []

@@ -1,4 +1,4 @@
-"""The index of all claims, claim by claim to its configuration, command and verdict: `results/README.md`."""
+"""Index of all claims with their configurations, commands and verdicts: `results/README.md`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from stellaris_jax.reproduce.map import settings
 
 
 class Paper(NamedTuple):
-    """What is studied. module: with its figures, below `stellaris_jax.reproduce`. title: as people quote it. settings:
-    where its configurations are."""
+    """Paper under study.
+
+    Attributes:
+      module: module of its figures, below `stellaris_jax.reproduce`.
+      title: title for readers.
+      settings: path of its configurations.
+    """
 
     module: str
     title: str
@@ -41,18 +46,18 @@ ABOUT = (
 
 
 def module_of(paper: str) -> Any:
-    """The module that has a paper's `FIGURES` and `ENVS`."""
+    """Module with a paper's `FIGURES` and `ENVS`."""
     return import_module(f"stellaris_jax.reproduce.{PAPERS[paper].module}")
 
 
 def write_index(results: Path) -> None:
-    """Write `README.md` of the directory of all studies' results, and the settings of methods on the map's page."""
+    """Write `README.md` in the directory of all results, and the settings of methods on the map's page."""
     write_atomically(results / "README.md", index(results))
     settings.write(results / "map" / "README.md")
 
 
 def index(results: Path) -> str:
-    """The page."""
+    """Text of the index."""
     made = {paper: _claims(results / paper, list(module_of(paper).FIGURES)) for paper in PAPERS}
     lines = ["# Claims", "", fill(ABOUT, 120), ""]
     newer = [(figure, claim) for figure, claims in made["map"].items() for claim in claims if ": " in claim.paper]
@@ -68,7 +73,7 @@ def _claims(results: Path, figures: Sequence[str]) -> dict[str, list[Claim]]:
     return {figure: read_claims(path) for figure, path in paths.items() if path.is_file()}
 
 
-def _newer(found: Sequence[tuple[str, Claim]]) -> list[str]:
+def _newer(claims: Sequence[tuple[str, Claim]]) -> list[str]:
     text = (
         "They are about language models and theirs are single tasks; here are small control tasks, one learner, "
         "updates of 64 samples, each learned from once, and a learning rate for every method and staleness, chosen on "
@@ -76,7 +81,7 @@ def _newer(found: Sequence[tuple[str, Claim]]) -> list[str]:
     )
     rows = [
         f"| {claim.paper} | {claim.claim} | {claim.ours} | {_verdict(claim)} | `reproduce.py map --figure {figure}` |"
-        for figure, claim in found
+        for figure, claim in claims
     ]
     return [fill(text, 120), "", "| their claim | tested as | here | | command |", "|---|---|---|---|---|", *rows, ""]
 
@@ -107,19 +112,19 @@ def _section(paper: str, figures: dict[str, list[Claim]]) -> list[str]:
 
 
 def _about(paper: str, figure: str) -> str:
-    """What the docstring of a figure's function says first."""
+    """First paragraph of the docstring of a figure's function."""
     function = module_of(paper).FIGURES[figure]
-    text = inspect.getdoc(getattr(function, "func", function)) or ""  # of a partial one, that of the whole
+    text = inspect.getdoc(getattr(function, "func", function)) or ""  # a partial function has no docstring of its own
     return " ".join(text.partition("\n\n")[0].split())
 
 
 def _counted(claims: Sequence[Claim], verdict: str) -> str:
-    """How many have a verdict, and how many of them keep it, if that was asked."""
-    found = Counter(claim.survives for claim in claims if claim.verdict == verdict)
-    total = sum(found.values())
+    """Number of claims with a verdict and, if they were corrected, the number of those that survive."""
+    survivals = Counter(claim.survives for claim in claims if claim.verdict == verdict)
+    total = sum(survivals.values())
     if not total or verdict == OPEN:
         return str(total)
-    return f"{total} (not corrected)" if found[None] == total else f"{total} (**{found[True]}**)"
+    return f"{total} (not corrected)" if survivals[None] == total else f"{total} (**{survivals[True]}**)"
 
 
 def _verdict(claim: Claim) -> str:

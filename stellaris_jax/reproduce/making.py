@@ -1,7 +1,7 @@
-"""Making of one figure: counts of what is trained and read, and the refusal to replace a published figure with less.
+"""Making of one figure: counts of trained and read runs, and protection of published figures.
 
-A figure is published once its claims are in the results. It may grow, by seeds, environments and series. Whatever would
-take something away from it, or mix in runs of other versions or of another machine, needs `--overwrite`.
+A figure is published once its claims are in the results. It may gain seeds, environments and series. Any loss, or a mix
+with runs of other versions or of another machine, needs `--overwrite`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from stellaris_jax.reproduce.files import locked, read_table
 from stellaris_jax.training.provenance import processor, versions
 
 ORIGINS = "made.json"
-"""File of the results that says, for each figure, with which versions and on which machines it was trained."""
+"""File of the results with the versions and machines that each figure was trained with."""
 NO_ORIGIN = ("python", "stellaris_jax")
-"""Versions that do not make an origin: settings whose meaning changed are in the digests of configurations."""
+"""Versions that are no part of an origin: digests of configurations cover settings whose meaning changed."""
 
 
 def origin() -> dict[str, Any]:
     """Versions of the packages that results depend on, and the processor of this machine."""
-    return {"machine": processor(), **{name: one for name, one in versions().items() if name not in NO_ORIGIN}}
+    return {"machine": processor(), **{name: version for name, version in versions().items() if name not in NO_ORIGIN}}
 
 
 @dataclass
 class Making:
-    """A figure under way.
+    """Figure in the making.
 
     Args:
-      figure: its name.
+      figure: name of the figure.
       results: directory of the results.
-      overwrite: whether it may replace what is published with anything.
+      overwrite: whether any published figure may be replaced.
     """
 
     figure: str
@@ -51,12 +51,12 @@ class Making:
 
     @property
     def claims(self) -> Path:
-        """The file of its claims."""
+        """File of the figure's claims."""
         return self.results / f"claims_{self.figure}.csv"
 
     @property
     def published(self) -> bool:
-        """Whether there is a figure that may be overwritten."""
+        """Whether there is a published figure."""
         return self.claims.is_file()
 
     def count(self, wanted: Iterable[Hashable], missing: Iterable[Hashable]) -> None:
@@ -65,12 +65,12 @@ class Making:
         self.read.update(key for key in wanted if key not in self.trained)
 
     def check_training(self, runs: int) -> None:
-        """Raise ConfigError before runs are trained that do not go with those of the published figure."""
+        """Raise ConfigError, before training, if new runs must not be mixed with those of the published figure."""
         if runs:
             self._check_origin(f"would train {runs} of its runs")
 
     def measure(self) -> None:
-        """Note that the figure measures this machine. Raises ConfigError where another machine's is published."""
+        """Note that the figure measures this machine. Raises ConfigError if another machine's figure is published."""
         self._check_origin("would measure it")
         self.measured = True
 
@@ -82,23 +82,23 @@ class Making:
         raise self.refused(f"made with {old}", would)
 
     def check_envs(self, published: Iterable[str], envs: Collection[str]) -> None:
-        """Raise ConfigError where the published figure has environments that the new one would not have."""
+        """Raise ConfigError if the published figure has environments that the new one lacks."""
         lost = sorted(set(published) - set(envs))
         if lost and not self.overwrite:
             raise self.refused(f"of {', '.join(lost)} as well", f"would leave only {', '.join(envs) or 'nothing'}")
 
     def check_series(self, published: Iterable[tuple[str, str]], series: Iterable[tuple[str, str]], seeds: int) -> None:
-        """Raise ConfigError where a published curve would lose seeds, or vanish.
+        """Raise ConfigError if a published curve would lose seeds, or vanish.
 
         Args:
           published: environment and series of each published curve, once for each seed.
-          series: pairs of environment and series that the new figure has.
-          seeds: how many seeds each will have.
+          series: pairs of environment and series of the new figure.
+          seeds: number of seeds of each new curve.
         """
         series = list(series)
         envs = {env for env, _ in series}
         for (env, name), known in Counter(published).items():
-            if self.overwrite or env not in envs:  # environments that nobody asks for are kept
+            if self.overwrite or env not in envs:  # other environments are kept
                 continue
             if (env, name) not in series:
                 raise self.refused(f'with the series "{name}" on {env}', "would leave it out")
@@ -106,7 +106,7 @@ class Making:
                 raise self.refused(f"with {known} seeds of {env}", f"would have {seeds}")
 
     def check_table(self, name: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Raise ConfigError where a table would replace a longer one, or one of other environments."""
+        """Raise ConfigError if a table would replace a longer one, or lose environments."""
         path = self.results / f"figure_{name}.csv"
         if self.overwrite or not path.is_file():
             return
@@ -118,19 +118,19 @@ class Making:
             raise self.refused(f"with {len(old)} lines in {path.name}", f"would have {len(rows)}")
 
     def refused(self, published: str, would: str) -> ConfigError:
-        """The error that says how to keep both."""
+        """Error that says how to keep both figures."""
         return ConfigError(
             f"{self.results} has figure {self.figure} {published}, and this call {would}: "
             "keep them apart with --results DIR, or replace it with --overwrite."
         )
 
     def done(self) -> None:
-        """Record where the figure was made, if anything was trained or measured for it."""
+        """Record the origin of the figure, if it was trained or measured here."""
         if self.trained or self.measured:
             path = self.results / ORIGINS
             with locked(path):
                 known = _origins(self.results)
-                kept = [one for one in known.get(self.figure, []) if one != origin() and not self.measured]
+                kept = [made for made in known.get(self.figure, []) if made != origin() and not self.measured]
                 known[self.figure] = [*kept, origin()]
                 write_atomically(path, json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
@@ -139,7 +139,7 @@ class Making:
 
 
 def _origins(results: Path) -> dict[str, list[dict[str, Any]]]:
-    """Origins of each figure; none where there is no such file."""
+    """Origins of each figure; empty if there is no file."""
     path = results / ORIGINS
     if not path.is_file():
         return {}
@@ -151,7 +151,7 @@ def _origins(results: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What an origin has that another has not, such as "jax 0.11.2 (here 0.11.4)"."""
+    """Differences between two origins, such as "jax 0.11.2 (here 0.11.4)"."""
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return ", ".join(
         f"{'' if name == 'machine' else f'{name} '}{old.get(name, 'absent')} (here {new.get(name, 'absent')})"
@@ -163,16 +163,16 @@ _UNDER_WAY: ContextVar[Making | None] = ContextVar("making", default=None)
 
 
 def under_way() -> Making:
-    """The figure that is being made; outside of `making`, one that refuses nothing."""
+    """Figure that is being made; outside of `making`, one that refuses nothing."""
     return _UNDER_WAY.get() or Making("", Path(), overwrite=True)
 
 
 @contextmanager
 def making(figure: str, results: Path, overwrite: bool = False) -> Iterator[Making]:
-    """A figure that is being made within the context."""
-    one = Making(figure, results, overwrite)
-    token = _UNDER_WAY.set(one)
+    """Context in which a figure is made."""
+    current = Making(figure, results, overwrite)
+    token = _UNDER_WAY.set(current)
     try:
-        yield one
+        yield current
     finally:
         _UNDER_WAY.reset(token)

@@ -1,4 +1,4 @@
-"""Pictures of the papers' figures, ours beside theirs: curves with intervals, bars, and lines over a parameter."""
+"""Pictures of the papers' figures with our results: curves with intervals, bars, and lines over a parameter."""
 
 from __future__ import annotations
 
@@ -33,18 +33,27 @@ from stellaris_jax.report.telemetry.format import compact, dollars
 from stellaris_jax.reproduce.history import History
 
 PAPER: dict[str, Any] = {"color": BLACK, "marker": "o", "markerfacecolor": "white", "linestyle": ":"}
-"""How the paper's points are drawn."""
+"""Style of the paper's points."""
 AXES = {"env_steps": "env steps", "seconds": "simulated seconds", "cost_usd": "dollars"}
 TUNED = ", tuned"
-"""What the name of a series ends in if its learning rate was tuned."""
+"""Suffix of the names of series whose learning rate was tuned."""
 SLOW = ", a target a round"
-"""What the name of a series of IMPACT ends in whose target network is replaced once a round instead of with every
-version. The paper's "target update frequency 1.0" can be read as either; with every version, every policy is its own
-target, and neither IMPACT's clip nor its KL penalty ever does anything."""
+"""Suffix of the names of IMPACT's series whose target network is replaced once a round instead of with every version.
+
+The paper's "target update frequency 1.0" can mean either. With every version, every policy is its own target, and
+neither IMPACT's clip nor its KL penalty ever has an effect.
+"""
 
 
 class Mark(NamedTuple):
-    """Points of the paper for a series on one of `AXES`; open circles, joined where there are several."""
+    """Points of the paper, drawn as open circles and joined if there are several.
+
+    Attributes:
+      series: series of the points.
+      axis: one of `AXES`.
+      x: positions on the axis.
+      y: returns.
+    """
 
     series: str
     axis: str
@@ -58,7 +67,14 @@ Marks = Mapping[str, Sequence[Mark]]
 
 @drawing()
 def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
-    """A row per panel: return against env steps, simulated seconds and dollars; the paper's points as open circles."""
+    """Draw return against env steps, simulated seconds and dollars, a row per panel.
+
+    Args:
+      panels: histories by panel.
+      marks: points of the paper by panel, drawn as open circles.
+      path: picture to write.
+      title: title of the picture.
+    """
     names = list(dict.fromkeys(_name(history) for history in chain(*panels.values())))
     styles = looks(names)
     figure = titled(title, 0.5 + 2.4 * len(panels))
@@ -89,19 +105,25 @@ def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
 
 
 def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """How the curve of each name is drawn: its colour, and its dashes, so that what coincides is still seen."""
+    """Style of each name's curve: colour and dashes, so that coinciding curves stay visible."""
     pairs = zip(cycle(COLOURS), cycle(LINES), strict=False)
     return {name: {"color": colour, "linestyle": line} for name, (colour, line) in zip(names, pairs, strict=False)}
 
 
 def _name(history: History) -> str:
-    """The series, without what only says which panel it is in."""
+    """Name of the series without its suffix, which the panel shows."""
     return history.series.removesuffix(TUNED).removesuffix(SLOW)
 
 
 @drawing()
 def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Path, title: str) -> None:
-    """A panel each: actors of every round `[seeds][rounds]` by name, as means with intervals."""
+    """Draw the actors of every round, as means with intervals, in a panel each.
+
+    Args:
+      panels: actors `[seeds][rounds]` by rule, by panel.
+      path: picture to write.
+      title: title of the picture.
+    """
     figure = titled(title, 3.0)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     names = list(dict.fromkeys(chain(*panels.values())))
@@ -121,7 +143,13 @@ def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Pa
 
 
 class Bar(NamedTuple):
-    """The paper's value of a bar (None where it has none), and ours `[seeds]`."""
+    """Bar of a panel.
+
+    Attributes:
+      label: label of the bar.
+      paper: the paper's value, or None.
+      ours: our values `[seeds]`.
+    """
 
     label: str
     paper: float | None
@@ -130,7 +158,14 @@ class Bar(NamedTuple):
 
 @drawing()
 def bars(panels: Mapping[str, Sequence[Bar]], path: Path, title: str, unit: str) -> None:
-    """A panel of horizontal bars each: the paper's in grey, if it has any, ours in blue with its 95 % interval."""
+    """Draw horizontal bars: the paper's in grey, if any, ours in blue with their 95 % intervals.
+
+    Args:
+      panels: bars by panel.
+      path: picture to write.
+      title: title of the picture.
+      unit: unit of the values.
+    """
     published = any(bar.paper is not None for panel in panels.values() for bar in panel)
     offset, thick = (0.2, 0.38) if published else (0.0, 0.6)
     figure = titled(title, 1.0 + 0.42 * max(len(panel) for panel in panels.values()))
@@ -156,7 +191,14 @@ def bars(panels: Mapping[str, Sequence[Bar]], path: Path, title: str, unit: str)
 
 
 class Point(NamedTuple):
-    """A parameter's value with the paper's return and dollars, and ours `[seeds]`."""
+    """Value of a parameter, with results.
+
+    Attributes:
+      value: value of the parameter.
+      paper: the paper's return and dollars.
+      returns: our returns `[seeds]`.
+      cost_usd: our dollars `[seeds]`.
+    """
 
     value: str
     paper: tuple[float, float]
@@ -166,7 +208,13 @@ class Point(NamedTuple):
 
 @drawing()
 def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -> None:
-    """Return above and dollars below over the values of a parameter, a column each; the paper's dotted."""
+    """Draw return (top) and dollars (bottom) over the values of parameters; the paper's are dotted.
+
+    Args:
+      panels: points by parameter, a column each.
+      path: picture to write.
+      title: title of the picture.
+    """
     figure = titled(title, 4.4)
     grid = figure.subplots(2, len(panels), squeeze=False, sharex="col", sharey="row")
     for column, (name, points) in zip(grid.T, panels.items(), strict=True):

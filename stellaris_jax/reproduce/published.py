@@ -1,8 +1,8 @@
-"""What the figures of the papers show, read off their vector graphics: bars exactly, curves to 1 or 2 %.
+"""Values of the papers' figures, read off their vector graphics: bars exactly, curves to 1 or 2 %.
 
-"Stellaris" (SC'24). Several of its curves coincide where they should be independent (PPO and MinionsRL on Humanoid, for
-one), and PPO on Hopper with Stellaris ends anywhere between 297 and 406 from figure to figure. So these are points of
-comparison and no targets.
+"Stellaris" (SC'24): several of its curves coincide where they should be independent, for example PPO and MinionsRL on
+Humanoid. PPO on Hopper with Stellaris ends anywhere between 297 and 406, depending on the figure. So these values are
+points of comparison, not targets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 
 class End(NamedTuple):
-    """The last point of a curve and its bar: return, seconds and dollars after 50 rounds."""
+    """Last point of a curve and its bar, after 50 rounds.
+
+    Attributes:
+      reward: return.
+      seconds: seconds.
+      dollars: dollars.
+    """
 
     reward: float
     seconds: float

@@ -1,4 +1,4 @@
-"""What a figure shows of the parameters of a method: each of them varied alone, around the paper's choice of all."""
+"""Figures of a method's sensitivity: each parameter is varied alone, around the paper's choice."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from stellaris_jax.reproduce.training import Variant
 
 
 class Parameter(NamedTuple):
-    """A parameter of a group of the configuration: its key there, the paper's symbol and choice, the values to train,
-    and the paper's return and dollars of each."""
+    """Parameter of a group of the configuration.
+
+    Attributes:
+      key: key in its group.
+      symbol: the paper's symbol.
+      chosen: the paper's choice.
+      values: values to train.
+      paper: the paper's return and dollars by value.
+    """
 
     key: str
     symbol: str
@@ -34,15 +41,25 @@ CHOSEN = "chosen"
 def one_at_a_time(
     study: Study, figure: str, title: str, base: Variant, group: str, parameters: Sequence[Parameter], seeds: int
 ) -> list[Claim]:
-    """Train `base`, which has the chosen values, and variants with one other; the claims are that `base` is best."""
+    """Train `base`, with the chosen values, and variants with one other value; claim that `base` is best.
+
+    Args:
+      study: the request.
+      figure: name of the figure.
+      title: title of the picture.
+      base: variant with the chosen values.
+      group: group of the configuration.
+      parameters: parameters to vary.
+      seeds: the figure's own number of seeds.
+    """
     env = base.name.partition("/")[0]
     series = [Series(CHOSEN, env, base)]
     for parameter in parameters:
         for value in parameter.values:
             if value != parameter.chosen:
                 where = group if f"{group}.{parameter.key}" in knobs() else f"{group}.options"
-                one = base.with_settings(f"{parameter.key}{value}", f"{where}.{parameter.key}={value}")
-                series.append(Series(parameter.label(value), env, one))
+                changed = base.with_settings(f"{parameter.key}{value}", f"{where}.{parameter.key}={value}")
+                series.append(Series(parameter.label(value), env, changed))
     histories = study.histories(figure, series, seeds)
     ours = of(histories, env, CHOSEN)
     panels: dict[str, list[Point]] = {}

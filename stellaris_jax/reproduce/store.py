@@ -1,4 +1,4 @@
-"""What runs have learned, in one small file that is kept with the results: nothing in it is ever trained again."""
+"""Stored results of training runs, in one small file of the results; stored runs are never trained again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ from stellaris_jax.timeline.scaling import is_scaled
 from stellaris_jax.training.loading import load_config
 
 LAST = 0.2
-"""Share of a run's evaluations, the last ones, whose mean is its final return: one evaluation alone is noisy."""
+"""Share of a run's last evaluations whose mean is its final return, since a single evaluation is noisy."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The evaluations of one seed of a variant: rounds, returns, and the KL divergence of the round between the actors'
-    policy and the learners' (the mean over the seeds of its run), each `[points]`; the actors of every round of a run
-    that scales them, `[rounds]`, else nothing; and the digest of its configuration."""
+    """Evaluations of one seed of a variant.
+
+    Attributes:
+      variant: name of the variant.
+      seed: the seed.
+      rounds: rounds of the evaluations `[points]`.
+      returns: evaluated returns `[points]`.
+      kl: KL divergence of the round between the actors' policy and the learners', mean over the seeds of the run
+        `[points]`.
+      actors: actors of every round `[rounds]`, if the run scales them; else empty.
+      config: digest of the configuration.
+    """
 
     variant: str
     seed: int
@@ -42,15 +51,22 @@ class Learned:
 
 
 def final(returns: Sequence[float]) -> float:
-    """The mean of the last evaluations of a curve."""
+    """Mean of the last evaluations of a curve."""
     return float(np.mean(returns[-max(1, round(LAST * len(returns))) :]))
 
 
 def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) -> dict[Variant, list[Learned]]:
-    """What every variant has learned with these seeds; what is not in the file `store` yet is trained below `root`.
+    """Results of variants with these seeds; missing ones are trained below `root` and added to the file `store`.
 
-    Raises as `runs` does, and ConfigError where the file's is of another configuration than the variant's now, and
-    where what is trained would not go with a published figure.
+    Args:
+      variants: variants to train.
+      seeds: seeds of every variant.
+      root: directory of the runs.
+      store: file of stored results.
+
+    Raises:
+      ConfigError: the file has other settings of a variant, or new runs must not be mixed with a published figure.
+      RunError: as `runs` does.
     """
     variants = list(dict.fromkeys(variants))
     known = _read(store)
@@ -66,8 +82,8 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
                 )
         missing = [job for job in jobs(variant, seeds) if any((variant.name, seed) not in known for seed in job.seeds)]
         if missing:
-            found = runs(missing, root)
-            known = _add(store, [one for run in found for one in _of_run(variant, run)])
+            finished = runs(missing, root)
+            known = _add(store, [row for run in finished for row in _of_run(variant, run)])
     under_way().count(wanted, lacking)
     return {variant: [known[variant.name, seed] for seed in seeds] for variant in variants}
 
@@ -112,7 +128,7 @@ def _numbers(kind: Callable[[str], Any], text: str) -> tuple[Any, ...]:
 
 
 def _add(store: Path, new: Iterable[Learned]) -> dict[tuple[str, int], Learned]:
-    """Enter rows and return all there are; other processes may enter theirs at the same time."""
+    """Add rows and return all rows of the file; other processes may add rows at the same time."""
     with locked(store):
         rows = _read(store) | {(row.variant, row.seed): row for row in new}
         lines = ["variant,seed,config,rounds,returns,kl,actors"]

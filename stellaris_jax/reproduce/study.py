@@ -1,4 +1,4 @@
-"""One paper's evaluation: where its runs and results lie, and the table of claims over all of its figures."""
+"""Evaluation of one paper: directories of its runs and results, and the table of claims over all of its figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stellaris_jax.reproduce.store import Learned, learned
 from stellaris_jax.reproduce.training import Variant
 
 BEGIN, END = "<!-- made by scripts/reproduce.py: begin -->", "<!-- made by scripts/reproduce.py: end -->"
-"""What lies between these lines of a README is written anew; the rest is kept."""
+"""Lines of a README that enclose the generated part; the rest is kept."""
 ABOUT = (
     "Intervals are of 95 %, over n seeds or measurements a side: of means by Student's t, of differences (behind the "
     "colon) by Welch's. A claim *holds* if the interval of the difference lies on the paper's side of zero, is "
@@ -35,14 +35,14 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class Study:
-    """What of a paper is asked for, and where it goes.
+    """Request for a paper's figures.
 
     Args:
-      runs: directory of the runs that are trained.
-      results: directory of CSV files, pictures and README.md; what `learned.csv` in it has is not trained again.
-      envs: environments, as in `experiment=stellaris/<env>`; None for those of the paper's figure.
+      runs: directory of the training runs.
+      results: directory of CSV files, pictures and README.md; runs in its `learned.csv` are not trained again.
+      envs: environments, as in `experiment=stellaris/<env>`; None for the environments of the paper's figure.
       seeds: seeds per series; None for a figure's own number.
-      tuning: whether rules are also compared at learning rates of their own, chosen on other seeds.
+      tuning: whether rules are also compared at their own learning rates, chosen on other seeds.
       overwrite: whether a published figure may be replaced with less; see `reproduce.making`.
     """
 
@@ -54,39 +54,46 @@ class Study:
     overwrite: bool = False
 
     def learned(self, variants: Iterable[Variant], seeds: range) -> dict[Variant, list[Learned]]:
-        """What variants learn with these seeds, trained if `learned.csv` of the results does not have it."""
+        """Results of variants with these seeds; variants missing from the results' `learned.csv` are trained."""
         return learned(variants, seeds, self.runs, self.results / "learned.csv")
 
     def actors(self, variants: Mapping[str, Variant], seeds: int) -> dict[str, list[tuple[int, ...]]]:
-        """The actors of every round of variants that scale them, `[seeds][rounds]` by name."""
-        found = self.learned(variants.values(), range(self.seeds or seeds))
-        return {name: [one.actors for one in found[variant]] for name, variant in variants.items()}
+        """Actors of every round of variants that scale them, `[seeds][rounds]` by name."""
+        results = self.learned(variants.values(), range(self.seeds or seeds))
+        return {name: [result.actors for result in results[variant]] for name, variant in variants.items()}
 
     def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
-        """Train what is missing and write `figure_<figure>.csv` and `gate.csv`; returns all histories of the figure.
+        """Train missing runs, write `figure_<figure>.csv` and `gate.csv`, and return all histories of the figure.
 
-        What the files hold of other environments than those of `series` stays. Raises ConfigError where a published
-        curve would lose seeds or vanish.
+        Published results of other environments are kept.
+
+        Args:
+          figure: name of the figure.
+          series: its curves.
+          seeds: the figure's own number of seeds.
+
+        Raises:
+          ConfigError: a published curve would lose seeds or vanish.
         """
         series = list(series)
         count = self.seeds or seeds
         path = self.results / f"figure_{figure}.csv"
         published = read_csv(path)
         curves = ((history.env, history.series) for history in published)
-        under_way().check_series(curves, [(one.env, one.name) for one in series], count)
-        found = self.learned([one.variant for one in series], range(count))
-        fresh = [history for one in series for history in one.histories(found[one.variant])]
-        envs = {one.env for one in series}
+        under_way().check_series(curves, [(curve.env, curve.name) for curve in series], count)
+        results = self.learned([curve.variant for curve in series], range(count))
+        fresh = [history for curve in series for history in curve.histories(results[curve.variant])]
+        envs = {curve.env for curve in series}
         kept = [history for history in published if history.env not in envs]
         write_csv([*kept, *fresh], path)
-        escaped = [gate.escapes(figure, one, found[one.variant]) for one in series]
+        escaped = [gate.escapes(figure, curve, results[curve.variant]) for curve in series]
         gate.write([row for row in escaped if row is not None], self.results / gate.FILE)
         return [*kept, *fresh]
 
     def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Write `figure_<figure>.csv` of a figure that is not made of curves.
+        """Write `figure_<figure>.csv` of a figure without curves.
 
-        Raises ConfigError where the published one has more lines or other environments.
+        Raises ConfigError if the published table has more lines or other environments.
         """
         rows = list(rows)
         under_way().check_table(figure, header, rows)
@@ -97,14 +104,22 @@ class Study:
 
 
 Figure = Callable[[Study], list[Claim] | None]
-"""Makes one figure: trains, writes its CSV and picture, and returns its claims; None where it has nothing to do with
-what is asked for, and all stays as it is."""
+"""Maker of one figure: trains, writes its CSV and picture, and returns its claims.
+
+It returns None, and changes nothing, if the request concerns none of its environments.
+"""
 
 
 def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]) -> None:
-    """Make the wanted figures one after the other, with their claims and the README brought up to date after each.
+    """Make the wanted figures in order, and update the claims and the README after each.
 
-    A figure is wanted by its name, or by its number with all its parts: 11 for 11a and 11b.
+    Args:
+      study: the request.
+      figures: makers of all figures, by name.
+      wanted: names of figures, or numbers that stand for all parts: 11 for 11a and 11b.
+
+    Raises:
+      ConfigError: there is no such figure, or a directory cannot be written.
     """
     parts = {name: [figure for figure in figures if figure.rstrip("ab") == name or figure == name] for name in wanted}
     for name in wanted:
@@ -114,18 +129,18 @@ def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]
     check_directory("--results", study.results)
     for figure in chain.from_iterable(parts.values()):
         print(f"figure {figure}", flush=True)
-        with making(figure, study.results, study.overwrite) as one:
+        with making(figure, study.results, study.overwrite) as current:
             claims = figures[figure](study)
         if claims is None:
             continue
-        write_claims(corrected(claims), one.claims)
-        one.done()
+        write_claims(corrected(claims), current.claims)
+        current.done()
         write_readme(study.results, figures)
-        print(one, flush=True)
+        print(current, flush=True)
 
 
 def write_readme(results: Path, figures: Iterable[str]) -> None:
-    """Bring the part of a study's README.md up to date that is made, and the picture at its head."""
+    """Update the generated part of a study's README.md, and the picture at its head."""
     path = results / "README.md"
     text = inputs.read_text(path) if path.is_file() else f"{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
@@ -134,7 +149,7 @@ def write_readme(results: Path, figures: Iterable[str]) -> None:
 
 
 def _body(results: Path, figures: Sequence[str]) -> str:
-    """The tables of claims and of escapes, and the pictures, of all figures there are."""
+    """Generated part of a README: tables of claims and of escapes, and the pictures of all figures."""
     made = [figure for figure in figures if (results / f"claims_{figure}.csv").is_file()]
     claims = [(figure, claim) for figure in made for claim in read_claims(results / f"claims_{figure}.csv")]
     drawn: dict[str, list[Claim]] = {}
@@ -152,7 +167,7 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     for figure, claim in claims:
         verdict = f"**{claim.verdict}**" if claim.survives else claim.verdict
         if claim.survives is None and claim.verdict != OPEN:
-            verdict += ", not corrected"  # made by an earlier version
+            verdict += ", not corrected"  # of an earlier version
         lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {claim.n} | {verdict} |")
     lines += ["", *gate.table(results / gate.FILE, made)]
     for figure in made:

@@ -1,6 +1,6 @@
-"""Trains the configurations that figures need, each once: finished runs are kept, interrupted ones go on.
+"""Training of the configurations that figures need, each once: finished runs are kept, interrupted ones are resumed.
 
-Several processes may work on one study: each takes a run that nobody else has under way.
+Several processes may work on one study: each takes a run that no other process is training.
 """
 
 from __future__ import annotations
@@ -30,70 +30,70 @@ from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.run import train
 
 BLOCK = 5
-"""Seeds trained side by side in one run; more seeds are more runs, so that five become ten by adding five."""
+"""Seeds of one run, trained together. More seeds are more runs, so that five become ten by adding five."""
 IRRELEVANT = ("seed", "num_seeds", "resume", "plugins", "engine.", "run.", "checkpoint.", "env.timeout", "system.name",
               "scaling.name", "platform.name", "delays.name", "prices.name")  # fmt: skip
-"""Keys, or what keys begin with, that change nothing of what is learned."""
+"""Keys, or prefixes of keys, that do not affect training results."""
 
 
 def relevant(config: Config) -> dict[str, Any]:
-    """The settings that change what is learned, by the keys they had when the first results were kept."""
+    """Settings that affect training results, by the keys they had when the first results were stored."""
     keys = (key for key in knobs() if not key.startswith(IRRELEVANT) and not key.endswith(".options"))
     return {key: attrgetter(key)(config) for key in keys}
 
 
 def first_weights(config: Config) -> dict[str, Any]:
-    """What `system.weights` was when the first results were kept: an option of the rule, by which all were powers."""
-    own = "artifact" if config.system.rule == "artifact" else "power"
+    """Value of `system.weights` in the keys of the first stored results: an option of the rule, always a power."""
+    default = "artifact" if config.system.rule == "artifact" else "power"
     named = config.system.weights
-    return {"constant": {"system.weighting": False}, own: {}}.get(named, {"system.weights": named})
+    return {"constant": {"system.weighting": False}, default: {}}.get(named, {"system.weights": named})
 
 
 def first_key(section: str, option: str) -> str:
-    """What an option was called when the first results were kept."""
+    """Key of an option when the first results were stored."""
     key = f"{section}.{option}"
     return {"system.c": "system.softsync_c", "system.s": "system.ssp_s"}.get(key, key)
 
 
 def _options(config: Config) -> dict[str, Any]:
-    """Options that are not at their defaults, by the keys they had when the first results were kept."""
-    own = {}
+    """Options that are not at their defaults, by the keys they had when the first results were stored."""
+    changed = {}
     for place in PLACES:
         for name, option in ((n, o) for thing in place.things(config) for n, o in options_of(thing).items()):
             if (value := place.options(config)[name]) != option.default:
-                own[first_key(place.section, name)] = value
-    return own
+                changed[first_key(place.section, name)] = value
+    return changed
 
 
 def revisions(config: Config) -> list[str]:
-    """What this package came to do differently, to what this configuration learns, since results are kept.
+    """Changes of this package that affect this configuration's results, since the first results were stored.
 
-    Whoever changes a default of the schema, or what a setting means, adds a line: what was learned before is then of
-    another digest, and trained anew.
+    A change of a default of the schema, or of a setting's meaning, needs a new line here. It changes the digest, so
+    that
+    affected variants are trained again.
     """
     changes = {
         "episodes of host environments outlast evaluations": config.env.name.startswith("envpool/"),
         "body and heads of a shared network have keys of their own": config.network.shared,
         "events of the same nanosecond happen in the order of scheduling": _ties(config),
-        "learners that start up or are passed data slow nobody down": _waits_beside_others(config),
+        "learners that start up or are passed data slow nobody down": _waits_during_contention(config),
         "Adam's bias correction goes by beta_1 of every step": "less_momentum" in config.system.corrections,
     }
     return [change for change, concerns in changes.items() if concerns]
 
 
 def _ties(config: Config) -> bool:
-    """Whether learners may end together for equal durations, and it matters who is first: not where all are waited
-    for."""
+    """Whether learners may end at once and their order matters; it does not if the rule waits for all learners."""
     delay = register.delay[config.delays.learner.kind]
     repeats = not delay.noise or issubclass(delay, Measured)
     several = config.system.learners > 1 and config.system.rule not in ("allreduce", "central")
     return config.executor == "simulated" and repeats and several
 
 
-def _waits_beside_others(config: Config) -> bool:
-    """Whether learners start up or are passed data where those that compute slow each other down.
+def _waits_during_contention(config: Config) -> bool:
+    """Whether learners start up or receive data while computing learners slow each other down.
 
-    Pre-warmed containers that are kept as long as by default stay warm.
+    Pre-warmed containers with at least the default keep-alive stay warm.
     """
     platform, placement = config.platform, Placement(config.platform, config.system.learners)
     shared = config.executor == "simulated" and (platform.contention > 0 or platform.interference > 0)
@@ -104,24 +104,32 @@ def _waits_beside_others(config: Config) -> bool:
 
 @dataclass(frozen=True)
 class Variant:
-    """A configuration of a study: the folder of its runs below the study's, and what one would write for it on the
-    command line of `scripts/train.py`."""
+    """Configuration of a study.
+
+    Attributes:
+      name: folder of its runs below the study's.
+      overrides: settings, as on the command line of `scripts/train.py`.
+    """
 
     name: str
     overrides: tuple[str, ...]
 
     @cached_property
     def digest(self) -> str:
-        """What tells what it learns from what others do: every setting that is not the schema's own, but for seeds,
-        where runs lie, and how this machine computes them; the files it reads; and the package's own `revisions`."""
-        config, plain = load_config([*self.overrides]), Config()
-        own = {key: value for key, value in relevant(config).items() if value != attrgetter(key)(plain)}
-        own.pop("system.weights", None)
-        own |= first_weights(config) | _options(config)
+        """Digest of all that affects its results.
+
+        It covers every setting that differs from the schema's default, except seeds, paths, and how this machine
+        computes. It
+        also covers the files that the variant reads, and the package's own `revisions`.
+        """
+        config, default = load_config([*self.overrides]), Config()
+        settings = {key: value for key, value in relevant(config).items() if value != attrgetter(key)(default)}
+        settings.pop("system.weights", None)
+        settings |= first_weights(config) | _options(config)
         if config.scaling.rule == "minionsrl":
-            own["scheduler"] = Scheduler.load(config.scaling.options["scheduler"] or SHIPPED).digest
-        own |= dict.fromkeys(revisions(config), True)
-        return sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:12]
+            settings["scheduler"] = Scheduler.load(config.scaling.options["scheduler"] or SHIPPED).digest
+        settings |= dict.fromkeys(revisions(config), True)
+        return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def with_settings(self, label: str, *overrides: str) -> Variant:
         """This variant with further settings, as `<name>-<label>`."""
@@ -130,7 +138,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a variant and the seeds first, first + 1, ..., first + count - 1."""
+    """Run of a variant.
+
+    Attributes:
+      variant: the variant.
+      first: first seed.
+      count: number of seeds, from the first one on.
+    """
 
     variant: Variant
     first: int
@@ -149,15 +163,23 @@ class Job:
 
 
 def jobs(variant: Variant, seeds: range) -> list[Job]:
-    """The runs that train a variant with these seeds."""
+    """Runs that train a variant with these seeds."""
     return [Job(variant, seeds[i], min(BLOCK, len(seeds) - i)) for i in range(0, len(seeds), BLOCK)]
 
 
 def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
-    """The finished runs of these jobs below `root`; what has not been trained yet is trained now.
+    """Finished runs of these jobs below `root`; missing ones are trained now.
 
-    Runs that another process is at are waited for at the end. Raises ConfigError for a configuration that cannot run,
-    and `Interrupted` after a signal, with everything saved. Raises RunError for a run whose metrics are lost.
+    Runs that another process is training are waited for at the end.
+
+    Args:
+      wanted: the jobs.
+      root: directory of the runs.
+
+    Raises:
+      ConfigError: a configuration cannot run.
+      Interrupted: a signal stopped training, with everything saved.
+      RunError: metrics of a run are lost.
     """
     missing = [job for job in wanted if not _finished(job, root)]
     for patient in (False, True):
@@ -166,15 +188,15 @@ def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
                 if free and not _finished(job, root):
                     print(f"training {job.path(root)}", flush=True)
                     _train(job, root)
-    found = [read_run(job.path(root)) for job in wanted]
-    for run in found:
+    finished = [read_run(job.path(root)) for job in wanted]
+    for run in finished:
         if run.damage or not run.curve:
             raise RunError(f"{run.path} is damaged; delete it, and it is trained anew.")
-    return found
+    return finished
 
 
 def _finished(job: Job, root: Path) -> bool:
-    """Whether the run is over, and nothing of it is damaged. Raises RunError if it has no result."""
+    """Whether the run is over and intact. Raises RunError if it failed."""
     run = read_run(job.path(root), lambda message: None)
     if run.failure is not None:
         raise RunError(f"{run.path}: {run.failure}")
@@ -187,4 +209,4 @@ def _train(job: Job, root: Path) -> None:
     place = as_override("resume" if started else "run.dir", path)
     overrides = [place] if started else [*job.overrides, place, "run.progress=false"]
     train(load_config(overrides))
-    jax.clear_caches()  # the next run compiles programs of its own, and what is kept grows by a gigabyte a run
+    jax.clear_caches()  # the next run compiles its own programs, and the caches grow by a gigabyte a run

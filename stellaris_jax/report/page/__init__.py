@@ -1,1 +1,1 @@
-"""One self-contained page on runs that belong together: `stellaris-jax report`."""
+"""Self-contained page on one run or on several: `stellaris-jax report`."""

@@ -1,4 +1,4 @@
-"""The pictures of one run, in the look of the page's others (`panels`)."""
+"""Pictures of one run, in the style of `panels`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from stellaris_jax.report.style import drawing
 from stellaris_jax.report.telemetry.names import METRICS
 
 SMALL = (3.3, 1.9)
-"""Inches of a picture of one value."""
+"""Size of a picture of one metric, in inches."""
 COLUMNS, MOST_ROWS, SHADES = 120, 40, 8
-"""Of the picture of staleness over rounds: columns, of some rounds each; rows, the last with all above it; shades."""
+"""Columns, most rows and shades of the heat map of staleness over rounds; the last row holds all larger values."""
 
 
 @drawing()
 def return_panel(run: Run, clock: str) -> str:
-    """Return over a clock; nothing of a run without."""
+    """Return over a clock; empty for a run without returns."""
     figure, axes = panel()
     draw_run(axes, run, clock)
     if not axes.lines:
@@ -51,7 +51,7 @@ def return_panel(run: Run, clock: str) -> str:
 
 
 def return_legend(run: Run) -> dict[str, dict[str, Any]]:
-    """What the lines of return are, with their looks."""
+    """Names of the lines of return, with their styles."""
     key = {}
     if np.isfinite(column(run.rounds, "train_return")).any():
         key["training episodes"] = {"color": ORANGE, "linestyle": "-"}
@@ -65,7 +65,7 @@ def return_legend(run: Run) -> dict[str, dict[str, Any]]:
 
 @drawing()
 def staleness_over_rounds(run: Run) -> str:
-    """How the staleness of gradients is distributed in every round: the stronger the colour, the larger a share."""
+    """Heat map of the distribution of staleness over rounds: the stronger the colour, the larger the share."""
     counts = [_counts(record.get("staleness_counts")) for record in run.rounds]
     if not any(sum(row) for row in counts):
         return ""
@@ -77,7 +77,7 @@ def staleness_over_rounds(run: Run) -> str:
             for staleness, count in enumerate(counts[index]):
                 shares[place, min(staleness, rows - 1)] += count
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1)
-    # A shade is one shape of many rectangles: thousands of them by themselves would be most of the page.
+    # Each shade is one shape of many rectangles, because thousands of separate ones would be most of the page.
     shade = np.ceil(SHADES * np.sqrt(shares / shares.max())).astype(int)
     numbers = column(run.rounds, "round")
     edges = [*(numbers[block[0]] - 0.5 for block in blocks), numbers[-1] + 0.5]
@@ -102,7 +102,7 @@ def staleness_over_rounds(run: Run) -> str:
 
 
 def _counts(row: Any) -> list[int]:
-    """A histogram of a record; an empty one where it is damaged."""
+    """Histogram of a record; empty if it is damaged."""
     numbers = isinstance(row, list) and all(isinstance(value, int) and value >= 0 for value in row)
     return row if numbers else []
 
@@ -118,7 +118,7 @@ def gate_panel(run: Run) -> str:
 
 @drawing()
 def distribution_panel(run: Run) -> str:
-    """How stale the gradients of all rounds were."""
+    """Distribution of the staleness of all gradients."""
     if any(record.get("staleness_counts") != _counts(record.get("staleness_counts")) for record in run.rounds):
         return ""
     with matplotlib.rc_context(LOOK):
@@ -129,7 +129,7 @@ def distribution_panel(run: Run) -> str:
 
 @drawing()
 def groups_panel(run: Run) -> str:
-    """How many gradients were aggregated together."""
+    """Number of gradients that were aggregated together, over rounds."""
     figure, axes = panel()
     axes.set_ylabel("gradients in a group", fontsize=TEXT)
     return _over_rounds(figure, axes, run, "group_size", GREEN)
@@ -137,7 +137,7 @@ def groups_panel(run: Run) -> str:
 
 @drawing()
 def metric_panel(run: Run, key: str) -> str:
-    """A value of the records over rounds, in a small picture; nothing where there is none."""
+    """Metric of the records over rounds, in a small picture; empty if there are no values."""
     return _over_rounds(*panel(*SMALL), run, key, BLUE)
 
 

@@ -1,4 +1,4 @@
-"""Which rounds of a run have a timeline on its page, and where they come from."""
+"""Timelines of a run's page: choice of the rounds, and their simulation."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from stellaris_jax.report.perfetto import Lived, rounds_of
 from stellaris_jax.report.runs import Run
 
 MOST_GRADIENTS = 500_000
-"""Gradients that are simulated again for a page: seconds. Of longer runs the first rounds are shown."""
+"""Most gradients that are simulated again for a page, which takes seconds. Longer runs show their first rounds."""
 TOGETHER = 3
-"""Rounds that are shown together, at most, unless one asks for more."""
+"""Most rounds of one timeline, unless the user chooses more."""
 
 
 def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
-    """The timelines of a run's rounds, and what else is to be said.
+    """HTML of the timelines of a run's rounds, and a sentence about missing rounds.
 
     Args:
       run: the run.
       chosen: numbers of rounds, from 1 on; by default some of the beginning, the middle and the end.
 
     Raises:
-      ConfigError: a round is asked for that it does not have.
+      ConfigError: the run has no such round.
     """
     total = max((record["round"] for record in run.rounds), default=0)
     beyond = [rounds for rounds in chosen if rounds.stop - 1 > total]
@@ -41,20 +41,24 @@ def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
     if run.config.get("executor") == "replay":
         return "", "The timeline of a replay is that of the live run that it repeats."
     try:
-        lived, told = _lived(run, total, chosen)
-        return _drawn(run, lived, chosen), told
+        rounds_by_number, note = _simulated(run, total, chosen)
+        return _drawn(run, rounds_by_number, chosen), note
     except (ConfigError, RunError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        told = str(error) if isinstance(error, ConfigError | RunError) else "its records are damaged."
-        return "", f"There is no timeline: {told}"
+        reason = str(error) if isinstance(error, ConfigError | RunError) else "its records are damaged."
+        return "", f"There is no timeline: {reason}"
 
 
-def _drawn(run: Run, lived: Mapping[int, Lived], chosen: Sequence[range]) -> str:
-    """The timelines of the rounds that are chosen, and how to read them."""
+def _drawn(run: Run, rounds_by_number: Mapping[int, Lived], chosen: Sequence[range]) -> str:
+    """HTML of the timelines of the chosen rounds, with a legend and instructions."""
     learners = int(run.config["system.learners"])
-    windows = chosen or _windows(lived)
-    shown = [part for rounds in windows if (part := [lived[number] for number in rounds if number in lived])]
+    windows = chosen or _windows(rounds_by_number)
+    shown = [
+        part
+        for rounds in windows
+        if (part := [rounds_by_number[number] for number in rounds if number in rounds_by_number])
+    ]
     most = max(
-        (g.staleness for part in shown for one in part for group in one.record.groups for g in group.gradients),
+        (g.staleness for part in shown for round_ in part for group in round_.record.groups for g in group.gradients),
         default=0,
     )
     drawn = "".join(timeline(part, learners, most) for part in shown)
@@ -65,29 +69,31 @@ def _drawn(run: Run, lived: Mapping[int, Lived], chosen: Sequence[range]) -> str
     return legend(most) + drawn + paragraph(how)
 
 
-def _lived(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, Lived], str]:
-    """A run's rounds by their numbers: those that are chosen, or as many as can be had in time."""
-    from stellaris_jax.engine.spec import ProgramSpec  # JAX, which most pages do without
+def _simulated(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, Lived], str]:
+    """Rounds of a run by their numbers, and a note: the chosen ones, or as many as can be simulated in time."""
+    from stellaris_jax.engine.spec import ProgramSpec  # imports JAX, which most pages do not need
 
     config = from_yaml(run.path / "config.yaml")
     last = max((rounds.stop - 1 for rounds in chosen), default=total)
     rounds = enumerate(rounds_of(run.path, config, ProgramSpec.of(config).minibatch_layout, last), start=1)
     if chosen:
-        return {number: one for number, one in rounds if any(number in some for some in chosen)}, ""
-    found: dict[int, Lived] = {}
+        return {number: round_ for number, round_ in rounds if any(number in window for window in chosen)}, ""
+    by_number: dict[int, Lived] = {}
     gradients = 0
-    for number, one in rounds:
-        found[number] = one
-        gradients += sum(len(group.gradients) for group in one.record.groups) + len(one.record.dropped)
+    for number, round_ in rounds:
+        by_number[number] = round_
+        gradients += sum(len(group.gradients) for group in round_.record.groups) + len(round_.record.dropped)
         if gradients >= MOST_GRADIENTS and number < last:
-            return found, f"Of {total} rounds the first {number} were looked at; --rounds chooses others."
-    return found, ""
+            return by_number, f"Of {total} rounds the first {number} were looked at; --rounds chooses others."
+    return by_number, ""
 
 
-def _windows(lived: Mapping[int, Lived]) -> list[range]:
-    """Rounds of the beginning, the middle and the end, so many together as can be seen."""
-    bars = sum(len(group.gradients) + 1 for one in lived.values() for group in one.record.groups) / len(lived)
-    size, count = max(1, min(TOGETHER, int(MOST_BARS / 2 / max(1.0, bars)))), len(lived)
+def _windows(rounds_by_number: Mapping[int, Lived]) -> list[range]:
+    """Ranges of rounds at the beginning, the middle and the end, each as long as bars stay visible."""
+    bars = sum(
+        len(group.gradients) + 1 for round_ in rounds_by_number.values() for group in round_.record.groups
+    ) / len(rounds_by_number)
+    size, count = max(1, min(TOGETHER, int(MOST_BARS / 2 / max(1.0, bars)))), len(rounds_by_number)
     if count <= 3 * size:
         return [range(first, min(first + size, count + 1)) for first in range(1, count + 1, size)]
     return [range(first, first + size) for first in (1, (count - size) // 2 + 1, count - size + 1)]

@@ -1,6 +1,6 @@
-"""HTML as the page needs it: tables, small pictures of intervals, and the document around them.
+"""HTML of the page: tables, small pictures of intervals, and the document around them.
 
-What comes from runs is text, never markup: all of it goes through `text`.
+Strings from runs are text, never markup: all of them go through `text`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its markup, and the figure that it is sorted by (its text, where it has none)."""
+    """Cell of a table.
+
+    Attributes:
+      html: markup of the cell.
+      order: figure that it is sorted by; None sorts by its text.
+      figure: whether it shows a figure.
+    """
 
     html: str
     order: float | None = None
@@ -20,42 +26,42 @@ class Cell(NamedTuple):
 
 
 def text(value: object) -> str:
-    """A value as markup that shows it."""
+    """Value as escaped markup."""
     return escape(str(value))
 
 
 def words(value: object) -> Cell:
-    """A cell that is read from the left."""
+    """Left-aligned cell of text."""
     return Cell(text(value))
 
 
 def figure(shown: str, order: float | None = None) -> Cell:
-    """A cell with a figure, and how it is sorted."""
+    """Right-aligned cell of a figure; `order` is the value to sort by."""
     return Cell(text(shown), order if order is None or math.isfinite(order) else None, True)
 
 
 def link(target: str, shown: object) -> str:
-    """A link that is as safe as the address it is given."""
+    """Link to an address, which the caller has checked."""
     return f'<a href="{escape(target)}">{text(shown)}</a>'
 
 
 def paragraph(*sentences: str) -> str:
-    """Sentences, which are text; nothing of none."""
+    """Paragraph of sentences, which are escaped; empty without sentences."""
     return f"<p>{text(' '.join(filter(None, sentences)))}</p>" if any(sentences) else ""
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list of texts."""
+    """List of texts."""
     return f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str, sortable: bool = True) -> str:
-    """A table that scrolls sideways by itself where it is wider than the screen.
+    """Table that scrolls sideways if it is wider than the screen.
 
     Args:
-      headings: the texts of the first line.
-      rows: as many cells in each.
-      caption: what it shows, for those who hear the page.
+      headings: texts of the header.
+      rows: rows, with one cell for each heading.
+      caption: description for screen readers.
       sortable: whether a click on a heading sorts it.
     """
     numeric = [all(row[i].figure for row in rows) for i in range(len(headings))]
@@ -78,15 +84,15 @@ def _cell(cell: Cell) -> str:
 def interval_bar(
     middle: float, low: float, high: float, span: tuple[float, float], seeds: Iterable[float] = (), zero: bool = False
 ) -> str:
-    """A small picture of an estimate, its interval, and the figures it is made of.
+    """Small picture of an estimate, its interval, and the values behind it.
 
     Args:
       middle: the estimate.
       low: lower end of its interval; NaN draws none.
       high: upper end.
-      span: what the width of the picture stands for.
-      seeds: figures drawn as faint strokes.
-      zero: whether zero has a line of its own.
+      span: range of values over the width of the picture.
+      seeds: values drawn as faint strokes.
+      zero: whether to mark zero.
     """
     left, right = span
     width = (right - left) or 1.0
@@ -104,24 +110,24 @@ def interval_bar(
 
 
 def details(summary: str, *parts: str) -> str:
-    """What is shown at a click."""
+    """Content that a click unfolds."""
     return f"<details><summary>{text(summary)}</summary>{''.join(parts)}</details>"
 
 
 def section(name: str, *parts: str) -> str:
-    """A part of the page under a heading; nothing where it holds nothing."""
+    """Section of the page under a heading; empty without content."""
     content = "".join(parts)
     return f"<section><h2>{text(name)}</h2>{content}</section>" if content else ""
 
 
 def document(title: str, content: str, style: str = "", script: str = "") -> str:
-    """A whole page that needs nothing but itself. It is light or dark as the reader's system is, until it is switched.
+    """Self-contained page. It is light or dark as the reader's system is, until the reader switches it.
 
     Args:
-      title: its title.
-      content: its markup.
-      style: rules beside those of all pages.
-      script: likewise.
+      title: title of the page.
+      content: markup of the body.
+      style: CSS besides the common one.
+      script: JavaScript besides the common one.
     """
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

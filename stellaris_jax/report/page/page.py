@@ -1,4 +1,4 @@
-"""The page: what settings came to, whether they differ by more than noise, and how they got there; or one run."""
+"""Report page: results of settings, whether they differ by more than noise, and their curves; or a single run."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ from stellaris_jax.report.runs import group_replicates, is_compared
 from stellaris_jax.report.statistics import FEWEST
 
 MOST_VALUES = 12
-"""Values of a setting that are listed."""
+"""Most values of a setting that are listed."""
 MOST_PANELS = 3
-"""Environments of which all clocks are drawn; of more, env steps only."""
+"""Most environments for which all clocks are drawn; with more, only env steps are drawn."""
 
 
 def write_page(
     places: Sequence[Path], out: Path, threshold: float | None = None, rounds: Sequence[range] = ()
 ) -> list[str]:
-    """Write the report on runs as one HTML file that needs nothing but itself.
+    """Write the report on runs as one self-contained HTML file.
 
     Args:
-      places: directories of runs, of sweeps, or of any number of runs. Of a single run the page tells everything; of a
-        directory without runs, such as a study's below results/, it shows the README.md.
-      out: the file.
-      threshold: a return; the table of several then tells what it takes to reach it.
-      rounds: of a single run, whose timelines are drawn, from 1 on; by default some that are chosen.
+      places: directories of runs, of sweeps, or of any number of runs. A single run gets a page of its own. A directory
+        without runs, such as a study's below results/, is shown by its README.md.
+      out: file to write.
+      threshold: a return; the table of several settings then says what reaching it takes.
+      rounds: rounds of a single run whose timelines are drawn, from 1 on; by default some are chosen.
 
     Returns:
-      What could not be read, in sentences that the page holds, too.
+      Sentences about unreadable files; the page contains them, too.
 
     Raises:
-      ConfigError: a place holds no runs, or none of which a configuration can be read.
+      ConfigError: a place holds no runs, or no readable configuration.
     """
     if len(places) == 1 and study.is_study(places[0]) and not holds_runs(places[0]):
         name = places[0].resolve().name
@@ -83,8 +83,8 @@ def write_page(
         )
     groups = group_replicates(sources.runs)
     if not groups:
-        told = f" ({sources.notes[0]})" if sources.notes else ""
-        raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{told}.")
+        reason = f" ({sources.notes[0]})" if sources.notes else ""
+        raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{reason}.")
     rows = judged(groups)
     title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
     write_atomically(out, document(title, content(title, rows, sources, out, threshold)))
@@ -92,17 +92,25 @@ def write_page(
 
 
 def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, threshold: float | None) -> str:
-    """The page between its title and its end."""
+    """Body of the page.
+
+    Args:
+      title: heading.
+      rows: settings, as `judged` returns them.
+      sources: origin of the runs, with notes on unreadable files.
+      out: file of the page, which links are relative to.
+      threshold: a return; the table then says what reaching it takes.
+    """
     numbers = {row.label: index for index, row in enumerate(rows, start=1)}
     envs = list(dict.fromkeys(row.env for row in rows))
     by_env = {env: [row for row in rows if row.env == env] for env in envs}
     clocks = list(AXES) if len(envs) <= MOST_PANELS else ["env_steps"]
 
-    def each(part: Callable[[Sequence[Row]], str]) -> list[str]:
-        """A part of the page for every environment, under its name where there are several."""
-        parts = {env: part(of_env) for env, of_env in by_env.items()}
+    def each(section_of: Callable[[Sequence[Row]], str]) -> list[str]:
+        """Section of the page for every environment, with headings if there are several."""
+        parts = {env: section_of(of_env) for env, of_env in by_env.items()}
         several = len(envs) > 1
-        return [f"<h3>{text(env)}</h3>{one}" if several else one for env, one in parts.items() if one]
+        return [f"<h3>{text(env)}</h3>{part}" if several else part for env, part in parts.items() if part]
 
     middles = each(lambda of_env: _robust(_scored(of_env, numbers), f"final return on {of_env[0].env}"))
     together = across(by_env) if len(envs) > 1 else []
@@ -148,7 +156,7 @@ def _best(row: Row) -> str:
 
 
 def _notes(rows: Sequence[Row], sources: Sources) -> str:
-    """What is missing, in sentences."""
+    """Notes about missing results, in sentences."""
     runs = [run for row in rows for run in row.group.runs]
     failed = [run.path.name for run in runs if run.summary is None and not run.incomplete]
     incomplete = [run.path.name for run in runs if run.incomplete]
@@ -191,13 +199,13 @@ def _curves(rows: Sequence[Row], numbers: dict[str, int], clocks: Sequence[str])
         if any(curves_of(row, clock) for row in drawn)
     ]
     counts = sorted({len(curves_of(row, clocks[0])) for row in drawn})
-    told = [
+    sentences = [
         "Bands are 95 % intervals over seeds, within their range." if counts[-1] >= FEWEST else "",
         f"Thin lines are the seeds of means over fewer than {FEWEST}." if any(1 < n < FEWEST for n in counts) else "",
         _rest(len(drawn) - len(looks)),
     ]
     names = {row.label: f"{numbers[row.label]} · {row.setting}" for row in drawn}
-    return _legend(looks, names) + f'<div class="panels">{"".join(panels)}</div>' + paragraph(*told)
+    return _legend(looks, names) + f'<div class="panels">{"".join(panels)}</div>' + paragraph(*sentences)
 
 
 def _rest(rest: int) -> str:
@@ -227,9 +235,9 @@ def _robust(scored: Sequence[Scored], xlabel: str) -> str:
     """Interquartile means, and the performance profiles of the highest ones."""
     if not scored:
         return ""
-    looks = styles({one.name: float(iqm(np.concatenate([np.ravel(task) for task in one.scores]))) for one in scored})
-    panel = profile_panel({one.name: one.scores for one in scored}, looks, xlabel)
-    legend = _legend(looks, {one.name: f"{one.number} · {one.name}" for one in scored})
+    looks = styles({row.name: float(iqm(np.concatenate([np.ravel(task) for task in row.scores]))) for row in scored})
+    panel = profile_panel({row.name: row.scores for row in scored}, looks, xlabel)
+    legend = _legend(looks, {row.name: f"{row.number} · {row.name}" for row in scored})
     return bars(scored) + legend + f'<div class="panels"><figure>{panel}</figure></div>'
 
 
@@ -239,15 +247,15 @@ def _sensitivity(by_env: Mapping[str, Sequence[Row]]) -> str:
         scored = [row for row in rows if row.finals]
         caption = f"<figcaption>{text(env)}</figcaption>" if len(by_env) > 1 else ""
         panels += [f"<figure>{sensitivity_panel(scored, key)}{caption}</figure>" for key in numeric_keys(scored)]
-    told = (
+    explanation = (
         "Final return against each setting that varies and is a number. Points are seeds, lines join the means over "
         "all settings that share the value."
     )
-    return f'<div class="panels">{"".join(panels)}</div>{paragraph(told)}' if panels else ""
+    return f'<div class="panels">{"".join(panels)}</div>{paragraph(explanation)}' if panels else ""
 
 
 def _differs(rows: Sequence[Row]) -> str:
-    """The settings that vary, and those that do not."""
+    """Tables of the settings that vary, and of those that are the same in all runs."""
     keys = list(rows[0].group.values)
     lines = []
     for key in keys:
@@ -268,7 +276,7 @@ def _differs(rows: Sequence[Row]) -> str:
 
 
 def _repeat(rows: Sequence[Row], sources: Sources) -> str:
-    """Hardware, versions, and commands."""
+    """Commands, hardware and versions."""
     runs = [run for row in rows for run in row.group.runs]
     parts = ["<h3>Commands</h3>"]
     for sweep in sources.sweeps:
@@ -279,8 +287,8 @@ def _repeat(rows: Sequence[Row], sources: Sources) -> str:
         alone = len(rows) == 1
         if (row.is_top or alone) and (again := run_command(row.group.runs[0])) is not None:
             where = f" on {row.env}" if row.env else ""
-            told = "The run" if alone else f"The setting of the highest mean return{where}"
-            parts.append(paragraph(f"{told}, seeds apart:") + f"<pre>{text(again)}</pre>")
+            subject = "The run" if alone else f"The setting of the highest mean return{where}"
+            parts.append(paragraph(f"{subject}, seeds apart:") + f"<pre>{text(again)}</pre>")
     parts.append(paragraph("Every run's directory, linked above, holds its whole configuration (config.yaml)."))
     if devices := machines(runs):
         parts.append("<h3>Hardware</h3>" + bullets(devices))

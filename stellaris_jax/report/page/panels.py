@@ -1,4 +1,4 @@
-"""The page's pictures: drawn by Matplotlib, handed over as SVG that takes its colours from the page."""
+"""Pictures of the page: drawn by Matplotlib, embedded as SVG in the page's colours."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ AXES = {
     "cost_usd": "dollars",
 }  # fmt: skip
 INK = "#123456"
-"""A colour that no curve has: text and axes, which are drawn in the page's own."""
+"""Placeholder colour of text and axes, which no curve has; the page's own colour replaces it."""
 OF_THE_PAGE = {
     INK: "currentColor", BLACK: "currentColor", BLUE: "var(--blue)", ORANGE: "var(--orange)", GREEN: "var(--green)",
     PINK: "var(--pink)", VERMILION: "var(--vermilion)", SKY: "var(--sky)", "#ffffff": "var(--back)",
@@ -52,23 +52,23 @@ LOOK: dict[Any, Any] = {
     "ytick.color": INK, "grid.color": INK, "font.family": "sans-serif",
 }  # fmt: skip
 MOST = 7
-"""Settings that are told apart by colours; further ones are drawn in grey, behind them."""
+"""Most settings that have colours; further ones are drawn in grey, behind them."""
 POINTS = 60
-"""Points of what is drawn in grey, and thresholds of a profile."""
+"""Number of points of grey curves, and of thresholds of a profile."""
 WIDTH, HEIGHT = 5.2, 3.0
 LOGARITHMIC = 10
-"""How many times as large as the smallest value the largest one is where an axis is logarithmic."""
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
 
 def styles(heights: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """The look of the highest settings, by label; those left out are grey."""
+    """Styles of the highest settings, by label; settings without one are grey."""
     chosen = sorted(heights, key=lambda label: -heights[label])[:MOST]
     shown = [label for label in heights if label in chosen]
     return {label: {"color": COLOURS[i], "linestyle": LINES[i % len(LINES)]} for i, label in enumerate(shown)}
 
 
 def swatch(style: Mapping[str, Any]) -> str:
-    """A stroke in the look of a curve, for a legend."""
+    """SVG of a stroke in the style of a curve, for a legend."""
     dashes = {"-": "", "--": "7 3", ":": "2 3", "-.": "8 3 2 3"}[style["linestyle"]]
     return (
         f'<svg viewBox="0 0 30 10" aria-hidden="true"><path d="M0 5H30" fill="none" stroke-width="2.5" '
@@ -77,7 +77,7 @@ def swatch(style: Mapping[str, Any]) -> str:
 
 
 def curves_of(row: Row, clock: str) -> list[Curve]:
-    """The curves of a row's seeds; those of training episodes where nothing was evaluated; none without all records."""
+    """Curves of a row's seeds. Without evaluations they are of training episodes; empty if records are missing."""
     if row.seeds and row.drawn:
         return [seed.curves[clock] for seed in row.seeds.values() if len(seed.curves[clock][0])]
     return [curve for run in row.drawn for curve in seed_curves(run, clock)]
@@ -85,7 +85,13 @@ def curves_of(row: Row, clock: str) -> list[Curve]:
 
 @drawing()
 def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clock: str) -> str:
-    """Return over a clock: means with intervals, or with each of the seeds where they are fewer than five."""
+    """Return over a clock: means with intervals, or every seed if there are fewer than five.
+
+    Args:
+      rows: settings of one environment.
+      looks: styles, as `styles` returns them; other rows are grey.
+      clock: key of `AXES`.
+    """
     figure, axes = panel()
     for row in rows:
         curves = curves_of(row, clock)
@@ -100,7 +106,7 @@ def curve_panel(rows: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], clo
 
 
 def return_axes(axes: Axes, clock: str, name: str = "") -> None:
-    """Axes of return over a clock, which begins at zero."""
+    """Label and scale axes of return over a clock, which begins at zero."""
     axes.set_xlabel(name or AXES[clock], fontsize=TEXT)
     axes.set_ylabel("return", fontsize=TEXT)
     ticks(axes, dollars if clock == "cost_usd" else compact)
@@ -110,16 +116,16 @@ def return_axes(axes: Axes, clock: str, name: str = "") -> None:
 
 @drawing()
 def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel: str) -> str:
-    """Performance profiles: the share of runs above each return, with intervals, of the settings that have a look.
+    """Performance profiles of the settings that have a style: share of runs above each return, with intervals.
 
     Args:
       scores: one sample of runs per task, by label.
-      looks: what `styles` gives.
-      xlabel: what the scores are.
+      looks: styles, as `styles` returns them.
+      xlabel: name of the scores.
     """
     figure, axes = panel()
     everything = np.concatenate([np.ravel(task) for label in scores if label in looks for task in scores[label]])
-    # Where all runs end alike, wide enough that three digits tell the ticks apart.
+    # If all runs end alike, the range is wide enough that three digits distinguish the ticks.
     room = max(0.03 * float(np.ptp(everything)), 0.01 * float(np.abs(everything).max()), 1e-3)
     thresholds = np.linspace(everything.min() - room, everything.max() + room, POINTS)
     for label, tasks in scores.items():
@@ -140,16 +146,16 @@ def profile_panel(scores: Mapping[str, Scores], looks: Mapping[str, Any], xlabel
 
 
 def numeric_keys(rows: Sequence[Row]) -> list[str]:
-    """Settings in which rows differ, and whose values are numbers."""
+    """Settings with numbers for values in which rows differ."""
     keys = rows[0].group.values if rows else {}
     return [key for key in keys if len({v for row in rows if (v := _number(row, key)) is not None}) > 1]
 
 
 @drawing()
 def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
-    """Final return against one setting: every seed, and the means, joined where nothing else that has a name differs.
+    """Final return against one setting: points of all seeds, and means, one line per combination of other names.
 
-    Rows that differ in further numbers are joined through the mean of those at one value.
+    Rows that differ in further numbers share a line through the mean at each value.
     """
     figure, axes = panel()
     series: dict[str, dict[float, list[float]]] = {}
@@ -169,7 +175,7 @@ def sensitivity_panel(rows: Sequence[Row], key: str) -> str:
     values = sorted({value for by_value in series.values() for value in by_value})
     if values and values[0] > 0 and values[-1] / values[0] >= LOGARITHMIC:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # its own is a formula
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # the default is a formula
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         ticks(axes, compact)
@@ -188,26 +194,26 @@ def _number(row: Row, key: str) -> float | None:
 
 @drawing()
 def panel(width: float = WIDTH, height: float = HEIGHT) -> tuple[Figure, Axes]:
-    """An empty figure with one pair of axes, so many inches wide and high."""
+    """Empty figure with one pair of axes; sizes are in inches."""
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots()
 
 
 def ticks(axes: Axes, formatter: Any) -> None:
-    """A few ticks below, with numbers as `formatter` writes them."""
+    """Set a few ticks on the x axis, with numbers as `formatter` writes them."""
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: formatter(value)))
 
 
 def _shortened(attribute: re.Match[str]) -> str:
-    """An attribute's numbers to a tenth of a point."""
-    return re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), attribute[0])
+    """SVG attribute with numbers rounded to a tenth of a point."""
+    return re.sub(r"-?\d+\.\d{2,}", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), attribute[0])
 
 
 @drawing()
 def svg(figure: Figure, name: str) -> str:
-    """A figure as an element of the page, as wide as there is room; `name` is what it shows, in words."""
+    """Figure as an SVG element that fills the available width; `name` describes it in words."""
     file = io.StringIO()
     with matplotlib.rc_context({**LOOK, "svg.hashsalt": name}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
@@ -218,11 +224,11 @@ def svg(figure: Figure, name: str) -> str:
     head = re.sub(r' (?:xmlns:xlink|version|width|height)="[^"]*"', "", head)
     drawn = f"{head}>{body.replace('xlink:href', 'href')}"
     drawn = re.sub(r' (?:d|x|y|transform)="[^"]*"', _shortened, drawn)
-    # Names that are referred to are made the figure's own: a page has many figures.
-    own = re.sub(r"\W+", "-", name)
+    # Referenced ids get the figure's name as a prefix, because a page has many figures.
+    prefix = re.sub(r"\W+", "-", name)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawn))
-    drawn = re.sub(r' id="([^"]+)"', lambda found: f' id="{own}-{found[1]}"' if found[1] in used else "", drawn)
-    drawn = re.sub(r'(href="#|url\(#)', rf"\g<1>{own}-", drawn)
+    drawn = re.sub(r' id="([^"]+)"', lambda match: f' id="{prefix}-{match[1]}"' if match[1] in used else "", drawn)
+    drawn = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", drawn)
     for colour, variable in OF_THE_PAGE.items():
         drawn = re.sub(colour, variable, drawn, flags=re.IGNORECASE)
     drawn = re.sub(r"\s*\n\s*", "\n", drawn)

@@ -1,4 +1,4 @@
-"""The page of one run: what it came to, how stale gradients were, what it cost, how it learned, how to repeat it."""
+"""Page of one run: results, staleness, cost, curves, configuration, and commands to repeat it."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from stellaris_jax.report.telemetry.names import METRICS
 from stellaris_jax.report.telemetry.summary import summary_rows
 
 DIAGNOSTICS = ("losses/", "drift/", "charts/", "simulated/")
-"""Groups of metrics that have a picture each, in that order."""
+"""Groups of metrics that have a picture each, in this order."""
 DRAWN_ELSEWHERE = ("train_return", "wall_seconds", "simulated_seconds", "cost_usd", "cost_common_usd", "group_size")
 
 
 def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ()) -> str:
-    """The page between its beginning and its end.
+    """Body of the page.
 
     Args:
-      run: what it is on.
-      sources: where it is from, and what was to be complained of.
-      out: the file.
-      chosen: rounds whose timelines are drawn; some of the beginning, the middle and the end by default.
+      run: the run.
+      sources: origin of the run, with notes on unreadable files.
+      out: file of the page, which links are relative to.
+      chosen: rounds whose timelines are drawn; by default some of the beginning, the middle and the end.
     """
     lean = replace(run, evaluations=_spaced(run.evaluations))
     timelines, untold = lanes(run, chosen)
@@ -81,7 +81,7 @@ def _title(run: Run) -> str:
 
 
 def _rows(run: Run) -> dict[str, str]:
-    """The figures of the final table; nothing of a run without a result, or with one of another kind."""
+    """Figures of the final table; empty for a run without a result, or with a damaged one."""
     try:
         return dict(summary_rows(run.summary)) if run.summary else {}
     except (TypeError, ValueError, AttributeError):
@@ -89,24 +89,26 @@ def _rows(run: Run) -> dict[str, str]:
 
 
 def _outcome(run: Run) -> str:
-    """The run in a sentence."""
-    last = run.summary or max([*run.rounds[-1:], *run.evaluations[-1:]], key=lambda one: one["round"], default=None)
+    """Result of the run in one sentence."""
+    last = run.summary or max(
+        [*run.rounds[-1:], *run.evaluations[-1:]], key=lambda record: record["round"], default=None
+    )
     if last is None:
         return "There is nothing to tell of it yet."
     known = {key: value for key, value in last.items() if isinstance(value, int | float)}
     evaluated = _rows(run).get("eval return", MISSING)
-    told = [
+    parts = [
         f"{count(known.get('env_steps'))} env steps",
         f"{duration(known.get('simulated_seconds'))} of {clock(run.config.get('executor'))} time",
         dollars(known.get("cost_usd")),
         f"{duration(known.get('wall_seconds'))} of real time",
     ]
-    began = "After " if evaluated == MISSING else f"Return {evaluated}; after "
-    return f"{began}{', '.join(told)}."
+    opening = "After " if evaluated == MISSING else f"Return {evaluated}; after "
+    return f"{opening}{', '.join(parts)}."
 
 
 def _missing(run: Run) -> list[str]:
-    """What is not there, in sentences."""
+    """Sentences about missing parts of the run."""
     notes = []
     if not run.config:
         notes.append("Its configuration cannot be read, so that nothing is told of its settings.")
@@ -122,7 +124,7 @@ def _missing(run: Run) -> list[str]:
 
 
 def _spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """So many records that a curve needs, evenly spaced, the last one with them."""
+    """Evenly spaced records, as many as a curve needs; the last one is kept."""
     if len(records) <= MOST_POINTS:
         return records
     return [records[i] for i in np.linspace(0, len(records) - 1, MOST_POINTS).round().astype(int)]
@@ -152,17 +154,17 @@ def _staleness(run: Run) -> str:
         return ""
     heat = charts.staleness_over_rounds(run)
     drawn = [heat, charts.gate_panel(run), charts.distribution_panel(run), charts.groups_panel(run)]
-    told = (
+    explanation = (
         "Staleness of a gradient is the number of versions published between the fetch of the policy that it was "
         "computed on and its aggregation. The stronger the colour of a field, the more gradients of these rounds have "
         "that staleness. The gate lets through groups whose mean staleness is at most β; what escapes it was "
         "aggregated because every learner's gradient was waiting."
     )
-    return _panels(drawn) + paragraph(told)
+    return _panels(drawn) + paragraph(explanation)
 
 
 def _panels(drawn: Sequence[str]) -> str:
-    return f'<div class="panels">{"".join(f"<figure>{one}</figure>" for one in drawn if one)}</div>'
+    return f'<div class="panels">{"".join(f"<figure>{panel}</figure>" for panel in drawn if panel)}</div>'
 
 
 ITEMS = {
@@ -199,9 +201,9 @@ def _bill(run: Run) -> str:
     ]
     lines.append([words("all of it"), figure(dollars(whole), whole), figure(percent(1.0), whole), Cell("")])
     common = run.summary.get("cost_common_usd") if run.summary else None
-    told = f"At the price that all systems have in common, whole clusters by wall-clock, it is {dollars(common)}."
+    sentence = f"At the price that all systems have in common, whole clusters by wall-clock, it is {dollars(common)}."
     return table(["item", "dollars", "share", ""], lines, "the bill", sortable=False) + paragraph(
-        "Means over seeds, by the system's own rule.", told if isinstance(common, int | float) else ""
+        "Means over seeds, by the system's own rule.", sentence if isinstance(common, int | float) else ""
     )
 
 
@@ -219,7 +221,7 @@ def _diagnostics(run: Run) -> str:
 
 
 def _configuration(run: Run) -> str:
-    """What differs from the defaults, and everything."""
+    """Settings that differ from the defaults, and all settings."""
     if not run.config:
         return ""
     stored = {key: value for key, value in run.config.items() if key not in OF_THE_PLACE}
@@ -241,7 +243,7 @@ def _value(value: Any) -> str:
 
 
 def _repeat(run: Run) -> str:
-    """Commands, hardware, versions."""
+    """Commands, hardware and versions."""
     commands = {}
     with suppress(ConfigError, TypeError, ValueError):
         commands["The same run again:"] = run_command(run)
@@ -256,7 +258,7 @@ def _repeat(run: Run) -> str:
     )
     parts = [paragraph(about) + f"<pre>{text(line)}</pre>" for about, line in commands.items() if line]
     if devices := machines([run]):
-        parts.append("<h3>Hardware</h3>" + bullets(one.removesuffix(": 1 run") for one in devices))
+        parts.append("<h3>Hardware</h3>" + bullets(line.removesuffix(": 1 run") for line in devices))
     if known := versions([run]):
-        parts.append("<h3>Versions</h3>" + bullets(one.removesuffix(": 1 run") for one in known))
+        parts.append("<h3>Versions</h3>" + bullets(line.removesuffix(": 1 run") for line in known))
     return "".join(parts)

@@ -1,4 +1,4 @@
-"""Where the page's runs come from, on what they ran, and how they are run again."""
+"""Sources of the page: its runs, their hardware and versions, and commands that repeat them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ from stellaris_jax.report.runs import Run
 from stellaris_jax.report.sweep import different
 
 GROUPS = ("env", "algorithm", "system", "scaling", "platform", "delays", "prices")
-"""Groups of the configuration whose choice is named in it."""
+"""Groups of the configuration that name the chosen file."""
 OF_THE_PLACE = ("run.dir", "run.name", "resume")
-"""Keys that say where a run lies."""
+"""Keys of a run's location."""
 
 
 @dataclass
 class Sources:
-    """Runs, the directories of sweeps among those that were named, and what reading them had to complain of."""
+    """Runs of a page.
+
+    Attributes:
+      runs: the runs.
+      sweeps: directories of sweeps among the named places.
+      notes: sentences about missing or damaged files.
+    """
 
     runs: list[Run] = field(default_factory=list)
     sweeps: list[Path] = field(default_factory=list)
@@ -41,14 +47,14 @@ class Sources:
 
 
 def gather(places: Sequence[Path]) -> Sources:
-    """The runs of directories: of each a run itself, the points of a sweep, or the runs that lie in it.
+    """Runs of directories: the run itself, the points of a sweep, or the runs in a directory.
 
-    Missing and damaged files leave their part empty, with a note. What was named twice is read once.
+    Missing and damaged files leave their part empty, with a note. A run that is named twice is read once.
 
     Raises:
       ConfigError: a directory does not exist, or holds neither a run nor directories of runs.
     """
-    found = Sources()
+    sources = Sources()
     seen: set[Path] = set()
     for place in places:
         if not place.is_dir():
@@ -57,32 +63,32 @@ def gather(places: Sequence[Path]) -> Sources:
         if not inside:
             raise ConfigError(f"{place} holds neither a run (config.yaml, metrics.jsonl) nor directories of runs.")
         if inside != [place]:
-            found.sweeps.append(place)
-        note, is_sweep = found.notes.append, inside != [place] and inside == points(place)
+            sources.sweeps.append(place)
+        note, is_sweep = sources.notes.append, inside != [place] and inside == points(place)
         for run in load_points(place, note) if is_sweep else [load_run(path, note) for path in inside]:
             if run.path.resolve() not in seen:
                 seen.add(run.path.resolve())
-                found.runs.append(run)
-    kept = different(found.runs)
-    for run in found.runs:
-        if not any(run is one for one in kept):
-            found.notes.append(f"{run.path} has the configuration and the seed of a run before it, and is left out")
+                sources.runs.append(run)
+    kept = different(sources.runs)
+    for run in sources.runs:
+        if not any(run is other for other in kept):
+            sources.notes.append(f"{run.path} has the configuration and the seed of a run before it, and is left out")
         elif not run.config:
-            found.notes.append(f"{run.path} has no configuration that can be read, and is left out")
+            sources.notes.append(f"{run.path} has no configuration that can be read, and is left out")
         elif unknown := [key for key in run.config if _is_unknown(key)]:
-            found.notes.append(f"{run.path}/config.yaml has {shown(unknown[0])}, which is not a config key")
-    found.runs = kept
-    return found
+            sources.notes.append(f"{run.path}/config.yaml has {shown(unknown[0])}, which is not a config key")
+    sources.runs = kept
+    return sources
 
 
 def _is_unknown(key: str) -> bool:
-    """Whether the schema lacks a key of a run, which then cannot be opened, nor repeated by a command."""
+    """Whether the schema lacks a key of a run, so that the run can neither be opened nor repeated."""
     free = (name for name, knob in knobs().items() if knob.kind == dict[str, Any])
     return key not in knobs() and not any(key.startswith(f"{name}.") for name in free)
 
 
 def holds_runs(place: Path) -> bool:
-    """Whether a directory is a run, or has runs in it."""
+    """Whether a directory is a run, or contains runs."""
     return bool(_inside(place))
 
 
@@ -95,7 +101,7 @@ def _is_run(place: Path) -> bool:
 
 
 def sweep_command(sweep: Path) -> str | None:
-    """The command that a sweep was started with, by its multirun.yaml; None where there is none to be read."""
+    """Command that started a sweep, from its multirun.yaml; None if that cannot be read."""
     path = sweep / "multirun.yaml"
     try:
         task = read_yaml(path)["hydra"]["overrides"]["task"] if path.is_file() else None
@@ -103,14 +109,14 @@ def sweep_command(sweep: Path) -> str | None:
         return None
     if not isinstance(task, list) or not all(isinstance(line, str) for line in task):
         return None
-    return shlex.join([*_called("train"), "-m", *task])
+    return shlex.join([*_command("train"), "-m", *task])
 
 
 def run_command(run: Run) -> str | None:
-    """A command that leads to the configuration of a run; None where there is none, as for a run with plug-ins.
+    """Command that leads to the configuration of a run; None if there is none, as for a run with plug-ins.
 
-    A run may be anybody's, so nothing of its text is composed: what is composed are the names of shipped files. The
-    run's own values are compared as data, and an override is shown only if Hydra's grammar reads the value back.
+    A run may come from anybody, so none of its text is composed, only names of shipped files. The run's own values are
+    compared as data, and an override is shown only if Hydra's grammar reads the same value back.
     """
     try:
         config = from_yaml(run.path / "config.yaml")
@@ -125,18 +131,17 @@ def run_command(run: Run) -> str | None:
         changed = {key: value for key, value in stored.items() if known.get(key) != value}
         lines = [_override(key, value) for key, value in changed.items()]
         if None not in lines and _leads_to(base, changed, stored):
-            return shlex.join([*_called("train"), *chosen, *map(str, lines)])
+            return shlex.join([*_command("train"), *chosen, *map(str, lines)])
     return None
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """A configuration by its dotted keys, but for those that say where a run lies."""
+    """Configuration by its dotted keys, without the keys of a run's location."""
     return {key: value for key, value in flatten(plain(config)).items() if key not in OF_THE_PLACE}
 
 
 def _choices(stored: Mapping[str, Any]) -> list[str]:
-    """Choices of the groups that a configuration names, as far as they are files that ship, or a plain name of an
-    environment."""
+    """Choices of the groups that a configuration names: shipped files, or an environment with a plain name."""
     chosen = []
     for group in GROUPS:
         name = str(stored.get(f"{group}.name"))
@@ -146,7 +151,7 @@ def _choices(stored: Mapping[str, Any]) -> list[str]:
 
 
 PLAIN_NAME = re.compile(r"[a-z0-9_]+/[a-z][a-z0-9_.-]*", re.ASCII | re.IGNORECASE)
-"""An environment as `suite/name` that no module is imported for."""
+"""Pattern of an environment's name, `suite/name`, for which no module is imported."""
 
 
 def _leads_to(base: Config, changed: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
@@ -157,12 +162,12 @@ def _leads_to(base: Config, changed: Mapping[str, Any], stored: Mapping[str, Any
         return False
 
 
-def _called(name: str) -> list[str]:
+def _command(name: str) -> list[str]:
     return shlex.split(command(name))
 
 
 def _override(key: str, value: Any) -> str | None:
-    """The override that sets a key, if Hydra's grammar reads it as that; None if there is none."""
+    """Override that sets a key, if Hydra's grammar reads the value back; else None."""
     line = as_override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
     try:
         (read,) = OverridesParser.create().parse_overrides([line])
@@ -172,13 +177,13 @@ def _override(key: str, value: Any) -> str | None:
 
 
 def machines(runs: Sequence[Run]) -> list[str]:
-    """What runs were executed on, each with how many of them."""
+    """Devices that runs were executed on, each with the number of runs."""
     counts = Counter(str(run.summary["device"]) for run in runs if run.summary and run.summary.get("device"))
     return [f"{device}: {_runs(count)}" for device, count in counts.items()]
 
 
 def versions(runs: Sequence[Run]) -> list[str]:
-    """The versions of what runs were executed with, each with how many of them."""
+    """Versions of packages that runs were executed with, each with the number of runs."""
     texts = []
     for run in runs:
         named = run.summary.get("versions") if run.summary else None

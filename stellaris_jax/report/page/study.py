@@ -1,4 +1,4 @@
-"""The page of a study: its README.md, with the pictures in it."""
+"""Page of a study: its README.md with the pictures embedded."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from stellaris_jax.report.page.markup import Cell, bullets, table, text
 
 SOURCE = "README.md"
 ROOM = 1_200_000
-"""Bytes that all pictures may take, as text."""
+"""Size limit of all embedded pictures, in bytes of text."""
 WIDEST, COLOURS = 1400, 96
-"""Of a picture: pixels, at most, and colours."""
+"""Largest width of a picture, in pixels, and its number of colours."""
 PIXELS = 16_000_000
-"""Pixels that a picture may have to be read."""
+"""Most pixels of a picture that is read."""
 MOST = 200
-"""Pictures of a page."""
+"""Most pictures of a page."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PICTURE = re.compile(r"!\[([^\]]{0,1000})\]\(([^)\s]{1,1000})\)")
-"""Pattern of a picture. Without limits, many that are begun and not ended would take a time that is quadratic."""
+"""Pattern of a picture. The length limits keep unterminated pictures from taking quadratic time."""
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*:|//|#", re.IGNORECASE)
-"""How an address begins that is none of a file beside the README."""
+"""Pattern of addresses that are no relative paths."""
 
 
 def is_study(place: Path) -> bool:
@@ -38,16 +38,16 @@ def is_study(place: Path) -> bool:
 
 
 def content(place: Path, out: Path) -> tuple[str, list[str]]:
-    """The page of a directory, between its beginning and its end; and what is left out of it, in sentences.
+    """Body of the page of a directory, and sentences about what was left out of it.
 
-    Raises ConfigError where its README.md cannot be read.
+    Raises ConfigError if the README.md cannot be read.
     """
     try:
         source = inputs.read_text(place / SOURCE, errors="replace")
     except OSError as error:
         raise ConfigError(f"{place / SOURCE} cannot be read: {inputs.reason(error)}.") from None
     source = _without_comments(source)
-    names = dict.fromkeys(found[2] for found in PICTURE.finditer(source))
+    names = dict.fromkeys(match[2] for match in PICTURE.finditer(source))
     notes: list[str] = []
     small = _small({name: place / name for name in names if not ADDRESS.match(name)}, notes)
     pictures = _pictures(small, notes)
@@ -60,16 +60,16 @@ def content(place: Path, out: Path) -> tuple[str, list[str]]:
 
 
 def _without_comments(source: str) -> str:
-    """A text without what stands between `<!--` and `-->`."""
+    """Text without HTML comments."""
     first, *others = source.split("<!--")
-    return first + "".join(one.partition("-->")[2] if "-->" in one else f"<!--{one}" for one in others)
+    return first + "".join(part.partition("-->")[2] if "-->" in part else f"<!--{part}" for part in others)
 
 
 def _small(paths: dict[str, Path], notes: list[str]) -> dict[str, Path]:
-    """Pictures that are PNG and small enough to be decoded; `notes` is told of the others."""
-    found: dict[str, Path] = {}
+    """PNG pictures that are small enough to be decoded; others are reported in `notes`."""
+    small: dict[str, Path] = {}
     for name, path in paths.items():
-        if len(found) == MOST:
+        if len(small) == MOST:
             notes.append(f"Pictures after the first {MOST} are left out.")
             break
         try:
@@ -83,15 +83,15 @@ def _small(paths: dict[str, Path], notes: list[str]) -> dict[str, Path]:
         except (OSError, ValueError, struct.error) as error:
             notes.append(f"{path} is left out: {inputs.reason(error)}.")
         else:
-            found[name] = path
-    return found
+            small[name] = path
+    return small
 
 
 def _pictures(paths: dict[str, Path], notes: list[str]) -> dict[str, str]:
-    """Pictures as addresses that hold them, small enough for the page; `notes` is told of those that are damaged."""
-    from PIL import Image  # of Matplotlib's
+    """Pictures as data URLs, small enough together for the page; damaged ones are reported in `notes`."""
+    from PIL import Image  # installed with Matplotlib
 
-    width, found, damaged = WIDEST, dict[str, str](), dict[str, str]()
+    width, encoded, damaged = WIDEST, dict[str, str](), dict[str, str]()
     while True:
         for name, path in paths.items():
             try:
@@ -104,15 +104,15 @@ def _pictures(paths: dict[str, Path], notes: list[str]) -> dict[str, str]:
             flat.thumbnail((width, width))
             file = io.BytesIO()
             flat.quantize(COLOURS).save(file, "PNG", optimize=True)
-            found[name] = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-        if sum(map(len, found.values())) <= ROOM or width < 300:
+            encoded[name] = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        if sum(map(len, encoded.values())) <= ROOM or width < 300:
             notes.extend(damaged.values())
-            return found
+            return encoded
         width = int(0.8 * width)
 
 
 def _address(target: str, place: Path, out: Path) -> str:
-    """Where a link leads, from the page; nowhere where it would run something."""
+    """Target of a link, relative to the page; empty for schemes that could run code."""
     if ADDRESS.match(target):
         return target if re.match(r"https?:|mailto:|#", target, re.IGNORECASE) else ""
     path, hash_, part = target.partition("#")
@@ -121,31 +121,31 @@ def _address(target: str, place: Path, out: Path) -> str:
 
 
 def _inline(line: str, address: Callable[[str], str], pictures: dict[str, str]) -> str:
-    """Text with code, pictures, links and emphasis."""
+    """HTML of one line of Markdown with code, pictures, links and emphasis."""
     kept: list[str] = []
 
     def keep(markup: str) -> str:
         kept.append(markup)
         return f"\0{len(kept) - 1}\0"
 
-    def picture(found: re.Match[str]) -> str:
-        if found[2] not in pictures:
-            return keep(text(f"[{found[1]}]"))
-        return keep(f'<img alt="{escape(found[1])}" src="{pictures[found[2]]}">')
+    def picture(match: re.Match[str]) -> str:
+        if match[2] not in pictures:
+            return keep(text(f"[{match[1]}]"))
+        return keep(f'<img alt="{escape(match[1])}" src="{pictures[match[2]]}">')
 
-    def linked(found: re.Match[str]) -> str:
-        return keep(f'<a href="{escape(address(found[2]))}">') + found[1] + keep("</a>")
+    def linked(match: re.Match[str]) -> str:
+        return keep(f'<a href="{escape(address(match[2]))}">') + match[1] + keep("</a>")
 
-    line = re.sub(r"`([^`]+)`", lambda found: keep(f"<code>{text(found[1])}</code>"), line.replace("\0", ""))
+    line = re.sub(r"`([^`]+)`", lambda match: keep(f"<code>{text(match[1])}</code>"), line.replace("\0", ""))
     line = PICTURE.sub(picture, line)
     line = re.sub(r"\[([^\]]{1,1000})\]\(([^)\s]{1,1000})\)", linked, line)
     line = re.sub(r"\*\*(.{1,1000}?)\*\*", r"<strong>\1</strong>", text(line))
     line = re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", line)
-    return re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], line)
+    return re.sub(r"\0(\d+)\0", lambda match: kept[int(match[1])], line)
 
 
 def _blocks(lines: list[str], inline: Callable[[str], str]) -> Iterator[str]:
-    """Headings, tables, lists, quotations, code and paragraphs."""
+    """HTML of Markdown blocks: headings, tables, lists, quotations, code and paragraphs."""
     place = 0
     while place < len(lines):
         line = lines[place]
@@ -156,18 +156,18 @@ def _blocks(lines: list[str], inline: Callable[[str], str]) -> Iterator[str]:
             place = next((i for i in range(place + 1, len(lines)) if lines[i].startswith("```")), len(lines)) + 1
             yield f"<pre>{text(chr(10).join(lines[start + 1 : place - 1]))}</pre>"
         elif line.startswith("    "):
-            place = _while(lines, place, lambda one: one.startswith("    "))
-            yield f"<pre>{text(chr(10).join(one[4:] for one in lines[start:place]))}</pre>"
+            place = _while(lines, place, lambda text: text.startswith("    "))
+            yield f"<pre>{text(chr(10).join(line[4:] for line in lines[start:place]))}</pre>"
         elif heading := re.match(r"(#{1,6}) +(.*)", line):
             place += 1
             level = min(3, len(heading[1]))
             yield f"<h{level}>{inline(heading[2])}</h{level}>"
         elif line.startswith("|"):
-            place = _while(lines, place, lambda one: one.startswith("|"))
-            yield _table([_cells(one) for one in lines[start:place]], inline)
+            place = _while(lines, place, lambda text: text.startswith("|"))
+            yield _table([_cells(line) for line in lines[start:place]], inline)
         elif line.startswith(">"):
-            place = _while(lines, place, lambda one: one.startswith(">"))
-            inner = [one[1:].removeprefix(" ") for one in lines[start:place]]
+            place = _while(lines, place, lambda text: text.startswith(">"))
+            inner = [line[1:].removeprefix(" ") for line in lines[start:place]]
             yield f'<div class="notes">{"".join(_blocks(inner, inline))}</div>'
         elif re.match(r"[-*] ", line):
             place = _while(lines, place, lambda one: bool(re.match(r"[-*] |  +\S", one)))
@@ -180,7 +180,7 @@ def _blocks(lines: list[str], inline: Callable[[str], str]) -> Iterator[str]:
 
 
 def _while(lines: list[str], start: int, holds: Callable[[str], bool]) -> int:
-    """The first line after `start` of which it does not hold."""
+    """Index of the first line after `start` for which the predicate is false."""
     return next((i for i in range(start + 1, len(lines)) if not holds(lines[i])), len(lines))
 
 

@@ -1,4 +1,4 @@
-"""The page's tables: results, differences to the best setting, interquartile means."""
+"""Tables of the page: results, differences to the best setting, interquartile means."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from stellaris_jax.report.telemetry.format import compact, dollars, number, over
 
 
 def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: float | None) -> str:
-    """What every setting came to, with links from the page `out` to its runs."""
+    """Table of every setting's results.
+
+    Args:
+      rows: the settings.
+      numbers: number of each setting on the page, by label.
+      out: file of the page, which links are relative to.
+      threshold: a return; the table then says what reaching it takes.
+    """
     named = {row.label: headings(row.group) for row in rows}
     until = [f"{significant(threshold)} reached", "after steps", "after s", "after $"]
     head = ["#", "", *named[rows[0].label], "return", "seeds", "IQM", "area", *(until if threshold is not None else [])]
@@ -67,46 +74,46 @@ def _about(rows: Sequence[Row], threshold: float | None) -> str:
     if threshold is None:
         return about + meaning
     reached = [row for row in rows if row.reached(threshold)]
-    told = (
+    explanation = (
         f"What it takes until a return of {significant(threshold)}: the median over seeds of the first evaluation that "
         "reaches it; empty where half of them or more never do."
     )
-    return about + meaning + paragraph(told, "" if reached else "No seed of any setting has ever reached it.")
+    return about + meaning + paragraph(explanation, "" if reached else "No seed of any setting has ever reached it.")
 
 
 def relative(path: Path, out: Path) -> str:
-    """The address of a directory as a page `out` links it."""
+    """Address of a directory, relative to the page `out`."""
     return quote(os.path.relpath(path.resolve(), out.resolve().parent).replace(os.sep, "/")) + "/"
 
 
 def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
-    """How far the best row is above each other one."""
+    """Table of the differences between the best row and each other row."""
     compared = [(row, row.comparison) for row in rows if row.comparison is not None]
     if not compared:
         return ""
-    ends = [end for _, found in compared for end in (found.mean, found.low, found.high, 0.0) if np.isfinite(end)]
+    ends = [end for _, gap in compared for end in (gap.mean, gap.low, gap.high, 0.0) if np.isfinite(end)]
     span = (min(ends), max(ends))
     lines = []
-    for row, found in compared:
-        known = np.isfinite(found.low)
-        ends_shown = f"{significant(found.low)} to {significant(found.high)}" if known else "–"
-        ends_shown += " (range)" if known and not found.enough else ""
-        bar = interval_bar(found.mean, found.low, found.high, span, zero=True)
+    for row, gap in compared:
+        known = np.isfinite(gap.low)
+        ends_shown = f"{significant(gap.low)} to {significant(gap.high)}" if known else "–"
+        ends_shown += " (range)" if known and not gap.enough else ""
+        bar = interval_bar(gap.mean, gap.low, gap.high, span, zero=True)
         lines.append(
             [
                 figure(str(numbers[row.label]), numbers[row.label]),
                 Cell(f'<span class="long">{text(row.label)}</span>'),
                 words(verdict(row)),
-                figure(significant(found.mean), found.mean),
-                Cell(ends_shown, found.low if known else None),
-                Cell(bar, found.mean),
-                figure(str(found.pairs) if found.pairs else "none", found.pairs),
-                figure(percent(found.improvement), found.improvement),
+                figure(significant(gap.mean), gap.mean),
+                Cell(ends_shown, gap.low if known else None),
+                Cell(bar, gap.mean),
+                figure(str(gap.pairs) if gap.pairs else "none", gap.pairs),
+                figure(percent(gap.improvement), gap.improvement),
                 figure(significant(row.p_holm, 2), row.p_holm),
             ]
         )
     head = ["#", "setting", "it is", "best − this", "95 % interval", "", "shared seeds", "P(best better)", "p (Holm)"]
-    tested = int(np.isfinite([found.p for _, found in compared]).sum())
+    tested = int(np.isfinite([gap.p for _, gap in compared]).sum())
     reading = paragraph(
         "Each line is the best setting (of its environment) less this one, over the seeds that both have: what a seed "
         "does to both cancels out. “The setting” survives a correction for the number of comparisons at 5 %; “open” "
@@ -124,7 +131,13 @@ def differences(rows: Sequence[Row], numbers: dict[str, int]) -> str:
 
 
 class Scored(NamedTuple):
-    """A setting with its scores: its number on the page, how it is called there, and one sample of runs per task."""
+    """Setting with its scores.
+
+    Attributes:
+      number: number of the setting on the page.
+      name: name of the setting on the page.
+      scores: one sample of runs per task.
+    """
 
     number: int
     name: str
@@ -132,19 +145,19 @@ class Scored(NamedTuple):
 
 
 def bars(scored: Sequence[Scored]) -> str:
-    """Interquartile means with their intervals, below each other."""
-    every = np.concatenate([np.ravel(task) for one in scored for task in one.scores])
+    """Table of interquartile means with bars of their intervals."""
+    every = np.concatenate([np.ravel(task) for row in scored for task in row.scores])
     span = (float(every.min()), float(every.max()))
     lines = []
-    for one in scored:
-        runs = np.concatenate([np.ravel(task) for task in one.scores])
-        value, low, high = iqm_interval(one.scores)
+    for row in scored:
+        runs = np.concatenate([np.ravel(task) for task in row.scores])
+        value, low, high = iqm_interval(row.scores)
         few = f"{significant(runs.min())} to {significant(runs.max())} (range)" if len(runs) > 1 else "one seed"
         shown = f"{significant(low)} to {significant(high)}" if np.isfinite(low) else few
         lines.append(
             [
-                figure(str(one.number), one.number),
-                Cell(f'<span class="long">{text(one.name)}</span>'),
+                figure(str(row.number), row.number),
+                Cell(f'<span class="long">{text(row.name)}</span>'),
                 figure(significant(value), value),
                 Cell(text(shown), low if np.isfinite(low) else None),
                 Cell(interval_bar(value, low, high, span, runs.tolist()), value),
@@ -155,7 +168,7 @@ def bars(scored: Sequence[Scored]) -> str:
 
 
 def across(by_env: Mapping[str, Sequence[Row]]) -> list[Scored]:
-    """Settings that have results in every environment, their returns scaled there: 0 is the lowest, 1 the highest."""
+    """Settings with results in every environment; returns are scaled in each: 0 is the lowest, 1 the highest."""
     scored: dict[str, list[list[float]]] = {}
     for rows in by_env.values():
         every = [value for row in rows for value in row.finals]

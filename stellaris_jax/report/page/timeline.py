@@ -1,4 +1,4 @@
-"""Timelines on the page: who computed when, and how stale it was; a row for each, that can be zoomed and dragged."""
+"""Timelines on the page: a row per learner with bars coloured by staleness, to zoom and drag."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ from stellaris_jax.report.telemetry.format import number, significant
 from stellaris_jax.timeline import Gradient, Group
 
 WIDTH = 10_000
-"""Units that the whole of a timeline is wide."""
+"""Width of a timeline, in units of its view box."""
 MOST_BARS = 1200
-"""Bars of one timeline; of rounds with more, the first ones are drawn."""
+"""Most bars of one timeline; of rounds with more, the first bars are drawn."""
 SHADES = 6
-"""Colours of staleness, from none to the most."""
+"""Number of colours, from no staleness to the largest."""
 ROW, LEAST, TALLEST = 18, 4, 420
-"""Pixels of a row, at most and at least, and of all of them."""
+"""Largest and smallest height of a row, and largest height of all rows, in pixels."""
 
 
 class Bar(NamedTuple):
-    """A bar: its row, from when to when, its class, and what it is."""
+    """Bar of a timeline.
+
+    Attributes:
+      row: row of the bar.
+      start: beginning, in seconds.
+      end: end, in seconds.
+      kind: CSS class.
+      about: description.
+    """
 
     row: int
     start: float
@@ -30,17 +38,17 @@ class Bar(NamedTuple):
     about: str
 
 
-def timeline(lived: Sequence[Lived], learners: int, most: int) -> str:
-    """Some consecutive rounds as a picture.
+def timeline(rounds: Sequence[Lived], learners: int, most: int) -> str:
+    """Consecutive rounds as a picture.
 
     Args:
-      lived: the rounds.
-      learners: how many there are.
-      most: the staleness that has the last colour.
+      rounds: the rounds.
+      learners: number of learners.
+      most: staleness that has the last colour.
     """
-    every = sorted(_bars(lived, learners, most), key=lambda bar: bar.start)
+    every = sorted(_bars(rounds, learners, most), key=lambda bar: bar.start)
     bars = every[:MOST_BARS]
-    first, last = lived[0].record.index + 1, lived[-1].record.index + 1
+    first, last = rounds[0].record.index + 1, rounds[-1].record.index + 1
     named = f"round {first}" if first == last else f"rounds {first} to {last}"
     if not bars:
         return f"<p>{text(f'Nothing was computed in {named}.')}</p>"
@@ -59,34 +67,34 @@ def timeline(lived: Sequence[Lived], learners: int, most: int) -> str:
     if row < 12:
         names = ["actors", f"{learners} learners", *[""] * (learners - 1), "aggregation"]
     labels = "".join(f'<li style="height:{row}px">{text(name)}</li>' for name in names)
-    told = f"{named[0].upper()}{named[1:]}: {significant(start)} s to {significant(end)} s"
-    told += f"; the first {MOST_BARS} of {len(every)} bars" if len(every) > MOST_BARS else ""
+    heading = f"{named[0].upper()}{named[1:]}: {significant(start)} s to {significant(end)} s"
+    heading += f"; the first {MOST_BARS} of {len(every)} bars" if len(every) > MOST_BARS else ""
     tools = "".join(
         f'<button type="button" data-zoom="{zoom}" aria-label="{name}">{sign}</button>'
         for zoom, name, sign in ((0.5, "closer", "+"), (2, "wider", "−"), (0, "all of it", "⟲"))
     )
     return (
         f'<figure class="timeline" data-from="{start:.9g}" data-to="{end:.9g}">'
-        f'<div class="tools"><span>{text(told)}</span>{tools}</div><div class="rows"><ol>{labels}</ol>'
+        f'<div class="tools"><span>{text(heading)}</span>{tools}</div><div class="rows"><ol>{labels}</ol>'
         f'<svg role="img" tabindex="0" aria-label="{text(f"timeline of {named}")}" viewBox="0 0 {WIDTH} {height}" '
         f'preserveAspectRatio="none" style="height:{height}px">{"".join(map(drawn, bars))}</svg></div>'
         '<div class="ticks"></div><figcaption class="about" aria-live="polite">&nbsp;</figcaption></figure>'
     )
 
 
-def _bars(lived: Sequence[Lived], learners: int, most: int) -> Iterator[Bar]:
-    for one in lived:
-        record = one.record
+def _bars(rounds: Sequence[Lived], learners: int, most: int) -> Iterator[Bar]:
+    for round_ in rounds:
+        record = round_.record
         version = (
             f"fragment {record.index}, collected by {record.actors} actors with version {record.behaviour_version}"
         )
-        if one.rolls:
-            start, end = min(roll.start for roll in one.rolls), max(roll.end for roll in one.rolls)
+        if round_.rolls:
+            start, end = min(roll.start for roll in round_.rolls), max(roll.end for roll in round_.rolls)
             yield Bar(0, start, end, "roll", f"{version}, {_seconds(start, end)}")
-        for failure in one.failures:
+        for failure in round_.failures:
             row = 0 if failure.kind == "actor" else failure.number + 1
-            told = f"{failure.kind} {failure.number} died: {failure.reason}, {_seconds(failure.start, failure.end)}"
-            yield Bar(row, failure.start, failure.end, "lost", told)
+            about = f"{failure.kind} {failure.number} died: {failure.reason}, {_seconds(failure.start, failure.end)}"
+            yield Bar(row, failure.start, failure.end, "lost", about)
         for gradient in record.dropped:
             yield _computed(gradient, "lost", "thrown away")
         for group in record.groups:
@@ -97,10 +105,10 @@ def _bars(lived: Sequence[Lived], learners: int, most: int) -> Iterator[Bar]:
             yield Bar(learners + 1, group.second, end, "escaped" if group.escaped else "group", _aggregated(group))
 
 
-def _computed(gradient: Gradient, kind: str, became: str) -> Bar:
-    of = f"fragment {gradient.fragment}, minibatch {gradient.minibatch}, on version {gradient.version}"
-    told = f"{of}, by learner {gradient.learner}: {became}, {_seconds(gradient.start, gradient.end)}"
-    return Bar(gradient.learner + 1, gradient.start, gradient.end, kind, told)
+def _computed(gradient: Gradient, kind: str, outcome: str) -> Bar:
+    data = f"fragment {gradient.fragment}, minibatch {gradient.minibatch}, on version {gradient.version}"
+    about = f"{data}, by learner {gradient.learner}: {outcome}, {_seconds(gradient.start, gradient.end)}"
+    return Bar(gradient.learner + 1, gradient.start, gradient.end, kind, about)
 
 
 def _aggregated(group: Group) -> str:
@@ -117,7 +125,7 @@ def _seconds(start: float, end: float) -> str:
 
 
 def legend(most: int) -> str:
-    """What the colours are."""
+    """Legend of the colours."""
     ends = [(f"s{shade}", most * shade / (SHADES - 1)) for shade in range(SHADES)]
     values = dict.fromkeys(round(value) for _, value in ends)
     shades = [(f"s{round((SHADES - 1) * value / max(1, most))}", f"staleness {value}") for value in values]

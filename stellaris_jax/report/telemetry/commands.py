@@ -1,4 +1,4 @@
-"""Commands that go on from a run."""
+"""Commands that continue from a run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from stellaris_jax.config.commands import argument, as_override, command, is_int
 
 
 def resume_command(run_dir: Path, *further: str) -> str:
-    """What goes on with a run, a command, or a call in a notebook."""
+    """Command that resumes a run, or a call in a notebook."""
     if is_interactive():
         return f"train(load_config({[as_override('resume', run_dir), *further]}))"
     return " ".join([command("train"), argument("resume", run_dir), *further])
 
 
 def evaluate_command(run_dir: Path) -> str:
-    """What evaluates a run."""
+    """Command that evaluates a run."""
     return f"{command('evaluate')} {path_argument(run_dir)}"

@@ -16,7 +16,7 @@ from stellaris_jax.report.telemetry.names import STEP, named
 
 
 class Sheet:
-    """A CSV file that grows by lines, and seldom by columns, for which it is written anew."""
+    """CSV file that grows by lines. It is rewritten for new columns, which are rare."""
 
     def __init__(self, path: Path):
         self.path, self.columns = path, ["round", STEP]
@@ -24,7 +24,7 @@ class Sheet:
         path.unlink(missing_ok=True)
 
     def add(self, records: Sequence[dict[str, Any]]) -> None:
-        """Append records, and hand them to the operating system."""
+        """Append records, and flush them to the operating system."""
         rows = [{"round": record["round"], STEP: record[STEP], **dict(named(record))} for record in records]
         fresh = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in self.columns]
         if fresh or self._file is None:
@@ -34,7 +34,7 @@ class Sheet:
         self._file.flush()
 
     def _widen(self, fresh: list[str]) -> None:
-        """Give the file further columns."""
+        """Add columns to the file."""
         self.close()
         written: list[dict[str, Any]] = []
         if self.path.exists():
@@ -48,7 +48,7 @@ class Sheet:
         self._file = io.TextIOWrapper(outputs.appending(self.path), encoding="utf-8", newline="")
 
     def close(self) -> None:
-        """Close the file; what cannot be written was told of by the call that wrote it."""
+        """Close the file. Earlier calls have reported failed writes."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -57,7 +57,7 @@ class Sheet:
 
 @register.logger("csv")
 class Csv(Logger):
-    """Writes a line for every round, and for every evaluation."""
+    """Logger that writes a line for every round, and for every evaluation."""
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
         super().__init__(run, options)

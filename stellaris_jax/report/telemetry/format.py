@@ -1,4 +1,4 @@
-"""Numbers as people read them. None, a value that does not exist, is shown as a dash everywhere."""
+"""Numbers as readable text. None, a missing value, is a dash everywhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def count(value: float | None) -> str:
-    """`24576` as `24,576`; a mean over seeds that is not whole keeps one digit."""
+    """`24576` as `24,576`; a mean over seeds that is no integer keeps one digit."""
     if value is None:
         return MISSING
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """So many significant digits, and all of those before the point: `0.958`, `12.5`, `1,034`."""
+    """Number with significant digits, and all digits before the point: `0.958`, `12.5`, `1,034`."""
     if value is None or not math.isfinite(value):
         return MISSING
     if value == 0.0:
@@ -56,12 +56,12 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(executor: str | None) -> str:
-    """What the seconds of a run are: those of a live run, which a replay repeats, have been measured."""
+    """Adjective for the seconds of a run: measured for a live run and its replay, else simulated."""
     return "measured" if executor in ("live", "replay") else "simulated"
 
 
 def dollars(value: float | None) -> str:
-    """Whole cents from ten cents up, two significant digits below."""
+    """Amount in whole cents from ten cents up, with two significant digits below."""
     if value is None:
         return MISSING
     return f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
@@ -73,14 +73,17 @@ def percent(share: float | None) -> str:
 
 
 def interval(mean: float | None, half_width: float | None) -> str:
-    """`12.3 ± 0.45`, three significant digits of the mean and two of the rest; the mean alone without an interval."""
+    """`12.3 ± 0.45`:
+
+    three significant digits of the mean and two of the half-width; the mean alone without an interval.
+    """
     if mean is None or half_width is None or not math.isfinite(half_width):
         return significant(mean)
     return f"{significant(mean)} ± {significant(half_width, 2)}"
 
 
 def over_seeds(mean: float | None, half_width: float | None, per_seed: Sequence[float | None] | None) -> str:
-    """A mean with its interval; of seeds that are too few for one, with their range: `435 (398 to 472)`."""
+    """Mean with its interval or, for too few seeds, with their range: `435 (398 to 472)`."""
     known = [value for value in per_seed or () if value is not None]
     if 1 < len(known) < FEWEST:
         return f"{significant(mean)} ({significant(min(known))} to {significant(max(known))})"
@@ -88,30 +91,30 @@ def over_seeds(mean: float | None, half_width: float | None, per_seed: Sequence[
 
 
 def basis(seeds: int, episodes: int) -> str:
-    """What `over_seeds` rests on: `95 % over 128 episodes`, of several seeds `3 seeds, 384 episodes`."""
+    """Basis of `over_seeds`: `95 % over 128 episodes`, or for several seeds `3 seeds, 384 episodes`."""
     interval_of = "95 % over " if seeds == 1 or seeds >= FEWEST else ""
     return interval_of + (f"{seeds} seeds, " if seeds > 1 else "") + f"{count(episodes)} episodes"
 
 
 def escapes(record: Mapping[str, Any]) -> str:
-    """`25 of 200 groups`: those the gate had refused; a dash without a gate."""
+    """`25 of 200 groups`: groups that the gate refused, and that were aggregated; a dash without a gate."""
     escaped, groups = record.get("gate_escapes"), record.get("gate_groups")
     return count(escaped) if escaped is None or groups is None else f"{count(escaped)} of {count(groups)} groups"
 
 
 SPARKLINE = 24
-"""Bars of a sparkline, at most."""
+"""Most bars of a sparkline."""
 
 
 def spread(values: Sequence[float]) -> list[float]:
-    """So many of the values that a sparkline has bars, evenly spaced from the first to the last."""
+    """Evenly spaced values, one for each bar of a sparkline, from the first to the last."""
     if len(values) <= SPARKLINE:
         return list(values)
     return [values[round(bar * (len(values) - 1) / (SPARKLINE - 1))] for bar in range(SPARKLINE)]
 
 
 def sparkline(values: list[float]) -> str:
-    """A row of bars between the smallest and the largest value."""
+    """Row of bars between the smallest and the largest value."""
     bars = "▁▂▃▄▅▆▇█"
     if not values:
         return ""

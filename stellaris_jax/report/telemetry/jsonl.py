@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object a line, flushed as it is written, repaired when a run is resumed."""
+"""Metrics file `metrics.jsonl`: one JSON object a line, flushed after each write, repaired when a run is resumed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Record = dict[str, Any]
 
 
 AFTER_A_GAP = 2
-"""Number of the first line of a metrics file that has lost records; 1 in one that is whole."""
+"""Number of the first line of a metrics file that has lost records; a complete file begins with 1."""
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: arrays become lists, array scalars numbers, non-finite floats None."""
+    """`value` as JSON data: arrays become lists, array scalars numbers, non-finite floats None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -47,12 +47,12 @@ class Log(NamedTuple):
     """Contents of a metrics file.
 
     Attributes:
-      records: those that are whole, in order; of each kind the last ones, where no more were asked for.
-      damage: a sentence for whatever is not as it was written.
-      gap: records were lost before the run was resumed.
-      owner: the run that the lines belong to, "" in files of earlier versions.
+      records: intact records, in order; the last ones of each kind if the reader asked for no more.
+      damage: a sentence about damage; empty if the file is as it was written.
+      gap: whether records were lost before the run was resumed.
+      owner: run that the lines belong to, "" in files of earlier versions.
       digest: SHA-256 of the file.
-      rounds: number of the last round, if all of them are there from the first one on; else -1.
+      rounds: number of the last round if all rounds from the first one on are there; else -1.
     """
 
     records: list[Record]
@@ -67,16 +67,16 @@ def read_log(path: Path, last: int | None = None) -> Log:
     """Read a metrics file, line by line.
 
     Args:
-      path: the file. A last line that was torn by a kill is no damage.
-      last: records of each kind that are kept; all by default.
+      path: the file. A last line that a kill cut off is no damage.
+      last: number of last records of each kind to keep; all by default.
 
     Returns:
-      Its records, and what is wrong with it.
+      Its records, and a description of its damage.
 
     Raises:
-      OSError: it is missing, no regular file, or too large.
+      OSError: the file is missing, no regular file, or too large.
     """
-    found: dict[str, deque[tuple[int, Record]]] = {kind: deque(maxlen=last) for kind in RETURNS}
+    by_kind: dict[str, deque[tuple[int, Record]]] = {kind: deque(maxlen=last) for kind in RETURNS}
     damaged, digest, owners = list[int](), sha256(), set[str]()
     first = newest = rounds = 0
     missing, plain_places = False, list[int]()
@@ -88,9 +88,9 @@ def read_log(path: Path, last: int | None = None) -> Log:
             if line.endswith(b"\n"):
                 damaged.append(place)
             continue
-        if checked.number and not first:  # lines without a check are none of a file whose lines have them
+        if checked.number and not first:  # the earlier lines, which have no check, are foreign
             first, damaged, rounds = checked.number, damaged + plain_places, 0
-            for records in found.values():
+            for records in by_kind.values():
                 records.clear()
             owners.clear()
         if checked.number:
@@ -99,7 +99,7 @@ def read_log(path: Path, last: int | None = None) -> Log:
         else:
             plain_places.append(place)
         owners.add(checked.owner)
-        found[record["kind"]].append((place, record))
+        by_kind[record["kind"]].append((place, record))
         if record["kind"] == "round":
             rounds = rounds + 1 if rounds >= 0 and record["round"] == rounds + 1 else -1
     damage = ""
@@ -110,9 +110,9 @@ def read_log(path: Path, last: int | None = None) -> Log:
     elif missing or first > AFTER_A_GAP:
         damage = "records are missing"
     owner = owners.pop() if len(owners) == 1 else ""
-    places = sorted((one for records in found.values() for one in records), key=lambda one: one[0])
-    told = damage and f"{path}: {damage}"
-    return Log([record for _, record in places], told, first == AFTER_A_GAP, owner, digest.hexdigest(), rounds)
+    places = sorted((pair for records in by_kind.values() for pair in records), key=lambda pair: pair[0])
+    message = damage and f"{path}: {damage}"
+    return Log([record for _, record in places], message, first == AFTER_A_GAP, owner, digest.hexdigest(), rounds)
 
 
 def _about(damaged: list[int]) -> str:
@@ -122,9 +122,9 @@ def _about(damaged: list[int]) -> str:
 
 
 def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Record]:
-    """The whole records of a metrics file, in order; `note` is told of damage (`read_log`).
+    """Intact records of a metrics file, in order; `note` receives a sentence about damage (`read_log`).
 
-    Raises ConfigError where it cannot be read, is no regular file, or is larger than `inputs.METRICS`.
+    Raises ConfigError if the file cannot be read, is no regular file, or is larger than `inputs.METRICS`.
     """
     try:
         log = read_log(path)
@@ -136,7 +136,7 @@ def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Rec
 
 
 def stream_records(path: Path) -> Iterator[Record]:
-    """The records of a metrics file, one after the other; damaged lines are left out. Raises as `read_records` does."""
+    """Records of a metrics file, one after the other, without damaged lines. Raises as `read_records` does."""
     try:
         for line in inputs.lines(path):
             checked = unchecked(line)
@@ -151,7 +151,7 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
 
 
 def _record(line: bytes) -> Record | None:
-    """A line's record, if it is one and whole."""
+    """Record of a line, if the line is intact."""
     try:
         record = json.loads(line.decode(errors="replace"))
     except (ValueError, RecursionError):
@@ -177,7 +177,7 @@ FIGURES = {
     "env_steps", "wall_seconds", "simulated_seconds", "cost_usd", "train_return", "eval_return_mean",
     "eval_return_ci95",
 }  # fmt: skip
-"""Keys of a record, and of its `per_seed`, that hold numbers or null, and that curves are made of."""
+"""Keys of a record, and of its `per_seed`, that curves use; their values are numbers or null."""
 
 
 def _is_count(value: Any) -> bool:
@@ -189,14 +189,23 @@ def _is_figure(value: Any) -> bool:
 
 
 class MetricsLog:
-    """Appends records to a metrics file, each line with its check (`report.integrity`).
+    """Writer of a metrics file, each line with its check (`report.integrity`).
 
-    Without `resume_round` the file starts empty. With it, the records up to and including that round stay, and
-    later ones (written after the checkpoint that is being resumed) are dropped by an atomic rewrite. Where lines are
-    damaged, the file as it was is kept beside it, `note` is told, and line numbers go on with a gap.
-    `last_env_steps` is the largest env step that stayed, 0 if none, `kept` are the records that stayed, and
-    `evaluations` the evaluations among them. `owner` is the run, as `integrity.owner_of` names it; `digest` that of the
-    file so far.
+    Without `resume_round` the file starts empty. With it, records up to and including that round are kept, and later
+    ones
+    (written after the checkpoint) are dropped by an atomic rewrite. If lines are damaged, the original file is renamed,
+    `note` receives a sentence, and line numbers continue with a gap.
+
+    Args:
+      path: the file.
+      resume_round: last round to keep; None starts an empty file.
+      note: receives sentences about damage.
+      owner: identity of the run, from `integrity.owner_of`.
+
+    Attributes:
+      last_env_steps: largest env step that was kept, or 0.
+      kept: records that were kept.
+      evaluations: evaluations among them.
     """
 
     def __init__(
@@ -226,7 +235,7 @@ class MetricsLog:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that was written."""
+        """SHA-256 of the file so far."""
         return self._digest.hexdigest()
 
     def _lines(self, records: Iterable[Record]) -> str:
@@ -238,18 +247,18 @@ class MetricsLog:
         return text
 
     def write(self, records: list[Record]) -> None:
-        """Appends plain records and hands them to the operating system, so that a kill loses at most this call."""
+        """Append plain records and flush them to the operating system, so that a kill loses at most this call."""
         self._file.write(self._lines(records).encode())
         self._file.flush()
 
     def close(self) -> None:
-        """Closes the file. What cannot be written was told of by the call that wrote it."""
+        """Close the file. Earlier calls have reported failed writes."""
         with suppress(OSError):
             self._file.close()
 
 
 def _intact_log(path: Path, resume_round: int, note: Callable[[str], None]) -> Log:
-    """The metrics of a run that is resumed; where they are damaged, the file is kept beside them, and `note` told."""
+    """Metrics of a resumed run. A damaged file is renamed, and `note` receives a sentence."""
     try:
         log = read_log(path)
     except FileNotFoundError:
@@ -263,7 +272,7 @@ def _intact_log(path: Path, resume_round: int, note: Callable[[str], None]) -> L
 
 
 def set_aside(path: Path, round_: int) -> Path:
-    """Give a damaged metrics file another name, which is returned."""
+    """Rename a damaged metrics file, and return its new path."""
     names = (f"damaged-{path.stem}-{round_}{f'-{n}' * (n > 1)}{path.suffix}" for n in count(1))
     original = next(path.with_name(name) for name in names if not os.path.lexists(path.with_name(name)))
     path.rename(original)

@@ -1,4 +1,4 @@
-"""What a run is told to, beside its own files and the display. To add one, subclass `Logger` and register it."""
+"""Base of the loggers of a run's metrics. To add a logger, subclass `Logger` and register it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from stellaris_jax.report.telemetry.jsonl import complain
 
 
 class RunInfo(NamedTuple):
-    """The run that a logger is of.
+    """Description of a run for its loggers.
 
-    directory: where it is stored. config: its configuration, by dotted keys. group: the sweep that it is a point of, ""
-    for none. resume_round: the round it goes on from, None for a new one; what was logged of later rounds is void, and
-    comes again, the same to the bit. last_env_steps: env steps at that round. history: records up to it, oldest first.
-    note: shows the user a sentence.
+    Attributes:
+      directory: directory of the run.
+      config: its configuration, by dotted keys.
+      group: sweep that it is a point of, or "".
+      resume_round: round that it is resumed from; None for a new run. Logged values of later rounds are void, and come
+        again, bit for bit.
+      last_env_steps: env steps at that round.
+      history: records up to that round, oldest first.
+      note: function that shows the user a sentence.
     """
 
     directory: Path
@@ -29,46 +34,47 @@ class RunInfo(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the run is called: as its directory, below its sweep."""
+        """Name of the run: its directory's name, below its sweep's."""
         return f"{self.group}/{self.directory.name}" if self.group else self.directory.name
 
     @classmethod
     def of(cls, directory: Path, config: dict[str, Any], **known: Any) -> RunInfo:
-        """A run by its directory, which tells whether it is a sweep's."""
+        """Description of a run by its directory, which shows whether it is a point of a sweep."""
         place = directory.absolute()
         swept = (place.parent / "sweep.yaml").is_file() and place.name.isdigit()
         return cls(place, config, place.parent.name if swept else "", **known)
 
 
 class Logger(Optioned):
-    """Does nothing with what it is told; the base of all loggers.
+    """Base of all loggers; it ignores all events.
 
-    One that raises is told of, and left out from there on: no run ends by its logger. What it needs that may be
-    missing, such as a package, it names in `conditions`, which are looked at before the run begins.
+    A logger that raises an error is reported once, then disabled, so that it never ends the run. A logger checks its
+    requirements, such as a package, in `conditions`, which run before training begins.
 
     Args:
-      run: what it logs.
-      options: see `Optioned`; those of all loggers are `run.options`.
+      run: the run to log.
+      options: see `Optioned`; the options of all loggers are `run.options`.
     """
 
     connects: ClassVar[bool] = False
-    """Whether it connects to a service, so that a stored run with it needs consent to be resumed (`config.trust`)."""
+    """Whether it connects to a service; a stored run with such a logger needs consent to be resumed (`config.trust`).
+    """
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
         super().__init__(options)
         self.run = run
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
-        """Rounds of training, at least one, oldest first; `stellaris_jax.report.telemetry` says what records hold."""
+        """Log training rounds, at least one, oldest first; `stellaris_jax.report.telemetry` describes the records."""
 
     def evaluation(self, record: dict[str, Any]) -> None:
-        """An evaluation of the policy."""
+        """Log an evaluation of the policy."""
 
     def summary(self, summary: dict[str, Any]) -> None:
-        """The figures of `summary.json`, once the run is over; files in its directory are complete by then."""
+        """Log the figures of `summary.json`, once the run is over; files in its directory are complete by then."""
 
     def flush(self) -> None:
-        """Hand everything to the operating system: a checkpoint is about to be written."""
+        """Flush everything to the operating system, before a checkpoint is written."""
 
     def close(self) -> None:
-        """Nothing more will come; may be called twice."""
+        """Close the logger; may be called twice."""

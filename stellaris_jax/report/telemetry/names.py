@@ -1,6 +1,6 @@
-"""What metrics are called wherever a run is logged: `group/name` after CleanRL, whose names stand where it has one.
+"""Names of metrics for all loggers: `group/name` after CleanRL, with CleanRL's own names if it has one.
 
-docs/metrics.md has them as a table.
+docs/metrics.md lists them in a table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 
 class Metric(NamedTuple):
-    """The name of a value of the records, and what it is."""
+    """Metric of the records.
+
+    Attributes:
+      name: name for loggers.
+      about: description.
+    """
 
     name: str
     about: str
@@ -66,18 +71,18 @@ METRICS = {
     "eval_return_mean": Metric("eval/episodic_return", "mean return of the evaluated policy"),
     "eval_return_ci95": Metric("eval/episodic_return_ci95", "half of its 95 % interval"),
 }
-"""By the keys of the records, in the order of docs/metrics.md."""
+"""Metrics by the keys of the records, in the order of docs/metrics.md."""
 SEED = "eval/episodic_return_seed_{}"
-"""The evaluated return of every seed."""
+"""Name of the evaluated return of a seed."""
 STEP = "env_steps"
-"""What all of them are logged over."""
+"""Key of the step that all metrics are logged over."""
 OTHER = "charts/{}"
-"""What the records hold beside them, as of plug-ins."""
+"""Name of any other value of the records, such as a plug-in's."""
 _NOT_LOGGED = {"kind", "round", STEP, "per_seed"}
 
 
 def named(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Names and values of a record's numbers; of an evaluation those that no round has, and every seed's return."""
+    """Names and values of a record's numbers. An evaluation has only its own metrics, and every seed's return."""
     evaluated = record["kind"] == "evaluation"
     for key, value in record.items():
         of_rounds = evaluated and key in METRICS and not key.startswith("eval_")

@@ -1,4 +1,4 @@
-"""What a run shows while it trains: a live panel on a terminal, lines in a pipe."""
+"""Displays of a training run: a live panel on a terminal or in a notebook, lines in a pipe."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ REFRESH_PER_SECOND = 2
 LINE_EVERY_SECONDS = 10.0
 WIDTH = 100
 NARROW = 80
-"""Columns below which the values of a line follow one another, instead of standing in columns."""
+"""Terminal width below which the values of a line are not aligned in columns."""
 
 
 LINE_WIDTH = 160
-"""Columns of lines in a notebook."""
+"""Width of lines in a notebook, in columns."""
 NOTEBOOK_HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
 
 
 class Display:
-    """The latest values of a run and the time it will still take. Subclasses show them."""
+    """Latest values of a run and its remaining time. Subclasses show them."""
 
     def __init__(self, console: Console, title: str, total_rounds: int, clock: str = "simulated") -> None:
         self.console = console
@@ -61,7 +61,7 @@ class Display:
         self._last_arrival = (self.started, 0)
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
-        """Takes note of training rounds. A value that is missing from a round keeps its last one, the gate excepted."""
+        """Record training rounds. A value missing from a round keeps its last value, except the gate."""
         for record in records:
             known = {key: value for key, value in record.items() if value is not None}
             self.latest = {**self.latest, **known, "gate": record.get("gate")}
@@ -70,32 +70,38 @@ class Display:
         self.work = ("", self.started)
 
     def evaluation(self, record: dict[str, Any]) -> None:
-        """Takes note of an evaluation."""
+        """Record an evaluation."""
         self.evaluations.append(record)
         self.work = ("", self.started)
 
     def working(self, text: str) -> None:
-        """Shows what is under way, before it is begun, where it may take minutes without a record."""
+        """Announce work that may take minutes without a record."""
         self.work = (text, time.monotonic())
 
     def worked(self, text: str) -> None:
-        """Shows what came of what was under way."""
+        """Show the result of announced work."""
         self.note(text)
 
     def note(self, text: str) -> None:
-        """Shows a message once."""
+        """Show a message once."""
         self.console.print(Text(text), soft_wrap=True)
 
     def finished(self, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
-        """Ends the display with the final table, the run directory and what to do with it."""
+        """End the display with the final table, the run directory and further commands.
+
+        Args:
+          summary: figures of `summary.json`.
+          run_dir: directory of the run.
+          returns: evaluated returns, oldest first.
+        """
         self.close()
         print_summary(self.console, {"train_return": self.latest.get("train_return"), **summary}, run_dir, returns)
 
     def close(self) -> None:
-        """Ends the display; a second call does nothing."""
+        """End the display; a second call does nothing."""
 
     def leave(self) -> None:
-        """Ends the display of a run that is stopped, telling how to go on with it."""
+        """End the display of a stopped run, with the command to resume it."""
         if self.farewell is not None:
             self.note(self.farewell())
         self.close()
@@ -146,14 +152,14 @@ class LineDisplay(Display):
 
 
 class PanelDisplay(Display):
-    """A panel of the latest values; subclasses draw it."""
+    """Panel of the latest values; subclasses draw it."""
 
     def __init__(self, console: Console, title: str, total_rounds: int, clock: str = "simulated") -> None:
         super().__init__(console, title, total_rounds, clock)
         self._spinner = Spinner("dots")
 
     def panel(self) -> RenderableType:
-        """The panel as it stands now."""
+        """Current panel."""
         parts: list[RenderableType] = [self._bar(), self._values()] if self.latest else []
         if self.work[0] or not parts:
             parts.append(self._working())
@@ -228,7 +234,7 @@ class PanelDisplay(Display):
 
 
 class LiveDisplay(PanelDisplay):
-    """A panel that redraws itself in place, at most REFRESH_PER_SECOND times a second, from a thread of its own."""
+    """Panel that redraws itself in place, at most REFRESH_PER_SECOND times a second, from its own thread."""
 
     def __init__(self, console: Console, title: str, total_rounds: int, clock: str = "simulated") -> None:
         super().__init__(console, title, total_rounds, clock)
@@ -240,13 +246,13 @@ class LiveDisplay(PanelDisplay):
 
 
 class NotebookDisplay(PanelDisplay):
-    """One output of a notebook's cell: messages above the panel, which the final table replaces.
+    """Output of a notebook's cell: messages above the panel, which the final table replaces.
 
-    It is drawn anew with what happens, at most REFRESH_PER_SECOND times a second. rich would need ipywidgets for that.
+    It is redrawn at events, at most REFRESH_PER_SECOND times a second. rich's own display would need ipywidgets.
     """
 
     def __init__(self, title: str, total_rounds: int, clock: str = "simulated") -> None:
-        from IPython.display import display  # a notebook has it
+        from IPython.display import display  # notebooks have IPython
 
         self._notes: list[RenderableType] = []
         self._closed = False
@@ -292,12 +298,12 @@ class NotebookDisplay(PanelDisplay):
 
 
 def _page() -> Console:
-    """A console that keeps what is printed, to be shown elsewhere."""
+    """Console that records its output, to be shown elsewhere."""
     return Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False, force_terminal=True)
 
 
 def _bundle(renderable: RenderableType) -> dict[str, str]:
-    """What is rendered as an output of a notebook: HTML, and text where that is not shown."""
+    """Output of a notebook's cell: HTML, with text as a fallback."""
     page = _page()
     page.print(renderable, soft_wrap=True)
     html = page.export_html(inline_styles=True, code_format=NOTEBOOK_HTML, clear=False)
@@ -305,14 +311,19 @@ def _bundle(renderable: RenderableType) -> dict[str, str]:
 
 
 def make_display(console: Console, title: str, total_rounds: int, progress: bool, clock: str = "simulated") -> Display:
-    """The panel where there is a terminal or a notebook and `progress` asks for it, lines otherwise.
+    """Display of a run: a panel if there is a terminal or a notebook and `progress` is true, else lines.
 
-    `clock` names seconds.
+    Args:
+      console: console to show it on.
+      title: title of the run.
+      total_rounds: rounds of the run.
+      progress: whether to draw a panel.
+      clock: adjective for seconds, `simulated` or `measured`.
     """
     if console.is_jupyter:
         if progress:
             return NotebookDisplay(title, total_rounds, clock)
-        console = Console(force_jupyter=False, width=LINE_WIDTH)  # lines of one output, not an output for each
+        console = Console(force_jupyter=False, width=LINE_WIDTH)  # collects lines in one output of the cell
     live = progress and console.is_terminal and not console.is_dumb_terminal
     return (LiveDisplay if live else LineDisplay)(console, title, total_rounds, clock)
 

@@ -1,4 +1,4 @@
-"""What many runs show while they train beside each other: one line for all of them."""
+"""Display of many concurrent runs: one line for all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stellaris_jax.report.telemetry.progress import LINE_EVERY_SECONDS, REFRESH_
 
 
 class Line(Protocol):
-    """What a point tells of itself to whoever shows all of them; see `SharedDisplay`."""
+    """Events that a point reports to the display of all points; see `SharedDisplay`."""
 
     console: Console
 
@@ -31,16 +31,16 @@ class Line(Protocol):
 
 
 class SharedDisplay:
-    """One line on all points of a sweep: how many are done, their speed, the best return, the time that is left.
+    """One line on all points of a sweep: number of finished points, speed, best return, remaining time.
 
-    Its methods may be called from any thread.
+    Its methods are thread-safe.
 
     Args:
-      console: where it is shown: as a line that is drawn anew on a terminal, else as a line every ten seconds.
+      console: console to show it on: as a line that is redrawn on a terminal, else as a line every ten seconds.
       steps: env steps of every point, over its seeds.
       done: points that are finished already.
-      progress: draw the line anew, where that can be done.
-      unit: what they are called.
+      progress: whether to redraw the line, where that is possible.
+      unit: noun for the points, in the plural.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SharedDisplay:
         self.best: tuple[float, int] | None = None
         self.work = "starting" if len(self.done) < len(steps) else ""
         self._started, self._before = time.monotonic(), sum(self.reached.values())
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
         self._lock = threading.Lock()
         self._last_line = self._started
         live = progress and console.is_terminal and not console.is_dumb_terminal
@@ -68,7 +68,7 @@ class SharedDisplay:
             self._live.start()
 
     def line(self) -> Text:
-        """How things stand."""
+        """Current state of all points."""
         reached, whole = sum(list(self.reached.values())), sum(self.steps)
         seconds = time.monotonic() - self._started
         here = reached - self._before
@@ -81,11 +81,11 @@ class SharedDisplay:
             parts.append(f"best {significant(self.best[0])} ({self.unit[:-1]} {self.best[1]})")
         speed = f"{compact(here / seconds)} steps/s" if here else ""
         if here and (not self._drawn or len("  ".join([*parts, speed])) <= self.console.width):
-            parts.insert(2, speed)  # what may be missing where there is no room for all
+            parts.insert(2, speed)  # left out if there is no room
         return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
 
     def advanced(self, point: int, steps: int) -> None:
-        """A point has trained that many steps in all."""
+        """Record the number of steps that a point has trained in all."""
         with self._lock:
             self.reached[point] = min(steps, self.steps[point])
             if steps:
@@ -97,35 +97,38 @@ class SharedDisplay:
             self._print(self.line())
 
     def evaluated(self, point: int, value: float | None) -> None:
-        """A point's policy was evaluated."""
+        """Record the return of an evaluation of a point."""
         with self._lock:
             if value is not None and (self.best is None or value > self.best[0]):
                 self.best = value, point
 
     def finished(self, point: int) -> None:
-        """A point is over, with or without a result."""
+        """Record that a point is over, with or without a result."""
         with self._lock:
             self.done.add(point)
             self.work = ""
             self.reached[point] = self.steps[point]
 
     def working(self, text: str, point: int) -> None:
-        """A point begins something that may take minutes. The line shows it until there is progress; pipes, once."""
+        """Announce work of a point that may take minutes.
+
+        The line shows it until there is progress; pipes get one line.
+        """
         if self._live is None:
             self.note(text, point)
         elif sum(list(self.reached.values())) == self._before:
             self.work = text
 
     def note(self, text: str, point: int | None = None) -> None:
-        """Shows a message, of one point or of all; the same one of several points is shown once."""
+        """Show a message of one point or of all; equal messages of several points are shown once."""
         with self._lock:
-            if point is not None and text in self._told:
+            if point is not None and text in self._shown:
                 return
-            self._told.add(text)
+            self._shown.add(text)
         self._print(Text(text if point is None else f"{self.unit[:-1]} {point}: {text}"))
 
     def close(self) -> None:
-        """Ends the display with the line as it stands; a second call does nothing."""
+        """End the display with the current line; a second call does nothing."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
@@ -135,7 +138,7 @@ class SharedDisplay:
 
 
 class PointDisplay(Display):
-    """The display of one point, which tells the line of all; what only matters to who watches one run is left out."""
+    """Display of one point, which forwards to the line of all points. Details of single runs are left out."""
 
     def __init__(self, shared: Line, point: int, total_rounds: int, seeds: int) -> None:
         super().__init__(shared.console, f"point {point}", total_rounds)

@@ -1,4 +1,4 @@
-"""The final table of a run and the commands that continue from it."""
+"""Final table of a run, with commands that continue from it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _trained(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """The last training return, of sampled actions, where it is outside the interval of a greedy evaluation."""
+    """Last training return, by sampled actions, if it is outside the interval of a greedy evaluation."""
     trained, value = summary.get("train_return"), summary.get("eval_return_mean")
     if summary.get("eval_actions") != "greedy" or trained is None or value is None:
         return []
@@ -66,23 +66,23 @@ def _trained(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _dropped(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Gradients that were thrown away: how many, their share, and the busy seconds of their learners, over all seeds.
+    """Dropped gradients: number, share, and busy seconds of their learners, over all seeds.
 
-    Runs of earlier versions know no more than the count.
+    Runs of earlier versions have only the number.
     """
     lost = summary.get("dropped_gradients")
     if not lost:
         return []
-    told, share, seconds = count(lost), summary.get("dropped_share"), summary.get("dropped_seconds")
+    text, share, seconds = count(lost), summary.get("dropped_share"), summary.get("dropped_seconds")
     if share is not None:
-        told += f" ({percent(share)} of all)"
+        text += f" ({percent(share)} of all)"
     if seconds is not None:
-        told += f", {significant(seconds)} {clock(summary.get('executor'))} s of learners"
-    return [("dropped gradients", told)]
+        text += f", {significant(seconds)} {clock(summary.get('executor'))} s of learners"
+    return [("dropped gradients", text)]
 
 
 def _actors(summary: dict[str, Any]) -> str:
-    """Whom the bill is for: unless they are scaled, all actors of the platform share what environments there are."""
+    """Billed actors. Unless actors are scaled, all actors of the platform share the environments."""
     actors, each = count(summary.get("actors")), summary.get("envs_per_actor")
     paid = "as functions" if summary.get("actor_billing") == "serverless" else "as VMs"
     if each is None:
@@ -91,7 +91,14 @@ def _actors(summary: dict[str, Any]) -> str:
 
 
 def print_summary(console: Console, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
-    """Prints the final table, with a line of evaluated `returns`, the run directory and what to do with it."""
+    """Print the final table, the run directory and further commands.
+
+    Args:
+      console: console to print to.
+      summary: figures of `summary.json`.
+      run_dir: directory of the run.
+      returns: evaluated returns, oldest first, for a line of their own.
+    """
     names = [str(summary[key]) for key in ("system", "env") if summary.get(key)]
     seeds = summary.get("num_seeds") or 1
     table = Table(title=Text(" · ".join([*names, f"{seeds} seed{'s' if seeds > 1 else ''}"])), show_header=False)
@@ -104,7 +111,7 @@ def print_summary(console: Console, summary: dict[str, Any], run_dir: Path, retu
             table.add_row("over the run", Text(f"{ends}  {sparkline(spread(returns))}"))
     console.print(table)
     commands = [("run", shlex.quote(str(run_dir))), ("evaluate", evaluate_command(run_dir))]
-    # A learning rate that has been lowered to zero would be raised again by going on.
+    # Continuing would raise an annealed learning rate again.
     if summary.get("total_steps") and not (summary.get("ended_early") or summary.get("annealed")):
         commands.append(("go on", resume_command(run_dir, f"total_steps={2 * int(summary['total_steps'])}")))
     for name, text in commands:

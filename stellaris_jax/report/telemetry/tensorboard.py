@@ -1,4 +1,4 @@
-"""TensorBoard events of a run: the names of `names`, env steps as the step; hyper-parameters and the picture."""
+"""TensorBoard events of a run: metrics named as in `names` over env steps, hyper-parameters, and the picture."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ FLUSH_SECONDS = 30.0
 
 @register.logger("tensorboard")
 class EventLog(Logger):
-    """Writes TensorBoard events into the run directory. With `flush`, and every FLUSH_SECONDS, they become the
-    operating system's, from which a kill does not take them.
+    """Logger of TensorBoard events in the run directory.
 
-    When round `resume_round` of a run is resumed, TensorBoard is told to forget what an earlier process logged
-    after `last_env_steps`.
+    Events are flushed to the operating system by `flush`, and every FLUSH_SECONDS, so that a kill does not lose them.
+    When
+    a run is resumed, TensorBoard forgets events of earlier processes after `last_env_steps`.
     """
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None) -> None:
         super().__init__(run, options)
-        # File names hold whole seconds: without the suffix, a quick resume would overwrite the first file, and a link
-        # that lies there might be written through.
+        # File names contain whole seconds. Without the suffix, a quick resume would overwrite the first file, or write
+        # through a link in its place.
         suffix = f".{secrets.token_hex(4)}" + ("" if run.resume_round is None else f".resumed-{run.resume_round}")
         self._writer = EventsWriter(str(run.directory.absolute() / "events"), suffix)
         if run.resume_round is not None:
@@ -44,14 +44,14 @@ class EventLog(Logger):
         self.flush()
 
     def _hyper_parameters(self) -> None:
-        """The configuration, for the tab HParams, where runs are compared by it."""
+        """Log the configuration for the tab HParams, which compares runs by it."""
         known = {key: value for key, value in self.run.config.items() if isinstance(value, bool | int | float | str)}
         shown = {METRICS["eval_return_mean"].name: 0, METRICS["cost_usd"].name: 0, METRICS["train_return"].name: 0}
         for part in hparams(known, shown)[:2]:
             self._writer.write_event(Event(summary=part, wall_time=time.time()))
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
-        """One point per round, and the staleness histogram of all these rounds together."""
+        """Log one point per round, and the staleness histogram of all these rounds together."""
         for record in records:
             self._scalars(record)
         self._staleness([record.get("staleness_counts") or [] for record in records], records[-1]["env_steps"])
@@ -59,31 +59,31 @@ class EventLog(Logger):
             self.flush()
 
     def evaluation(self, record: dict[str, Any]) -> None:
-        """The return of the policy: mean, interval and every seed."""
+        """Log the return of the policy: mean, interval and every seed."""
         self._scalars(record)
 
     def summary(self, summary: dict[str, Any]) -> None:
-        """The picture of the run, and that its hyper-parameters have come to their end."""
+        """Log the picture of the run, and the end of its hyper-parameters' session."""
         picture = self.run.directory / "curve.png"
         if picture.is_file():
             data = inputs.read_bytes(picture)
-            width, height = struct.unpack(">II", data[16:24])  # of the header that a PNG begins with
+            width, height = struct.unpack(">II", data[16:24])  # from the PNG header
             image = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=data)
             self._write([Summary.Value(tag="curve", image=image)], summary["env_steps"])
         self._writer.write_event(Event(summary=hparams({}, {})[2], wall_time=time.time()))
 
     def flush(self) -> None:
-        """Hands what was written to the operating system."""
+        """Flush events to the operating system."""
         self._writer.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Closes the file; a second call does nothing. What cannot be written was told of by the call that wrote it."""
-        with suppress(OSError, ValueError):  # the second is of a closed file
+        """Close the file; a second call does nothing. Earlier calls have reported failed writes."""
+        with suppress(OSError, ValueError):  # ValueError: the file is closed
             self._writer.close()
 
     def _scalars(self, record: dict[str, Any]) -> None:
-        # One event for all of a record's scalars.
+        # All scalars of a record share one event.
         values = [Summary.Value(tag=name, simple_value=value) for name, value in named(record)]
         self._write(values, record["env_steps"])
 

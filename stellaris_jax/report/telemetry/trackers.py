@@ -1,8 +1,8 @@
 """Loggers for experiment trackers: Weights & Biases, MLflow, Trackio. Each has an extra of its name.
 
-Where they write, and whether to a server, is what their own environment variables say (docs/reports.md). A file
-`.NAME.json` in the run directory remembers which of their runs it is, and up to where it has been told: a run that is
-resumed goes on in the same one, and none of its points is lost.
+The trackers' own environment variables decide where they write, and whether to a server (docs/reports.md). A file
+`.NAME.json` in the run directory stores the tracker's run id, and the last round that was logged. A resumed run
+continues the tracker's run, and loses no points.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ from stellaris_jax.report.telemetry.logger import Logger, RunInfo
 from stellaris_jax.report.telemetry.names import STEP, named
 
 FILES = ("config.yaml", "summary.json", "curve.png", "*.mp4", "*.gif")
-"""Of the run directory, kept as artefacts when the run is over."""
+"""Files of the run directory that are kept as artefacts when the run is over."""
 OWN = ("wandb", "mlflow", "mlflow.db")
-"""Names in the run directory that trackers write below."""
+"""Names in the run directory that trackers write to."""
 _OPENING = threading.Lock()
-"""Held while a tracker is opened: the points of a sweep may begin at once, and a database is made only once."""
+"""Lock held while a tracker is opened: points of a sweep may begin at once, but only one may create a database."""
 
 
 class Tracker(Logger):
-    """What trackers have in common. Subclasses have `open`, `log`, `keep` and `end`."""
+    """Base of all trackers. Subclasses implement `open`, `log`, `keep` and `end`."""
 
     connects = True
     package: ClassVar[str]
     name: ClassVar[str]
     queues: ClassVar[bool] = False
-    """Whether what it was told may be lost with the process: after a kill it is told again of all since it was opened,
-    the same values at the same steps."""
+    """Whether queued values may be lost with the process.
+
+    If so, a resumed run logs again all values since the tracker was opened, the same values at the same steps.
+    """
     project: str = knob("stellaris_jax", "project (of MLflow: experiment) that a tracked run belongs to")
 
     @classmethod
@@ -62,70 +64,70 @@ class Tracker(Logger):
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
         super().__init__(run, options)
         refuse_links(*(run.directory / name for name in OWN))
-        self._memory = run.directory / f".{self.name}.json"
-        known = _read(self._memory) if run.resume_round is not None else {}
-        self.told = {"round": known.get("round", -1), "evaluation": known.get("evaluation", -1)}
-        self._over = False
+        self._state_path = run.directory / f".{self.name}.json"
+        known = _read(self._state_path) if run.resume_round is not None else {}
+        self.logged = {"round": known.get("round", -1), "evaluation": known.get("evaluation", -1)}
+        self._ended = False
         with _OPENING:
             self.id = self.open(known.get("id"))
         if self.id != known.get("id"):
-            self.told = {"round": -1, "evaluation": -1}
-        self._remember(self.told)
-        self._tell([record for record in run.history if record["kind"] == "round"])
-        self._tell([record for record in run.history if record["kind"] == "evaluation"])
+            self.logged = {"round": -1, "evaluation": -1}
+        self._save_state(self.logged)
+        self._log_new([record for record in run.history if record["kind"] == "round"])
+        self._log_new([record for record in run.history if record["kind"] == "evaluation"])
 
     def rounds(self, records: list[dict[str, Any]]) -> None:
-        self._tell(records)
+        self._log_new(records)
 
     def evaluation(self, record: dict[str, Any]) -> None:
-        self._tell([record])
+        self._log_new([record])
 
     def summary(self, summary: dict[str, Any]) -> None:
         numbers = {key: value for key, value in summary.items() if _is_number(value)}
-        found = (path for form in FILES for path in sorted(self.run.directory.glob(form)))
-        # A link in a directory of somebody else's might lead to what the user would not hand over.
-        self.keep(numbers, [path for path in found if path.is_file() and not path.is_symlink()])
+        paths = (path for form in FILES for path in sorted(self.run.directory.glob(form)))
+        # In an untrusted directory, a link might lead to a private file of the user.
+        self.keep(numbers, [path for path in paths if path.is_file() and not path.is_symlink()])
         self._end(finished=True)
 
     def close(self) -> None:
         self._end(finished=False)
 
     def open(self, known: str | None) -> str:
-        """Begin a run of the tracker, or go on with one; returns what it is known by."""
+        """Begin a run of the tracker, or continue one, and return its id."""
         raise NotImplementedError
 
     def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
-        """Values by their names, each with its env steps."""
+        """Log values by their names, each with its env steps."""
         raise NotImplementedError
 
     def keep(self, numbers: dict[str, float], files: list[Path]) -> None:
-        """The figures and files of a run that is over."""
+        """Log the figures and files of a run that is over."""
         raise NotImplementedError
 
     def end(self, finished: bool) -> None:
-        """Nothing more comes from this process."""
+        """End the tracker's run, as far as this process is concerned."""
         raise NotImplementedError
 
-    def _tell(self, records: list[dict[str, Any]]) -> None:
-        fresh = [record for record in records if record["round"] > self.told[record["kind"]]]
+    def _log_new(self, records: list[dict[str, Any]]) -> None:
+        fresh = [record for record in records if record["round"] > self.logged[record["kind"]]]
         if fresh:
             self.log([(int(record[STEP]), dict(named(record))) for record in fresh])
-            self.told[fresh[-1]["kind"]] = fresh[-1]["round"]
+            self.logged[fresh[-1]["kind"]] = fresh[-1]["round"]
             if not self.queues:
-                self._remember(self.told)
+                self._save_state(self.logged)
 
-    def _remember(self, told: dict[str, int]) -> None:
-        write_atomically(self._memory, json.dumps({"id": self.id, **told}) + "\n")
+    def _save_state(self, logged: dict[str, int]) -> None:
+        write_atomically(self._state_path, json.dumps({"id": self.id, **logged}) + "\n")
 
     def _end(self, finished: bool) -> None:
-        if not self._over:
-            self._over = True
+        if not self._ended:
+            self._ended = True
             self.end(finished)
-            self._remember(self.told)
+            self._save_state(self.logged)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What was remembered; nothing where it is damaged, so that a new run begins."""
+    """Stored state of a tracker; empty if it is damaged, so that a new run begins."""
     try:
         known = json.loads(inputs.read_text(path))
         whole = isinstance(known["id"], str) and all(isinstance(known[kind], int) for kind in ("round", "evaluation"))
@@ -155,7 +157,7 @@ class Wandb(Tracker):
             group=self.run.group or None,
             config=self.run.config,
             resume="allow" if known else None,
-            allow_val_change=True,  # of what may differ when a run is resumed
+            allow_val_change=True,  # some settings may change when a run is resumed
             reinit="create_new",  # the points of a sweep are runs of one process
             settings=wandb.Settings(console="off", silent=True),
         )
@@ -184,13 +186,14 @@ class Wandb(Tracker):
 class Mlflow(Tracker):
     """MLflow: the store of MLFLOW_TRACKING_URI, by default `mlflow.db` and `mlflow/` in the run directory.
 
-    A database says where the artefacts of its runs go. In the run directory it may come from somebody else, or from a
-    run that was moved: artefacts go below `mlflow/` beside it, or the run goes on as a new one of MLflow's.
+    A database says where the artefacts of its runs go. A database in the run directory is untrusted, and its run may
+    have
+    moved. So artefacts must go below `mlflow/` in that directory, or the run continues as a new one in MLflow.
     """
 
     package, name = "mlflow", "mlflow"
     MOST_METRICS, MOST_PARAMS, LONGEST = 1000, 100, 500
-    """Of a request, and of a parameter's value."""
+    """Limits: metrics of a request, parameters of a request, and characters of a parameter's value."""
 
     def open(self, known: str | None) -> str:
         from mlflow import MlflowClient
@@ -200,14 +203,16 @@ class Mlflow(Tracker):
         if self._place is not None:
             check_database(self.run.directory / "mlflow.db")
             inputs.check_tree(self._place, {})
-        own = f"sqlite:///{self.run.directory / 'mlflow.db'}"
-        for quiet in ("mlflow", "alembic"):  # they tell of every table that they make
+        local_store = f"sqlite:///{self.run.directory / 'mlflow.db'}"
+        for quiet in ("mlflow", "alembic"):  # they log every table that they create
             logging.getLogger(quiet).setLevel(logging.WARNING)
-        logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)  # what it raises, it tells with a traceback before
-        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", own))
+        logging.getLogger("mlflow.store").setLevel(
+            logging.CRITICAL
+        )  # it logs a traceback of every error that it raises
+        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", local_store))
         if known:
-            began = self.client.get_run(known).info
-            places = [began.artifact_uri, self.client.get_experiment(began.experiment_id).artifact_location]
+            info = self.client.get_run(known).info
+            places = [info.artifact_uri, self.client.get_experiment(info.experiment_id).artifact_location]
             if all(map(self._is_own, places)):
                 self.client.update_run(known, status="RUNNING")
                 return known
@@ -224,11 +229,11 @@ class Mlflow(Tracker):
         else:
             number = experiment.experiment_id
         tags = {"group": self.run.group} if self.run.group else {}
-        began = self.client.create_run(number, run_name=self.run.name, tags=tags).info.run_id
+        run_id = self.client.create_run(number, run_name=self.run.name, tags=tags).info.run_id
         params = [Param(key, str(value)[: self.LONGEST]) for key, value in self.run.config.items()]
         for first in range(0, len(params), self.MOST_PARAMS):
-            self.client.log_batch(began, params=params[first : first + self.MOST_PARAMS])
-        return str(began)
+            self.client.log_batch(run_id, params=params[first : first + self.MOST_PARAMS])
+        return str(run_id)
 
     def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
         from mlflow.entities import Metric
@@ -248,7 +253,7 @@ class Mlflow(Tracker):
             for path in files:
                 self.client.log_artifact(self.id, str(path))
             return
-        # What was checked is what is used: the client would ask the database again, whose triggers may change it.
+        # Use the checked location itself: the client would ask the database again, whose triggers may change it.
         location = self.client.get_run(self.id).info.artifact_uri
         if not self._is_own(location):
             raise OSError(errno.EINVAL, f"artefacts would go to {location}, outside of the run's {self._place}")
@@ -259,7 +264,7 @@ class Mlflow(Tracker):
             LocalArtifactRepository(location).log_artifact(str(path))
 
     def _is_own(self, location: str) -> bool:
-        """Whether artefacts may go to a URI: any of a server's, and those below the run directory's `mlflow/`."""
+        """Whether artefacts may go to a URI: any of a server, else only below the run directory's `mlflow/`."""
         if self._place is None:
             return True
         parts = urlsplit(location)
@@ -276,18 +281,18 @@ class Mlflow(Tracker):
 
 @register.logger("trackio")
 class Trackio(Tracker):
-    """Trackio, which keeps its databases below TRACKIO_DIR; `trackio show` shows them."""
+    """Trackio, which stores its databases below TRACKIO_DIR; `trackio show` shows them."""
 
     package, name, queues = "trackio", "trackio", True
 
     def open(self, known: str | None) -> str:
         import trackio
 
-        called = known or f"{self.run.name}-{int(time.time() * 1000):x}"
-        with redirect_stdout(io.StringIO()):  # it greets, across the display
+        name = known or f"{self.run.name}-{int(time.time() * 1000):x}"
+        with redirect_stdout(io.StringIO()):  # its greeting would break the display
             self.trackio = trackio.init(
                 project=self.project,
-                name=called,
+                name=name,
                 group=self.run.group or None,
                 config=self.run.config,
                 resume="allow",
@@ -295,7 +300,7 @@ class Trackio(Tracker):
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-        return called
+        return name
 
     def log(self, points: list[tuple[int, dict[str, float]]]) -> None:
         for step, values in points:

@@ -1,1 +1,1 @@
-"""The map of staleness: which method learns what, by learners, learning rate and delays."""
+"""Map of staleness: results of every method, by learners, learning rate and delays."""

@@ -1,4 +1,4 @@
-"""Fractions of an Adam step beside `factored` weights: `system.aggregation=fractional` on the map."""
+"""Fractional Adam steps compared with `factored` weights: `system.aggregation=fractional` on the map."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def fractional(study: Study, task: str) -> list[Claim]:
 
     Learning rates are chosen on the seeds for tuning; differences are paired by seed, on the other seeds.
     """
-    ground, claims = TaskResults(study.results, task), []
+    results, claims = TaskResults(study.results, task), []
     methods = {method.removesuffix(", fractional"): method for method in FRACTIONAL}
     names = [*methods, *methods.values()]
-    every = {(name, count): ground.all_rates(name, count) for name in names for count in LEARNER_COUNTS}
+    every = {(name, count): results.all_rates(name, count) for name in names for count in LEARNER_COUNTS}
     known = outcomes((cell for row in every.values() for cell in row), TUNING, study.results)
     best = {
-        (name, count): ground.tuned(known, partial(ground.at, name, count))
+        (name, count): results.tuned(known, partial(results.at, name, count))
         for name in names
         for count in LEARNER_COUNTS
     }
-    found = ground.confirmed([*best.values(), *(cell for row in every.values() for cell in row)])
+    confirmed = results.confirmed([*best.values(), *(cell for row in every.values() for cell in row)])
     rows = {
         name: [
             field
             for count in LEARNER_COUNTS
             for field in (
-                (best[name, count].rate, values(found, best[name, count], area)),
-                ("", mean_area(found, every[name, count])),
+                (best[name, count].rate, values(confirmed, best[name, count], area)),
+                ("", mean_area(confirmed, every[name, count])),
             )
         ]
         for pair in methods.items()

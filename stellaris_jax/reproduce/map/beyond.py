@@ -1,4 +1,4 @@
-"""Beyond the best rate of each: stale data without stale gradients, rates that nobody tuned, tasks not chosen by."""
+"""Figures beyond best rates: stale data without stale gradients, untuned rates, and held-out tasks."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ from stellaris_jax.reproduce.map.store import outcomes
 from stellaris_jax.reproduce.study import Study
 
 MARGIN = 0.05
-"""What still counts as equal, as a share of the way to what counts as solved."""
+"""Largest difference that counts as equal, as a share of the way to solved."""
 
 
 @each_task
 def lag(study: Study, task: str) -> list[Claim]:
     """Stale data and one learner, no stale gradients: what newer papers claim of their objectives."""
-    ground = TaskResults(study.results, task)
-    cells = {method: [ground.best_lagged(method, lag) for lag in LAGS] for method in LAGGED}
-    found = ground.confirmed(cell for row in cells.values() for cell in row)
+    results = TaskResults(study.results, task)
+    cells = {method: [results.best_lagged(method, lag) for lag in LAGS] for method in LAGGED}
+    confirmed = results.confirmed(cell for row in cells.values() for cell in row)
     rows = {
-        "PPO" if method == SEQUENTIAL else method: [(cell.rate, values(found, cell, area)) for cell in row]
+        "PPO" if method == SEQUENTIAL else method: [(cell.rate, values(confirmed, cell, area)) for cell in row]
         for method, row in cells.items()
     }
     names = [f"up to {name.removeprefix('lag ')} updates old" for name in LAGS]
     title = f"{task}: area under the curve on stale data, each method at its best rate"
     pictures.heat(rows, names, "", study.results / f"figure_lag_{task}.png", title)
     at = {
-        (method, name): values(found, cell, area)
+        (method, name): values(confirmed, cell, area)
         for method, row in cells.items()
         for name, cell in zip(LAGS, row, strict=True)
     }
@@ -113,7 +113,7 @@ def lag(study: Study, task: str) -> list[Claim]:
             MARGIN,
         ),
     ]
-    told = {("ESS", "128"), ("decoupled", "256")}  # above
+    claimed = {("ESS", "128"), ("decoupled", "256")}  # above
     claims += [
         more(
             f"{task}: {name} learns more than PPO up to {lag} updates old",
@@ -123,7 +123,7 @@ def lag(study: Study, task: str) -> list[Claim]:
         )
         for lag in ("128", "256")
         for name in LAGGED
-        if name != SEQUENTIAL and (name, lag) not in told
+        if name != SEQUENTIAL and (name, lag) not in claimed
     ]
     return claims
 
@@ -132,19 +132,19 @@ def lag(study: Study, task: str) -> list[Claim]:
 def crowd(study: Study, task: str) -> list[Claim]:
     """64 learners, in rounds of four times as many and as much smaller minibatches, each method at its best rate."""
     known = outcomes(crowd_cells(task), TUNING, study.results)
-    ground = TaskResults(study.results, task)
+    results = TaskResults(study.results, task)
     best = {
-        "one learner" if count == 1 else method: ground.tuned(
-            known, partial(ground.at, method, count, variation=CROWDED)
+        "one learner" if count == 1 else method: results.tuned(
+            known, partial(results.at, method, count, variation=CROWDED)
         )
         for method, count in ((SEQUENTIAL, 1), *((method, CROWD) for method in IN_CROWD))
     }
-    found = ground.confirmed(best.values())
-    scales = at_equal_expense(found, best)
+    confirmed = results.confirmed(best.values())
+    scales = at_equal_expense(confirmed, best)
     path = study.results / f"figure_crowd_{task}.png"
     title = f"{task}, {CROWD} learners, {CROWDED}: area under the curve, each method at its best rate"
-    pictures.heat(by_expense(found, best, scales), list(scales), "", path, title)
-    sides = {method: values(found, cell, area) for method, cell in best.items()}
+    pictures.heat(by_expense(confirmed, best, scales), list(scales), "", path, title)
+    sides = {method: values(confirmed, cell, area) for method, cell in best.items()}
     place = f"{task}, {CROWD} learners, {CROWDED}"
     claims = [
         more(f"{place}: one learner learns more per gradient than async", "–", sides["one learner"], sides[BASELINE])
@@ -157,18 +157,19 @@ def crowd(study: Study, task: str) -> list[Claim]:
 
 
 RIVALS = ("async", "softsync", "Stellaris", "all-reduce")
-"""What a default of our own would have to beat."""
+"""Methods that a default of our own would have to beat."""
 
 
-def chosen(grounds: Sequence[TaskResults]) -> str:
-    """The method beside the published systems that learns most without a rate that was tuned for it.
+def chosen(tasks: Sequence[TaskResults]) -> str:
+    """Method, other than the published systems, that learns most without a tuned rate.
 
-    At its own best rate hardly a method differs from another, so what counts is the mean over all rates, over these
-    tasks and numbers of learners, on the seeds for tuning.
+    At their best rates hardly any methods differ. So the criterion is the mean over all rates, over these tasks and
+    numbers
+    of learners, on the tuning seeds.
     """
 
     def learned(method: str) -> float:
-        known = [(at, at.combined if method in COMBINED else at.tuning) for at in grounds]
+        known = [(at, at.combined if method in COMBINED else at.tuning) for at in tasks]
         places = product(known, LEARNER_COUNTS)
         return float(np.mean([mean_area(found, at.all_rates(method, count)) for (at, found), count in places]))
 
@@ -178,21 +179,21 @@ def chosen(grounds: Sequence[TaskResults]) -> str:
 @each_task
 def combined(study: Study, task: str) -> list[Claim]:
     """The KL gate at several strengths, and with other methods: at every rate, on the seeds that they are chosen on."""
-    ground = TaskResults(study.results, task)
-    known = ground.tuning | ground.combined
+    results = TaskResults(study.results, task)
+    known = results.tuning | results.combined
     for count in LEARNER_COUNTS:
-        cells = {method: ground.all_rates(method, count) for method in (BASELINE, "KL gate", *COMBINED)}
+        cells = {method: results.all_rates(method, count) for method in (BASELINE, "KL gate", *COMBINED)}
         path = study.results / f"figure_combined_{task}_{count}.png"
         title = f"{task}: area under the curve by learning rate, {count} learners, seeds for tuning"
         _by_rate(known, cells, path, title)
     return []
 
 
-def _by_rate(found: Found, cells: Mapping[str, Sequence[Cell]], path: Path, title: str) -> dict[str, list[float]]:
-    """Draw methods' cells at every rate, and over all of them alike; returns the last of these, one value per seed."""
-    alike = {method: mean_area(found, row) for method, row in cells.items()}
+def _by_rate(known: Found, cells: Mapping[str, Sequence[Cell]], path: Path, title: str) -> dict[str, list[float]]:
+    """Draw methods' cells at every rate, and their means over rates; returns these means, one value per seed."""
+    alike = {method: mean_area(known, row) for method, row in cells.items()}
     rows = {
-        method: [("", one) for one in (*(values(found, cell, area) for cell in row), alike[method])]
+        method: [("", side) for side in (*(values(known, cell, area) for cell in row), alike[method])]
         for method, row in cells.items()
     }
     rates = [cell.rate for cell in next(iter(cells.values()))]
@@ -201,7 +202,7 @@ def _by_rate(found: Found, cells: Mapping[str, Sequence[Cell]], path: Path, titl
 
 
 def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) -> list[Claim]:
-    """One method beside all others, by their means over all rates, one value per seed."""
+    """Claims of one method against all others, by means over all rates, one value per seed."""
     text = f"{place}, over all rates: {ours} learns more than"
     rivals = distinct({rival: side for rival, side in alike.items() if rival != ours})
     return [more(f"{text} {rival}", "–", alike[ours], side) for rival, side in rivals.items()]
@@ -210,15 +211,15 @@ def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) ->
 @each_task
 def untuned(study: Study, task: str) -> list[Claim]:
     """Who needs no rate tuned for him: the area under the curve at every rate, and over all of them alike."""
-    ground, claims = TaskResults(study.results, task), []
-    ours = chosen([TaskResults(study.results, one) for one in MAPPED])
+    results, claims = TaskResults(study.results, task), []
+    ours = chosen([TaskResults(study.results, mapped) for mapped in MAPPED])
     methods = dict.fromkeys((*CORE, "capacity (AReaL)", ours))
     for count in LEARNER_COUNTS:
-        cells = {method: ground.all_rates(method, count) for method in methods}
-        found = ground.confirmed(cell for row in cells.values() for cell in row)
+        cells = {method: results.all_rates(method, count) for method in methods}
+        confirmed = results.confirmed(cell for row in cells.values() for cell in row)
         path = study.results / f"figure_untuned_{task}_{count}.png"
         title = f"{task}: area under the curve by learning rate, {count} learners, seeds that nothing was chosen on"
-        alike = _by_rate(found, cells, path, title)
+        alike = _by_rate(confirmed, cells, path, title)
         claims += _more_over_rates(f"{task}, {count} learners", ours, alike)
     return claims
 
@@ -232,15 +233,15 @@ def held(study: Study) -> list[Claim] | None:
     tuned: dict[str, list[pictures.Field]] = {}
     untuned: dict[str, list[pictures.Field]] = {}
     for task in tasks:
-        ground = TaskResults(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
-        cells = {"one learner": ground.best(SEQUENTIAL, 1)}
-        cells |= {method: ground.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
-        every = {method: ground.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
-        found = ground.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
+        results = TaskResults(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
+        cells = {"one learner": results.best(SEQUENTIAL, 1)}
+        cells |= {method: results.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
+        every = {method: results.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
+        confirmed = results.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
         for method, cell in cells.items():
-            tuned.setdefault(method, []).append((cell.rate, values(found, cell, area)))
-        claims += _held(study, task, ours, cells, found)
-        alike = {method: mean_area(found, row) for method, row in every.items()}
+            tuned.setdefault(method, []).append((cell.rate, values(confirmed, cell, area)))
+        claims += _held(study, task, ours, cells, confirmed)
+        alike = {method: mean_area(confirmed, row) for method, row in every.items()}
         for method, side in alike.items():
             untuned.setdefault(method, []).append(("", side))
         claims += _more_over_rates(f"{task}, {HELD_LEARNERS} learners", ours, alike)
@@ -250,24 +251,26 @@ def held(study: Study) -> list[Claim] | None:
     return claims
 
 
-def _held(study: Study, task: str, ours: str, cells: Mapping[str, Cell], found: Found) -> list[Claim]:
-    """One task: each method's cell at its best rate, per gradient, second and dollar."""
-    scales = at_equal_expense(found, cells)
+def _held(study: Study, task: str, ours: str, cells: Mapping[str, Cell], confirmed: Found) -> list[Claim]:
+    """Claims about one task: each method's cell at its best rate, per gradient, second and dollar."""
+    scales = at_equal_expense(confirmed, cells)
     path = study.results / f"figure_held_{task}.png"
     title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
-    pictures.heat(by_expense(found, cells, scales), list(scales), "", path, title)
+    pictures.heat(by_expense(confirmed, cells, scales), list(scales), "", path, title)
     at = {
-        (method, name.partition(" (")[0]): values(found, cell, measure)
+        (method, name.partition(" (")[0]): values(confirmed, cell, measure)
         for method, cell in cells.items()
         for name, measure in scales.items()
     }
-    place, own = f"{task}, {HELD_LEARNERS} learners", at[ours, "equal gradients"]
+    place, best = f"{task}, {HELD_LEARNERS} learners", at[ours, "equal gradients"]
     claims = [
-        more(f"{place}: {ours} learns more than {rival}, each at its best rate", "–", own, at[rival, "equal gradients"])
+        more(
+            f"{place}: {ours} learns more than {rival}, each at its best rate", "–", best, at[rival, "equal gradients"]
+        )
         for rival in RIVALS
     ]
     text = f"{place}: {ours} learns no less per gradient than one learner"
-    claims.append(no_less(text, "–", own, at["one learner", "equal gradients"], MARGIN))
+    claims.append(no_less(text, "–", best, at["one learner", "equal gradients"], MARGIN))
     text = f"{place}: {ours} learns no less than async in as many seconds"
     claims.append(no_less(text, "–", at[ours, "equal seconds"], at[BASELINE, "equal seconds"], MARGIN))
     return claims

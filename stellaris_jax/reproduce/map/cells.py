@@ -1,4 +1,4 @@
-"""What the map is made of: tasks, methods, and the axes between them."""
+"""Cells of the map: tasks, methods, and axes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from stellaris_jax.reproduce.training import Variant
 RATES = ("3e-4", "1e-3", "3e-3", "1e-2", "3e-2")
 """Learning rates that every method is tried at."""
 LADDER = ("1e-5", "3e-5", "1e-4", *RATES, "1e-1", "3e-1")
-"""Those that a method may come to beside them, as long as the outermost is the best for it."""
+"""All learning rates; those outside of `RATES` are tried while the outermost one is a method's best."""
 
 
 class Task(NamedTuple):
-    """A task of the map. env: as on the command line; overrides: beside those of its tuned file. steps: budget, in env
-    steps. solved: the return that counts as solved. worst: about what an untrained policy earns. rates: that are
-    tried."""
+    """Task of the map.
+
+    Attributes:
+      env: environment, as on the command line.
+      steps: budget, in env steps.
+      solved: return that counts as solved.
+      worst: approximate return of an untrained policy.
+      overrides: overrides besides those of its tuned file.
+      rates: learning rates to try.
+    """
 
     env: str
     steps: int
@@ -26,12 +33,12 @@ class Task(NamedTuple):
     rates: tuple[str, ...] = RATES
 
     def share(self, value: float) -> float:
-        """A return as a share of the way from the worst to what counts as solved."""
+        """Return as a share of the way from the worst to the solved return."""
         return (value - self.worst) / (self.solved - self.worst)
 
 
 SEQUENTIAL = "all-reduce"
-"""What stands for all systems where there is one learner."""
+"""Method that stands for all systems with one learner."""
 
 _SHORT = ("algorithm.epochs=4", "algorithm.minibatches=8")
 
@@ -46,11 +53,11 @@ TASKS = {
 }
 
 LEARNERS = (1, 4, 8, 16, 32)
-"""No more than a round has gradients; beyond that nobody gets one."""
+"""Numbers of learners, at most the gradients of a round; further learners would get none."""
 LEARNER_COUNTS = (8, 32)
 """Numbers of learners that every method is tried with."""
 TUNING, CONFIRMING = range(8), range(8, 16)
-"""Seeds that rates and methods are chosen on, and seeds that what is chosen is judged by."""
+"""Tuning seeds, which choose rates and methods, and confirming seeds, which judge the choices."""
 
 _WEIGHTED = ("system.weights=power", "system.options.root=1")
 _GATE = ("system=stellaris", "system.weights=constant")
@@ -74,7 +81,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "gate, truncation": (*_GATE, *_TRUNCATED),
     "gate, w, truncation": ("system=stellaris", *_WEIGHTED, *_TRUNCATED),
 }
-"""Stellaris's three ideas one by one; all without any is async, and w = 1/s (v = 1) throughout."""
+"""Stellaris's three ideas one by one. Without any it is async; w = 1/s (v = 1) throughout."""
 WEIGHTS: dict[str, tuple[str, ...]] = {
     "w on the gradient": ("system=async", *_WEIGHTED, "system.aggregation=gradient"),
     "polynomial": ("system=fedasync",),
@@ -96,7 +103,7 @@ CORRECTIONS: dict[str, tuple[str, ...]] = {
 ADMISSION: dict[str, tuple[str, ...]] = {
     "drop above 8": ("system=async", "system.admission=bounded"),
     "wait at 8": ("system=async", "system.admission=waiting"),
-    "capacity (AReaL)": ("system=areal", "system.options.eta=1"),  # with more it never binds, and is softsync
+    "capacity (AReaL)": ("system=areal", "system.options.eta=1"),  # a larger eta never binds, and equals softsync
     "in order": ("system=async", "system.admission=in_order"),
 }
 OBJECTIVES: dict[str, tuple[str, ...]] = {
@@ -117,13 +124,13 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {
         name: ("system=async", f"algorithm.masks=[{mask}]")
         for name, mask in {"IcePop": "icepop", "OPSM": "opsm"}.items()
     },
-    **{  # their masks take the place of PPO's clip
+    **{  # their masks replace PPO's clip
         name: ("algorithm=importance", "system=async", f"algorithm.masks=[{mask}]")
         for name, mask in {"DPPO": "dppo", "M2PO": "m2po"}.items()
     },
 }
 METHODS = {**SYSTEMS, **PARTS, **WEIGHTS, **CORRECTIONS, **ADMISSION, **OBJECTIVES}
-"""Overrides of each; the number of learners comes on top."""
+"""Overrides of each method; the number of learners is added."""
 CORE = (*SYSTEMS, "w", "gate, w", "KL gate", "less momentum", "DC-ASGD")
 """Methods that are tried with every number of learners."""
 
@@ -145,14 +152,14 @@ COMBINED: dict[str, tuple[str, ...]] = {
     "KL gate, norm ratio": _kl_gate(corrections="norm_ratio,kl_gate"),
     "KL gate, ESS": _kl_gate(corrections="ess,kl_gate"),
 }
-"""The KL gate, which on the seeds for tuning bears most rates, at other strengths and with what might go with it."""
+"""KL gate, which works at the most rates on the tuning seeds, at other strengths and combined with other methods."""
 
 _FACTORED = {**METHODS, **COMBINED}
 FRACTIONAL: dict[str, tuple[str, ...]] = {
     f"{method}, fractional": (*_FACTORED[method], "system.aggregation=fractional")
     for method in ("Stellaris", "w", "KL gate", "KL gate at 0.01")
 }
-"""Methods that weigh gradients, where an update of trust t is a fraction t of an Adam step, moments included."""
+"""Methods that weight gradients; an update of weight sum t is a fraction t of an Adam step, moments included."""
 
 VARIATIONS: dict[str, tuple[str, ...]] = {
     "": (),
@@ -164,7 +171,7 @@ VARIATIONS: dict[str, tuple[str, ...]] = {
     "32 minibatches": ("algorithm.minibatches=32",),
     "pipelined actors": ("system.actors=pipelined",),
 }
-"""What else is changed, one thing at a time; delays are Pareto's where nothing is said."""
+"""Other settings, one at a time; delays are Pareto's by default."""
 
 _ONCE = "algorithm.epochs=1"
 LAGS: dict[str, tuple[str, ...]] = {
@@ -173,24 +180,34 @@ LAGS: dict[str, tuple[str, ...]] = {
     "lag 128": ("env.num_envs=32", _ONCE, "algorithm.minibatches=64", "system.actors=pipelined"),
     "lag 256": ("env.num_envs=64", _ONCE, "algorithm.minibatches=128", "system.actors=pipelined"),
 }
-"""Data of a policy that is up to so many updates old: as many updates of as many samples, each sample learned from
-once, but more of them collected at a time."""
+"""Data of a policy that is up to so many updates old.
+
+There are as many updates of as many samples, and training uses each sample once, but more samples are collected at a
+time.
+"""
 LAGGED = ("all-reduce", *(name for name in OBJECTIVES if name != "V-trace"), "ESS")
-"""Methods that can do something about stale data in minibatches of single steps; the first is PPO as it is."""
+"""Methods that can affect stale data in minibatches of single steps; the first is plain PPO."""
 
 CROWD, CROWDED = 64, "32 minibatches"
-"""More learners than a round has gradients elsewhere, and the variation in which it has more of them."""
+"""Number of learners above the gradients of a usual round, and the variation whose rounds have enough gradients."""
 IN_CROWD = ("all-reduce", "async", "softsync", "Stellaris", "w", "KL gate")
 
 HELD_OUT = ("breakout", "asterix", "pendulum", "brax_hopper", "hopper")
-"""Tasks that no method is chosen by."""
+"""Held-out tasks, which choose no method."""
 HELD_LEARNERS = 16
-"""Learners that no method is chosen with."""
+"""Held-out number of learners, which chooses no method."""
 
 
 class Cell(NamedTuple):
-    """A place on the map: keys of `TASKS`; of `METHODS`, `COMBINED` or `FRACTIONAL`; and of `VARIATIONS` or `LAGS`;
-    values of the axes."""
+    """Place on the map.
+
+    Attributes:
+      task: key of `TASKS`.
+      method: key of `METHODS`, `COMBINED` or `FRACTIONAL`.
+      learners: number of learners.
+      rate: learning rate.
+      variation: key of `VARIATIONS` or `LAGS`.
+    """
 
     task: str
     method: str
@@ -200,13 +217,15 @@ class Cell(NamedTuple):
 
     @property
     def variant(self) -> Variant:
-        """What is trained there; every learner is billed for the seconds it is busy."""
+        """Variant that is trained there; every learner is billed for the seconds it is busy."""
         task, method = TASKS[self.task], {**METHODS, **COMBINED, **FRACTIONAL}[self.method]
-        if self.learners == 1:  # where there is one system
-            method = (*(one for one in method if not one.startswith("system=")), *METHODS[SEQUENTIAL])
+        if self.learners == 1:  # all systems are the same then
+            method = (*(line for line in method if not line.startswith("system=")), *METHODS[SEQUENTIAL])
         group, grouped = max(1, self.learners // 2), []
         if "system=areal" in method:
-            group = min(group, 8)  # two of them are fewer than a round has gradients, or the bound would never bind
+            group = min(
+                group, 8
+            )  # two groups must be fewer than the gradients of a round, or the bound would never bind
         if {"system=softsync", "system=fedbuff", "system=areal"} & set(method):
             grouped.append(f"system.options.c={group}")
         if "system=areal" in method:
@@ -239,9 +258,15 @@ def grid(
     learners: Iterable[int] = LEARNERS,
     rates: Iterable[str] = RATES,
 ) -> list[Cell]:
-    """All cells of these axes; methods change fastest, so that what shares a plan stands together.
+    """All cells of these axes. Methods change fastest, so that cells with a common plan are adjacent.
 
-    With one learner there is one system, and methods that are not of the core have few numbers of learners.
+    With one learner there is one system, and methods outside of the core have few numbers of learners.
+
+    Args:
+      tasks: keys of `TASKS`.
+      methods: keys of `METHODS`, `COMBINED` or `FRACTIONAL`.
+      learners: numbers of learners.
+      rates: learning rates.
     """
     methods = list(methods)
     return [
@@ -255,17 +280,17 @@ def grid(
 
 
 def lags(task: str) -> list[Cell]:
-    """All cells of stale data, which one learner learns from."""
+    """All cells of stale data, with one learner."""
     return [Cell(task, method, 1, rate, lag) for lag in LAGS for method in LAGGED for rate in RATES]
 
 
 def crowd(task: str) -> list[Cell]:
-    """All cells of as many learners as there are anywhere, and of one, where rounds have as many gradients."""
+    """All cells of the largest number of learners, and of one learner, in rounds with as many gradients."""
     places = [(SEQUENTIAL, 1), *((method, CROWD) for method in IN_CROWD)]
     return [Cell(task, method, count, rate, CROWDED) for method, count in places for rate in RATES]
 
 
 def held_out(task: str, methods: Iterable[str]) -> list[Cell]:
-    """All cells of methods that are judged on a task they were not chosen by, and the sequential trainer's."""
+    """All cells of methods on a held-out task, and the sequential trainer's."""
     places = [(SEQUENTIAL, 1), *((method, HELD_LEARNERS) for method in methods)]
     return [Cell(task, method, count, rate) for method, count in places for rate in TASKS[task].rates]

@@ -1,4 +1,4 @@
-"""What is chosen on some seeds and judged on others, and what runs come to, in units that tasks share."""
+"""Choices on tuning seeds, confirmation on other seeds, and results in units that tasks share."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ from stellaris_jax.reproduce.map.store import POINTS, Outcome, outcomes
 from stellaris_jax.reproduce.study import Figure, Study
 
 BASELINE = "async"
-"""The method that does nothing about staleness."""
+"""Method without any treatment of staleness."""
 LEARNED, FALLEN = 0.3, 0.5
-"""A run has learned something that once came so far to what counts as solved, and has collapsed if it ends below this
-share of its best part."""
+"""Thresholds of learning and collapse.
+
+A run has learned once it reaches the first share of the way to solved. It has collapsed if it ends below the second
+share of its best part.
+"""
 MAPPED = ("cartpole", "acrobot")
 """Tasks that every method is tried on."""
 Found = dict[Cell, list[Outcome]]
@@ -41,66 +44,74 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def area(one: Outcome) -> float:
-    """Area under the curve over gradients, as a share of the way to what counts as solved."""
-    return TASKS[one.cell.task].share(one.auc)
+def area(outcome: Outcome) -> float:
+    """Area under the curve over gradients, as a share of the way to solved."""
+    return TASKS[outcome.cell.task].share(outcome.auc)
 
 
-def final(one: Outcome) -> float:
-    """Final return, in the same unit."""
-    return TASKS[one.cell.task].share(one.final)
+def final(outcome: Outcome) -> float:
+    """Final return, as a share of the way to solved."""
+    return TASKS[outcome.cell.task].share(outcome.final)
 
 
-def area_until(one: Outcome, seconds: float) -> float:
-    """Area under the curve over simulated seconds up to so many; a run that ended before stays where it was.
+def area_until(outcome: Outcome, seconds: float) -> float:
+    """Area under the curve over simulated seconds up to a limit; a run that ended before keeps its last value.
 
-    Each part's mean return stands in its middle.
+    The mean return of each part is placed at its middle.
     """
-    task, ends = TASKS[one.cell.task], np.asarray(one.seconds)
+    task, ends = TASKS[outcome.cell.task], np.asarray(outcome.seconds)
     middles = (np.concatenate([[0.0], ends[:-1]]) + ends) / 2.0
-    shares = [task.share(value) for value in one.returns]
+    shares = [task.share(value) for value in outcome.returns]
     return float(np.mean(np.interp(np.linspace(0.0, seconds, 200), middles, shares)))
 
 
-def area_for(one: Outcome, dollars: float) -> float:
-    """The same over dollars, which a run spends evenly over its seconds."""
-    return area_until(one, dollars / one.cost_usd * one.seconds[-1])
+def area_for(outcome: Outcome, dollars: float) -> float:
+    """Area under the curve up to a limit in dollars, which a run spends evenly over its seconds."""
+    return area_until(outcome, dollars / outcome.cost_usd * outcome.seconds[-1])
 
 
-def seconds_to(one: Outcome, share: float) -> float:
-    """Simulated seconds at the end of the first part of a run whose mean return is so far on the way to what counts as
-    solved; infinitely many where none is."""
-    task, parts = TASKS[one.cell.task], zip(one.returns, one.seconds, strict=True)
+def seconds_to(outcome: Outcome, share: float) -> float:
+    """Simulated seconds at the end of the first part of a run whose mean return reaches a share of the way to solved.
+
+    Infinite if no part does.
+    """
+    task, parts = TASKS[outcome.cell.task], zip(outcome.returns, outcome.seconds, strict=True)
     return next((end for value, end in parts if task.share(value) >= share), math.inf)
 
 
 def at_equal_expense(found: Found, cells: Mapping[str, Cell]) -> dict[str, Measure]:
-    """Areas under the curve up to what the cheapest run of all these cells has cost."""
-    seconds = min(one.seconds[-1] for cell in cells.values() for one in found[cell])
-    dollars = min(one.cost_usd for cell in cells.values() for one in found[cell])
+    """Areas under the curve up to the expense of the cheapest run of all these cells."""
+    seconds = min(outcome.seconds[-1] for cell in cells.values() for outcome in found[cell])
+    dollars = min(outcome.cost_usd for cell in cells.values() for outcome in found[cell])
     return {
         "equal gradients": area,
-        f"equal seconds ({seconds:.0f})": lambda one: area_until(one, seconds),
-        f"equal dollars ({dollars:.2f})": lambda one: area_for(one, dollars),
+        f"equal seconds ({seconds:.0f})": lambda outcome: area_until(outcome, seconds),
+        f"equal dollars ({dollars:.2f})": lambda outcome: area_for(outcome, dollars),
     }
 
 
 def by_expense(
     found: Found, cells: Mapping[str, Cell], scales: Mapping[str, Measure]
 ) -> dict[str, list[tuple[str, list[float]]]]:
-    """Rows for a picture: of each method its rate and its values on every scale."""
+    """Rows of a picture: each method's rate and values on every scale.
+
+    Args:
+      found: outcomes of the cells.
+      cells: a cell by method.
+      scales: measures, as `at_equal_expense` returns them.
+    """
     return {
         method: [(cell.rate, values(found, cell, measure)) for measure in scales.values()]
         for method, cell in cells.items()
     }
 
 
-def collapse(one: Outcome) -> int | None:
-    """The part of the run from which on it stayed below `FALLEN` of its best part before; None if it did not collapse.
+def collapse(outcome: Outcome) -> int | None:
+    """Part of the run from which on it stays below `FALLEN` of its best part; None if it does not collapse.
 
-    What never learned has not collapsed.
+    A run that never learned does not collapse.
     """
-    shares = np.array([TASKS[one.cell.task].share(value) for value in one.returns])
+    shares = np.array([TASKS[outcome.cell.task].share(value) for value in outcome.returns])
     best = np.maximum.accumulate(shares)
     if best[-1] < LEARNED or np.mean(shares[-2:]) >= FALLEN * best[-1]:
         return None
@@ -110,12 +121,12 @@ def collapse(one: Outcome) -> int | None:
 
 @dataclass(frozen=True)
 class TaskResults:
-    """One task of the map, as far as it is asked for; cells that are missing are trained.
+    """Results of one task of the map; missing cells are trained on demand.
 
     Args:
-      results: where the files of outcomes are.
+      results: directory of the files of outcomes.
       task: a key of `TASKS`.
-      cells: those that rates are chosen from; all of the map's without variation if there are none.
+      cells: cells that rates are chosen from; if empty, all of the map's without variation.
     """
 
     results: Path
@@ -124,44 +135,51 @@ class TaskResults:
 
     @cached_property
     def tuning(self) -> Found:
-        """The cells that rates are chosen from, on the seeds for that."""
+        """Cells that rates are chosen from, on the tuning seeds."""
         return outcomes(self.cells or grid([self.task], METHODS), TUNING, self.results)
 
     @cached_property
     def combined(self) -> Found:
-        """The cells of `COMBINED`, on the same seeds."""
+        """Cells of `COMBINED`, on the tuning seeds."""
         return outcomes(grid([self.task], COMBINED), TUNING, self.results)
 
     @cached_property
     def lagged(self) -> Found:
-        """All cells of stale data, on the same seeds."""
+        """All cells of stale data, on the tuning seeds."""
         return outcomes(lags(self.task), TUNING, self.results)
 
     def confirmed(self, cells: Iterable[Cell]) -> Found:
-        """Cells on the seeds that confirm."""
+        """Cells on the confirming seeds."""
         return outcomes(cells, CONFIRMING, self.results)
 
     def at(self, method: str, learners: int, rate: str, variation: str = "") -> Cell:
-        """The cell of a method, which with one learner is every system's."""
+        """Cell of a method; with one learner, the common cell of all systems.
+
+        Args:
+          method: name of the method.
+          learners: number of learners.
+          rate: learning rate.
+          variation: key of `VARIATIONS`.
+        """
         return Cell(self.task, method if learners > 1 else SEQUENTIAL, learners, rate, variation)
 
     def all_rates(self, method: str, learners: int) -> list[Cell]:
-        """A method's cells at every learning rate."""
+        """Cells of a method at every learning rate."""
         return [self.at(method, learners, rate) for rate in TASKS[self.task].rates]
 
     def best_rate(self, method: str, learners: int) -> str:
-        """The learning rate of the largest mean area under the curve on the seeds for that."""
+        """Learning rate with the largest mean area under the curve on the tuning seeds."""
         return self.tuned(self.tuning, lambda rate: self.at(method, learners, rate)).rate
 
     def best_lagged(self, method: str, lag: str) -> Cell:
-        """A method's cell of stale data at the rate that is best for it there."""
+        """Cell of a method on stale data at its best rate there."""
         return self.tuned(self.lagged, lambda rate: Cell(self.task, method, 1, rate, lag))
 
     def tuned(self, known: Found, at: Callable[[str], Cell]) -> Cell:
-        """The cell at the best rate; where that is the outermost tried, further ones are tried until it is not.
+        """Cell at the best rate. While that is the outermost tried rate, further rates are tried.
 
         Args:
-          known: cells on the seeds for tuning, to which such are added.
+          known: cells on the tuning seeds; further cells are added.
           at: the cell at a rate.
         """
         tried = list(TASKS[self.task].rates)
@@ -174,67 +192,68 @@ class TaskResults:
             tried.append(further)
 
     def best(self, method: str, learners: int, variation: str = "") -> Cell:
-        """A method's cell at that rate."""
+        """Cell of a method at its best rate."""
         return self.at(method, learners, self.best_rate(method, learners), variation)
 
 
 def outward(tried: Iterable[str], rate: str) -> str | None:
-    """The rate beyond one of those tried if it is the outermost of them, and there is one.
+    """Next rate beyond `rate` if `rate` is the outermost of those tried, and there is one.
 
     >>> outward(["1e-3", "3e-3"], "1e-3"), outward(["3e-4", "1e-3", "3e-3"], "1e-3"), outward(["1e-5", "3e-5"], "1e-5")
     ('3e-4', None, None)
     """
-    place, places = LADDER.index(rate), [LADDER.index(one) for one in tried]
+    place, places = LADDER.index(rate), [LADDER.index(other) for other in tried]
     if place == min(places):
         return LADDER[place - 1] if place > 0 else None
     return LADDER[place + 1] if place == max(places) and place + 1 < len(LADDER) else None
 
 
 def distinct(sides: Mapping[K, list[V]], *known: list[V]) -> dict[K, list[V]]:
-    """Of methods whose values are the same to the bit the first; none that is the same as one of `known`."""
-    found: dict[K, list[V]] = {}
+    """Methods with distinct values: the first of bitwise equal ones, and none that equals one of `known`."""
+    kept: dict[K, list[V]] = {}
     for method, side in sides.items():
-        if side not in known and side not in found.values():
-            found[method] = side
-    return found
+        if side not in known and side not in kept.values():
+            kept[method] = side
+    return kept
 
 
 def distinct_runs(runs: Iterable[Outcome]) -> list[Outcome]:
-    """Of runs that are the same whatever their method is called the first."""
-    return list({(one.cell._replace(method=""), one.seed, one.returns): one for one in reversed([*runs])}.values())[
+    """Distinct runs: the first of bitwise equal ones, whatever their methods are called."""
+    return list({(run.cell._replace(method=""), run.seed, run.returns): run for run in reversed([*runs])}.values())[
         ::-1
     ]
 
 
 def values(found: Found, cell: Cell, measure: Measure) -> list[float]:
-    """A measure of a cell, one value per seed."""
-    return [measure(one) for one in found[cell]]
+    """Measure of a cell, one value per seed."""
+    return [measure(outcome) for outcome in found[cell]]
 
 
 def mean_area(found: Found, cells: Iterable[Cell]) -> list[float]:
-    """The mean area under the curve over cells, one value per seed."""
+    """Mean area under the curve over cells, one value per seed."""
     areas = np.mean([values(found, cell, area) for cell in cells], axis=0)
-    return [float(one) for one in areas]
+    return [float(value) for value in areas]
 
 
 def asked(study: Study, tasks: Sequence[str]) -> list[str]:
-    """Tasks of a figure that are asked for.
+    """Requested tasks of a figure.
 
-    Raises ConfigError where the published figure claims something of another one: claims of a figure are corrected
-    together, so those of a task alone are no part of it.
+    Raises ConfigError if the published figure has claims about other tasks. Claims of a figure are corrected together,
+    so
+    claims about fewer tasks cannot replace some of them.
     """
     wanted = [task for task in study.envs or tasks if task in tasks]
-    one = under_way()
-    if wanted and one.published:
-        claims = [claim.claim for claim in read_claims(one.claims)]
-        one.check_envs(
+    current = under_way()
+    if wanted and current.published:
+        claims = [claim.claim for claim in read_claims(current.claims)]
+        current.check_envs(
             (task for task in tasks if any(text.startswith((f"{task},", f"{task}:")) for text in claims)), wanted
         )
     return wanted
 
 
 def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:
-    """A figure of all tasks that every method is tried on, of a function of one; nothing where none is asked for."""
+    """Figure of all mapped tasks, from a function of one task; the figure returns None if no task is requested."""
 
     def made(study: Study) -> list[Claim] | None:
         tasks = asked(study, MAPPED)

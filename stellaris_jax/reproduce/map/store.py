@@ -1,4 +1,4 @@
-"""What cells have come to, one file per task that is kept with the results, and the training of those it lacks."""
+"""Outcomes of cells, stored in one file per task of the results, and training of missing cells."""
 
 from __future__ import annotations
 
@@ -26,14 +26,23 @@ from stellaris_jax.training.records import WARNINGS, Record
 POINTS = 20
 """Points of a stored curve."""
 TOGETHER = 16
-"""Cells that are trained at once."""
+"""Number of cells that are trained at once."""
 
 
 class Outcome(NamedTuple):
-    """One seed of a cell. returns: of training episodes over the run, means of `POINTS` equal parts of it. seconds:
-    simulated, at the end of each part. cost_usd: simulated. staleness: mean of all gradients of all seeds. dropped:
-    share of gradients that were thrown away. config: digest of the configuration. warnings: diagnostics of
-    `records.WARNINGS`, in their order, means of the same parts."""
+    """Outcome of one seed of a cell.
+
+    Attributes:
+      cell: the cell.
+      seed: the seed.
+      returns: returns of training episodes, means over `POINTS` equal parts of the run.
+      seconds: simulated seconds at the end of each part.
+      cost_usd: simulated dollars.
+      staleness: mean staleness of all gradients of all seeds.
+      dropped: share of dropped gradients.
+      config: digest of the configuration.
+      warnings: diagnostics of `records.WARNINGS`, in their order, means over the same parts.
+    """
 
     cell: Cell
     seed: int
@@ -47,21 +56,21 @@ class Outcome(NamedTuple):
 
     @property
     def final(self) -> float:
-        """The mean return of the last tenth."""
+        """Mean return of the last tenth."""
         return float(np.mean(self.returns[-max(1, POINTS // 10) :]))
 
     @property
     def auc(self) -> float:
-        """The mean return over the whole run: the area under the curve over its width."""
+        """Mean return over the whole run: the area under the curve over its width."""
         return float(np.mean(self.returns))
 
     @property
     def peak(self) -> float:
-        """The largest part's mean return."""
+        """Largest mean return of a part."""
         return max(self.returns)
 
     def warning(self, name: str) -> tuple[float, ...]:
-        """A diagnostic over the run."""
+        """Diagnostic over the run."""
         return self.warnings[WARNINGS.index(name)]
 
 
@@ -69,21 +78,25 @@ Key = tuple[Cell, int]
 
 
 def outcomes(cells: Iterable[Cell], seeds: range, results: Path) -> dict[Cell, list[Outcome]]:
-    """The outcomes of cells, a list of one per seed; what the files below `results` lack is trained now.
+    """Outcomes of cells, a list of one per seed; cells missing from the files below `results` are trained now.
 
-    Cells are entered as they are done, so that a call that was stopped goes on when it is repeated.
+    Cells are stored once they are trained, so that an interrupted call continues when it is repeated.
+
+    Args:
+      cells: the cells.
+      seeds: seeds of every cell.
+      results: directory of the files.
 
     Raises:
-      ConfigError: a file has a cell with other settings than it has now, or what is trained would not go with a
-        published figure.
+      ConfigError: a file has other settings of a cell, or new runs must not be mixed with a published figure.
     """
     cells = list(dict.fromkeys(cells))
     for task in dict.fromkeys(cell.task for cell in cells):
         path = results / f"{task}.csv.gz"
         known = read(path)
-        own = [cell for cell in cells if cell.task == task]
-        _check(own, seeds, known, path)
-        wanted = [(cell, seed) for cell in own for seed in seeds]
+        members = [cell for cell in cells if cell.task == task]
+        _check(members, seeds, known, path)
+        wanted = [(cell, seed) for cell in members for seed in seeds]
         lacking = [key for key in wanted if key not in known]
         under_way().check_training(len(lacking))
         missing = list(dict.fromkeys(cell for cell, _ in lacking))
@@ -92,16 +105,18 @@ def outcomes(cells: Iterable[Cell], seeds: range, results: Path) -> dict[Cell, l
             print(f"{task}: cells {begin + 1} to {begin + len(batch)} of {len(missing)}", flush=True)
             enter(trained(batch, seeds), path)
         under_way().count(wanted, lacking)
-    found = {
-        key: one for task in {cell.task for cell in cells} for key, one in read(results / f"{task}.csv.gz").items()
+    stored = {
+        key: outcome
+        for task in {cell.task for cell in cells}
+        for key, outcome in read(results / f"{task}.csv.gz").items()
     }
-    return {cell: [found[cell, seed] for seed in seeds] for cell in cells}
+    return {cell: [stored[cell, seed] for seed in seeds] for cell in cells}
 
 
 def enter(rows: Iterable[Outcome], path: Path) -> None:
-    """Add outcomes to a file; other processes may enter theirs at the same time."""
+    """Add outcomes to a file; other processes may add theirs at the same time."""
     with locked(path):
-        write({**read(path), **{(one.cell, one.seed): one for one in rows}}.values(), path)
+        write({**read(path), **{(row.cell, row.seed): row for row in rows}}.values(), path)
 
 
 def _check(cells: Iterable[Cell], seeds: range, known: Mapping[Key, Outcome], path: Path) -> None:
@@ -116,19 +131,19 @@ def _check(cells: Iterable[Cell], seeds: range, known: Mapping[Key, Outcome], pa
 
 @cache
 def digest(cell: Cell) -> str:
-    """Of a cell's configuration."""
+    """Digest of a cell's configuration."""
     return cell.variant.digest
 
 
 def trained(cells: Sequence[Cell], seeds: range) -> list[Outcome]:
-    """Train cells beside each other, with all seeds."""
+    """Train cells concurrently, with all seeds."""
     many = [f"seed={seeds[0]}", f"num_seeds={len(seeds)}"]
     population = Population([load_config([*cell.variant.overrides, *many]) for cell in cells])
     try:
         records = population.run()
     finally:
         population.close()
-    return [one for cell, rows in zip(cells, records, strict=True) for one in _outcomes(cell, seeds, rows)]
+    return [outcome for cell, rows in zip(cells, records, strict=True) for outcome in _outcomes(cell, seeds, rows)]
 
 
 def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outcome]:
@@ -157,7 +172,7 @@ def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outco
 
 
 def parts(returns: Sequence[float | None], number: int = POINTS) -> tuple[float, ...]:
-    """A curve as means of equal parts; a round in which no episode ended has the return of the one before.
+    """Curve as means of equal parts; a round without finished episodes takes the previous return.
 
     >>> parts([None, 1.0, None, 3.0], 2)
     (1.0, 2.0)
@@ -172,7 +187,7 @@ def parts(returns: Sequence[float | None], number: int = POINTS) -> tuple[float,
 
 
 def split(values: Sequence[float], number: int) -> list[Sequence[float]]:
-    """Values in parts as equal as can be; where there are fewer values than parts, some stand in several.
+    """Values in parts of nearly equal size; with fewer values than parts, some values are in several parts.
 
     >>> split([1.0, 2.0, 3.0], 2), split([1.0, 2.0], 3)
     ([[1.0, 2.0], [3.0]], [[1.0], [1.0], [2.0]])
@@ -183,7 +198,7 @@ def split(values: Sequence[float], number: int) -> list[Sequence[float]]:
 
 
 def read(path: Path) -> Mapping[Key, Outcome]:
-    """The outcomes in a file, which is read again when it has changed; none where there is no file."""
+    """Outcomes in a file, read again when the file has changed; empty if there is no file."""
     if not path.is_file():
         return {}
     about = path.stat()
@@ -209,14 +224,14 @@ def _curve(text: str) -> tuple[float, ...]:
 
 
 def write(rows: Iterable[Outcome], path: Path) -> None:
-    """Replace the file in one step; the same outcomes make the same bytes."""
+    """Replace the file atomically; equal outcomes give equal bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*Cell._fields, *Outcome._fields[1:-1], *WARNINGS])
-    for one in sorted(rows, key=lambda one: (one.cell, one.seed)):
-        curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (one.returns, one.seconds)]
-        figures = [f"{value:.5g}" for value in (one.cost_usd, one.staleness, one.dropped)]
-        warnings = [" ".join(f"{value:.3g}" for value in curve) for curve in one.warnings]
-        writer.writerow([*one.cell, one.seed, *curves, *figures, one.config, *warnings])
+    for row in sorted(rows, key=lambda row: (row.cell, row.seed)):
+        curves = [" ".join(f"{value:.5g}" for value in curve) for curve in (row.returns, row.seconds)]
+        figures = [f"{value:.5g}" for value in (row.cost_usd, row.staleness, row.dropped)]
+        warnings = [" ".join(f"{value:.3g}" for value in curve) for curve in row.warnings]
+        writer.writerow([*row.cell, row.seed, *curves, *figures, row.config, *warnings])
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))

@@ -1,4 +1,4 @@
-"""Which diagnostic announces a collapse, how early, and how often for nothing."""
+"""Diagnostics as alarms: which of them announces a collapse, how early, and with how many false alarms."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ from stellaris_jax.training.records import WARNINGS
 
 
 class Alarm(NamedTuple):
-    """A diagnostic as an alarm. above: whether it rings above its threshold, or below. sensitivity: share of runs that
-    collapsed and were announced. false: share of runs that did not collapse and rang all the same. lead: median of
-    how early the first ring of announced runs was, in shares of the run. area: under the curve of sensitivity against
-    false alarms over all thresholds; 0.5 tells nothing. area_at_rate, area_in_cell: of a run that collapses beside runs
-    of as many learners and the same rate, and beside other seeds of its own cell, see `concordance`: what a diagnostic
-    tells beyond that the rate is high. collapsed, sound: runs it was judged on."""
+    """Diagnostic as an alarm.
+
+    Attributes:
+      name: name of the diagnostic.
+      above: whether it alarms above its threshold, or below.
+      threshold: the threshold.
+      sensitivity: share of collapsed runs with an alarm before.
+      false: share of sound runs with an alarm (false-alarm rate).
+      lead: median time from the first alarm to the collapse, as a share of the run.
+      area: area under the curve of sensitivity against false alarms over all thresholds; 0.5 is chance.
+      area_at_rate: `concordance` among runs of as many learners and the same rate. Above 0.5, the diagnostic knows more
+        than that the rate is high.
+      area_in_cell: `concordance` among seeds of one cell.
+      collapsed: number of collapsed runs that it was judged on.
+      sound: number of sound runs that it was judged on.
+    """
 
     name: str
     above: bool
@@ -36,7 +46,14 @@ class Alarm(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One run that has learned something. learned: when. fall: when it collapsed, None if it did not."""
+    """Run that has learned something.
+
+    Attributes:
+      cell: cell of the run.
+      learned: part in which it had learned.
+      fall: part in which it collapsed; None if it did not.
+      curve: the diagnostic over the parts.
+    """
 
     cell: Cell
     learned: int
@@ -44,31 +61,36 @@ class Sample(NamedTuple):
     curve: np.ndarray
 
     def seen(self, until: int | None = None) -> np.ndarray:
-        """The diagnostic from when it had learned something up to `until`, by default its collapse or its end."""
+        """Diagnostic after learning, up to `until`, by default the collapse or the end."""
         end = until if until is not None else len(self.curve) if self.fall is None else self.fall
         return self.curve[self.learned : max(end, self.learned + 1)]
 
 
 def samples(runs: Iterable[Outcome], name: str) -> list[Sample]:
-    """What an alarm may have seen of the runs that have learned something."""
-    found = []
-    for one in runs:
-        task = TASKS[one.cell.task]
-        learned = np.flatnonzero([task.share(value) >= LEARNED for value in one.returns])
-        if len(learned) and np.all(np.isfinite(one.warning(name))):
-            found.append(Sample(one.cell, int(learned[0]), collapse(one), np.asarray(one.warning(name))))
-    return found
+    """Values of an alarm on all runs that have learned something."""
+    result = []
+    for run in runs:
+        task = TASKS[run.cell.task]
+        learned = np.flatnonzero([task.share(value) >= LEARNED for value in run.returns])
+        if len(learned) and np.all(np.isfinite(run.warning(name))):
+            result.append(Sample(run.cell, int(learned[0]), collapse(run), np.asarray(run.warning(name))))
+    return result
 
 
-def peaks(found: Sequence[Sample], above: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The most alarming value of every run, of collapsed ones and of sound ones."""
+def peaks(runs: Sequence[Sample], above: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Most alarming value of every run, of collapsed ones and of sound ones."""
     most = np.max if above else np.min
-    collapsed = [most(one.seen()) for one in found if one.fall is not None]
-    return np.array(collapsed), np.array([most(one.seen()) for one in found if one.fall is None])
+    collapsed = [most(run.seen()) for run in runs if run.fall is not None]
+    return np.array(collapsed), np.array([most(run.seen()) for run in runs if run.fall is None])
 
 
 def rank_area(collapsed: np.ndarray, sound: np.ndarray, above: bool) -> float:
-    """The probability that a collapsed run looks more alarming than a sound one (Mann and Whitney's U).
+    """Probability that a collapsed run looks more alarming than a sound one (Mann and Whitney's U).
+
+    Args:
+      collapsed: most alarming value of each collapsed run.
+      sound: most alarming value of each sound run.
+      above: whether large values alarm.
 
     >>> rank_area(np.array([3.0, 2.0]), np.array([1.0, 2.0]), True)
     0.875
@@ -77,44 +99,54 @@ def rank_area(collapsed: np.ndarray, sound: np.ndarray, above: bool) -> float:
     return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
 
 
-def concordance(found: Sequence[Sample], above: bool, alike: Callable[[Cell], object]) -> float:
-    """The probability that a run looks more alarming, up to its collapse, than one that has not collapsed by then.
+def concordance(runs: Sequence[Sample], above: bool, alike: Callable[[Cell], object]) -> float:
+    """Probability that a run looks more alarming, up to its collapse, than a run that has not collapsed by then.
 
-    Both are looked at up to the same moment, so that a run that goes on for longer has no more chances to ring.
+    Both are compared up to the same part, so that a longer run has no more chances to alarm.
 
     Args:
-      found: the runs.
+      runs: the runs.
       above: whether large values alarm.
-      alike: only runs for which it returns the same are compared.
+      alike: key of a cell; only runs with equal keys are compared.
 
     Returns:
-      A share of all such pairs; 0.5 tells nothing, NaN if there are none.
+      A share of all such pairs; 0.5 is chance, NaN if there are none.
     """
     most = np.max if above else np.min
     groups: dict[object, list[Sample]] = defaultdict(list)
-    for one in found:
-        groups[alike(one.cell)].append(one)
+    for run in runs:
+        groups[alike(run.cell)].append(run)
     wins, pairs = 0.0, 0
     for group in groups.values():
-        for one in group:
-            if one.fall is None:
+        for run in group:
+            if run.fall is None:
                 continue
             others = [
-                most(other.seen(one.fall))
+                most(other.seen(run.fall))
                 for other in group
-                if other.learned < one.fall and (other.fall is None or other.fall > one.fall)
+                if other.learned < run.fall and (other.fall is None or other.fall > run.fall)
             ]
             if others:
-                wins += len(others) * rank_area(np.array([most(one.seen())]), np.array(others), above)
+                wins += len(others) * rank_area(np.array([most(run.seen())]), np.array(others), above)
                 pairs += len(others)
     return wins / pairs if pairs else float("nan")
 
 
 def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome]) -> Alarm | None:
-    """The alarm of a diagnostic: side and threshold (of the largest sensitivity less false alarms) chosen on some runs,
-    judged on others; None where either have nothing to tell."""
+    """Alarm of a diagnostic: side and threshold are chosen on some runs, and judged on others.
+
+    The threshold has the largest sensitivity minus false-alarm rate.
+
+    Args:
+      name: name of the diagnostic.
+      chosen_on: runs that choose side and threshold.
+      judged_on: runs that judge them.
+
+    Returns:
+      The alarm; None if either has no collapsed or no sound runs.
+    """
     first, second = samples(chosen_on, name), samples(judged_on, name)
-    if any(not side.size for found in (first, second) for side in peaks(found, True)):
+    if any(not side.size for runs in (first, second) for side in peaks(runs, True)):
         return None
     above = max((True, False), key=lambda side: rank_area(*peaks(first, side), side))
     collapsed, sound = peaks(first, above)
@@ -124,9 +156,9 @@ def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome])
     threshold = float(candidates[int(np.argmax(gains))])
     collapsed, sound = peaks(second, above)
     leads = [
-        (len(one.seen()) - int(rings[0])) / len(one.curve)
-        for one in second
-        if one.fall is not None and len(rings := np.flatnonzero(sign * one.seen() >= sign * threshold))
+        (len(run.seen()) - int(rings[0])) / len(run.curve)
+        for run in second
+        if run.fall is not None and len(rings := np.flatnonzero(sign * run.seen() >= sign * threshold))
     ]
     return Alarm(
         name,
@@ -144,6 +176,6 @@ def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome])
 
 
 def alarms(chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome]) -> list[Alarm]:
-    """All diagnostics, the most telling first."""
-    found = [one for name in WARNINGS if (one := alarm(name, chosen_on, judged_on)) is not None]
-    return sorted(found, key=lambda one: -one.area)
+    """Alarms of all diagnostics, the most reliable first."""
+    known = [found for name in WARNINGS if (found := alarm(name, chosen_on, judged_on)) is not None]
+    return sorted(known, key=lambda found: -found.area)

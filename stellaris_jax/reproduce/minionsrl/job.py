@@ -1,8 +1,8 @@
-"""A training job as an environment: a step is a round, an action the number of its actors (MinionsRL, AAAI'24, §3.2).
+"""Training job as an environment: a step is a round, an action the number of its actors (MinionsRL, AAAI'24, §3.2).
 
 `env.name=job/training env.kwargs.job="[env=gymnax/cartpole, ...]"`: the job is one of our own configurations, with
-rule central, PPO, and an environment that runs in JAX, so that many jobs train side by side under one `vmap`. Its
-rounds are the engine's; what its timeline would say is drawn from the same delays on the device. An episode is one job:
+rule central, PPO, and an environment that runs in JAX, so that many jobs train in parallel under one `vmap`. The engine
+runs its rounds; durations are drawn on the device, from the delays that its timeline would use. An episode is one job:
 it ends at the target, when the budget is spent, or after the last round.
 """
 
@@ -40,7 +40,7 @@ def available() -> list[str]:
 
 
 def make(name: str, job: list[str] | None = None, beta: float = 0.1, **unknown: Any) -> JobEnv:
-    """The environment of the job configured by the overrides `job`; `beta` is the reward's weight of a second.
+    """Environment of the job with the overrides `job`; `beta` is the reward's weight of a second.
 
     Raises ConfigError for a job that has no schedulable rounds.
     """
@@ -52,10 +52,14 @@ def make(name: str, job: list[str] | None = None, beta: float = 0.1, **unknown: 
 
 
 class JobState(NamedTuple):
-    """A job after some rounds.
+    """State of a job after some rounds.
 
-    engine: its training, whose key is kept as plain numbers. round: rounds done. seconds, learner_busy, actor_busy,
-    aggregate_busy: as in `Usage`. reward, best: the last mean return of a round, and the highest.
+    Attributes:
+      engine: state of its training, with the key as plain numbers.
+      round: rounds done.
+      seconds, learner_busy, actor_busy, aggregate_busy: as in `Usage`.
+      reward: last mean return of a round.
+      best: highest mean return of a round.
     """
 
     engine: EngineState
@@ -69,17 +73,18 @@ class JobState(NamedTuple):
 
 
 class JobEnv(AutoResetEnv):
-    """See the module; the observation is `stellaris_jax.timeline.scaling.scheduler.features`.
+    """Environment of a training job; the observation is `stellaris_jax.timeline.scaling.scheduler.features`.
 
-    The reward of a round is -beta P_k, and after the last one also max_k R_k - J if the target was missed or the budget
-    overspent (§3.2), but never more than nothing: a job that overspends may have come beyond its target.
+    The reward of a round is -beta P_k. After the last one, max_k R_k - J is added if the target was missed or the
+    budget
+    overspent (§3.2), but never more than zero, since a job that overspends may have exceeded its target.
     """
 
     max_episode_steps: int
-    start_pool = 4  # a start is a whole job
+    start_pool = 4  # each start state is a whole job
 
     def __init__(self, job: list[str], beta: float):
-        from stellaris_jax.training.loading import load_config  # which loads environments
+        from stellaris_jax.training.loading import load_config  # imports all environments
 
         self.name = f"job/{TRAINING}"
         self.config = config = load_config(["scaling=minionsrl", "system=minionsrl", *job])
@@ -97,7 +102,7 @@ class JobEnv(AutoResetEnv):
         if inner is None:
             raise ConfigError(f"env.kwargs.job={job} is not a job of {self.name}: {env.name} does not run in JAX.")
         self.beta, self.limits = beta, limits_of(config)
-        # Rule central: every gradient is alone, and on the newest version.
+        # Rule central: every gradient is an update of its own, computed on the newest version.
         spec = ProgramSpec.of(config)
         spec = replace(spec, chunk_rounds=1, seeds=1, lanes=1, devices=1, peers=0, versions=2, buffers=1)
         self.cut = spec.minibatch_layout
@@ -109,8 +114,8 @@ class JobEnv(AutoResetEnv):
         self.max_episode_steps = int(self.scales.rounds)
 
     def reset(self, keys: Array) -> tuple[EnvState, Array]:
-        # One job after the other: under vmap the QR of orthogonal initialisation is batched, and two batched QRs at
-        # once can starve XLA's CPU thread pool for ever.
+        # One job after the other: vmap would batch the QR of orthogonal initialisation, and two concurrent batched QRs
+        # can deadlock XLA's CPU thread pool.
         return jax.lax.map(self.reset_one, keys)
 
     def reset_one(self, key: Array) -> tuple[JobState, Array]:
@@ -155,7 +160,7 @@ class JobEnv(AutoResetEnv):
         return after, obs, gain, done, jnp.bool_(False)
 
     def _order(self, key: Array, envs: Array) -> tuple[Array, Array]:
-        """The data loader, as `minibatch_order` with the widest rows: int32 `[G, B]`, and minibatches of an epoch."""
+        """Order of samples, as `minibatch_order` with the widest rows: int32 `[G, B]`, and minibatches of an epoch."""
         cut = self.cut
         total, places = cut.steps * cut.envs, cut.batch
         size = cut.steps * envs
@@ -176,7 +181,7 @@ class JobEnv(AutoResetEnv):
         return order.reshape(cut.epochs * cut.minibatches, places).astype(jnp.int32), count
 
     def _round(self, state: EngineState, round_: Array, envs: Array, order: Array, count: Array) -> tuple[Any, Any]:
-        """One round of rule central: every gradient is fresh, and makes an update of its own."""
+        """One round of rule central: every gradient is fresh, and is an update of its own."""
         engine, hyper, cut = self.engine, Hyper.of(self.config), self.cut
         state, episodes = engine.collect(cut.envs, hyper, state, state.version % engine.shape.ring, envs, order, None)
         step_scale = 1.0 - round_ / self.scales.rounds if self.config.algorithm.anneal else jnp.float32(1.0)
@@ -184,8 +189,8 @@ class JobEnv(AutoResetEnv):
         def wave(g: Array, carry: WaveCarry) -> WaveCarry:
             index = (g // count) * cut.minibatches + g % count
             newest = carry.version % engine.shape.ring
-            one = Invocation(jnp.int32(0), index, newest, newest, peers=None)
-            alone = Wave(jax.tree.map(lambda x: x[None], one), jnp.ones(1), jnp.int32(1))
+            invocation = Invocation(jnp.int32(0), index, newest, newest, peers=None)
+            alone = Wave(jax.tree.map(lambda x: x[None], invocation), jnp.ones(1), jnp.int32(1))
             return engine.wave(hyper, state.loader, state.kl_coefficient, step_scale, carry, alone)
 
         carry = jax.lax.fori_loop(0, cut.epochs * count, wave, WaveCarry.start(state))
@@ -218,7 +223,7 @@ class JobEnv(AutoResetEnv):
 
 
 def draw(delay: DelayConfig, key: Array, size: int) -> Array:
-    """`size` durations in seconds of a delay model; of a table, at random."""
+    """`size` durations of a delay model, in seconds; those of a table are drawn at random."""
     model = delay_of(delay)
     if isinstance(model, Measured):
         return jax.random.choice(key, jnp.asarray(model.table), (size,))

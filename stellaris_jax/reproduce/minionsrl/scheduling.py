@@ -1,4 +1,4 @@
-"""Training MinionsRL's scheduler (AAAI'24, §3) with our own PPO, on training jobs as its environment."""
+"""Training of MinionsRL's scheduler (AAAI'24, §3) with our own PPO, on training jobs as its environment."""
 
 from __future__ import annotations
 
@@ -19,12 +19,19 @@ from stellaris_jax.training.loading import load_config
 from stellaris_jax.training.trainer import Trainer
 
 Choice = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-"""(states `[N, 8]`, randomness) -> numbers of actors `[N]`."""
+"""Chooser of actors: (states `[N, 8]`, randomness) -> numbers of actors `[N]`."""
 
 
 class Outcome(NamedTuple):
-    """How jobs ended, arrays `[N]`: simulated seconds, dollars, rounds, the last mean return of a round, and the sum of
-    the scheduler's rewards (its objective)."""
+    """Results of jobs, arrays `[N]`.
+
+    Attributes:
+      seconds: simulated seconds.
+      dollars: dollars.
+      rounds: rounds.
+      reward: last mean return of a round.
+      gain: sum of the scheduler's rewards (its objective).
+    """
 
     seconds: np.ndarray
     dollars: np.ndarray
@@ -40,13 +47,20 @@ def train_scheduler(
     start: Scheduler | None = None,
     note: Callable[[str], None] = print,
 ) -> tuple[Scheduler, JobEnv]:
-    """A scheduler for the job of these overrides, from at least so many jobs run to their end, and the job.
+    """Train a scheduler for the job of these overrides.
 
     Args:
-      start: the scheduler to go on from instead of a fresh one (fine-tuning).
-      note: told of the progress.
+      job: overrides of the job.
+      episodes: least number of jobs to run to their end.
+      seed: seed of the training.
+      start: scheduler to fine-tune, instead of a fresh one.
+      note: receives the progress.
 
-    Raises ConfigError for a job that has no rounds to schedule, or a `start` for another number of actors.
+    Returns:
+      The scheduler, and the job as an environment.
+
+    Raises:
+      ConfigError: the job has no rounds to schedule, or `start` is for another number of actors.
     """
     endless = "total_steps=1_000_000_000"  # until enough jobs have ended
     config = load_config(["env=job/training", "system=central", "engine.chunk_rounds=1", endless, f"seed={seed}"])
@@ -85,7 +99,14 @@ def _with_actor(trainer: Trainer, start: Scheduler) -> jax.Array:
 
 
 def run_jobs(env: JobEnv, choose: Choice, jobs: int, seed: int) -> Outcome:
-    """Run that many jobs side by side to their end, with the actors chosen for each from its state."""
+    """Run some jobs in parallel to their end, with the actors chosen for each from its state.
+
+    Args:
+      env: the job.
+      choose: chooser of actors.
+      jobs: number of jobs.
+      seed: seed of the jobs.
+    """
     keys = jax.random.split(jax.random.key(seed), jobs)
     reset, advance = _compiled(env)
     state, obs = reset(keys)
@@ -104,10 +125,10 @@ def run_jobs(env: JobEnv, choose: Choice, jobs: int, seed: int) -> Outcome:
 
 @cache
 def _compiled(env: JobEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """How jobs begin, and how they go on by a round."""
+    """Compiled functions that begin jobs, and that advance them by a round."""
 
     def advance(keys: Any, state: Any, obs: Any, actions: Any, going: Any, gain: Any) -> Any:
-        """One round of the jobs that are going; the others stay as they are."""
+        """Advance unfinished jobs by one round; finished ones stay unchanged."""
         after, seen, reward, done, _ = jax.vmap(env.step_one)(keys, state, actions)
 
         def keep(new: jax.Array, old: jax.Array) -> jax.Array:
@@ -120,15 +141,15 @@ def _compiled(env: JobEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def scheduled(scheduler: Scheduler) -> Choice:
-    """The choices of a scheduler."""
+    """Choices of a scheduler."""
     return lambda states, _: np.array([scheduler(state) for state in states])
 
 
 def constant(actors: int) -> Choice:
-    """As many actors always."""
+    """Choice of a constant number of actors."""
     return lambda states, _: np.full(len(states), actors)
 
 
 def random(maximum: int) -> Choice:
-    """Any number of actors, with equal chances."""
+    """Choice of a uniformly random number of actors."""
     return lambda states, generator: generator.integers(1, maximum + 1, len(states))

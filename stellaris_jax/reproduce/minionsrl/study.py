@@ -1,11 +1,10 @@
-"""The evaluation of "MinionsRL" (AAAI'24) on our engine: what is trained, the figures, and what the paper claims.
+"""Evaluation of "MinionsRL" (AAAI'24) on our engine: training runs, figures, and the paper's claims.
 
-A round takes as long and costs as much as the paper's, but holds a sixteenth of its samples and gradients: 50 rounds of
-the paper's 65,536 steps would take two cores a day for every curve. The targets are those of so small a job, and were
-set before any of it was trained. Runs go on after they have reached them, so that whether and when they did is read off
-the evaluations: a round's own mean return, by which a job would end, is of a single episode where actors are few. The
-scheduler is the one that comes with the package. CartPole is the job that it was trained on; to the other tasks it is
-carried over as it is.
+A round takes as long and costs as much as the paper's, but has a sixteenth of its samples and gradients: 50 rounds of
+the paper's 65,536 steps would take two cores a day for every curve. The targets fit so small a job, and were set before
+any training. Runs go on after they have reached them, so that the time to the target is read off the evaluations. A
+round's own mean return, by which a job would end, is that of a single episode if there are few actors. The scheduler is
+the one that ships with the package. It was trained on CartPole, and is used unchanged on the other tasks.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from stellaris_jax.training.run import enable_compile_cache
 
 SEEDS = 5
 SCALE = 16
-"""Times fewer samples in a round than in the paper's."""
+"""Factor by which a round has fewer samples than the paper's."""
 TARGETS = {"cartpole": 475, "hopper": 250, "humanoid": 300, "halfcheetah": 600}
 ENVS = tuple(TARGETS)
 RULES: dict[str, tuple[str, ...]] = {
@@ -53,17 +52,17 @@ RULES: dict[str, tuple[str, ...]] = {
         "algorithm.options.target_interval=1",
     ),
 }
-"""What is trained, by its name in the figures; IMPACT with the values of SC'24's Table III, on MuJoCo only."""
+"""Rules by their names in the figures; IMPACT with the values of SC'24's Table III, on MuJoCo only."""
 SERVERFUL = ("system.learner_billing=serverful", "system.actor_billing=serverful")
-"""The bill of the paper's Azure ML, whose fixed number of actors are all there are."""
+"""Bill of the paper's Azure ML, whose fixed number of actors is the maximum."""
 JOBS = {"cartpole": ("cartpole", 475.0), "catch": ("Catch-bsuite", 0.9)}
-"""What schedulers are trained on: an environment of gymnax, and the return such a job is to reach."""
+"""Training jobs of schedulers: an environment of gymnax, and the job's target return."""
 EPISODES, FINE_TUNING, COMPARED = 100, 10, 16
-"""Jobs of a pre-training and of a fine-tuning, as in the paper, and jobs to compare schedulers and others on."""
+"""Jobs of a pre-training and of a fine-tuning, as in the paper, and jobs to compare schedulers on."""
 
 
 def variant(env: str, rule: str) -> Variant:
-    """A rule on an environment, for 50 rounds (245 on CartPole)."""
+    """Variant of a rule on an environment, for 50 rounds (245 on CartPole)."""
     if env == "cartpole":
         task = ["env=gymnax/cartpole", "system=minionsrl", "scaling.budget=0.5"]
     else:
@@ -88,7 +87,11 @@ def comparison(study: Study) -> list[Claim]:
         if env != "cartpole":
             series.append(Series("Azure ML", env, variant(env, "Max"), SERVERFUL))
     histories = study.histories("4", series, SEEDS)
-    panels = {env: [h for h in histories if h.env == env] for env in ENVS if any(h.env == env for h in histories)}
+    panels = {
+        env: [history for history in histories if history.env == env]
+        for env in ENVS
+        if any(history.env == env for history in histories)
+    }
     marks = {env: [*_marks(env, members)] for env, members in panels.items()}
     curves(panels, marks, study.picture("4"), "Figure 4: MinionsRL and others")
     drawn = ("MinionsRL", "Max", "Adapt")
@@ -98,7 +101,7 @@ def comparison(study: Study) -> list[Claim]:
 
 
 def _marks(env: str, histories: Sequence[History]) -> Iterator[Mark]:
-    """When the paper's runs ended (Table 2), drawn at the target here; its dollars follow from no prices it names."""
+    """Ends of the paper's runs (Table 2), drawn at our target; its dollars follow from no prices that it names."""
     names = {history.series for history in histories}
     for name, (time_, _) in published.MINIONSRL_ENDS.get(env, {}).items():
         if name in names:
@@ -106,7 +109,7 @@ def _marks(env: str, histories: Sequence[History]) -> Iterator[Mark]:
 
 
 def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
-    """MinionsRL against every other series of an environment."""
+    """Claims of MinionsRL against every other series of an environment."""
     ours, theirs = of(histories, env, "MinionsRL"), published.MINIONSRL_ENDS.get(env, {})
     for rival in dict.fromkeys(history.series for history in histories):
         if rival == "MinionsRL":
@@ -157,7 +160,7 @@ def schedulers(study: Study) -> list[Claim]:
 
 
 def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str, str], Choice]]:
-    """Seconds that trainings take, by their names, and what chooses actors, by the job it does so in and its name."""
+    """Seconds of trainings by name, and choosers of actors by job and name."""
     home, other = JOBS
     first, tuned, fresh = (root / f"{name}-{seed}.npz" for name in (home, f"{other}-tuned", other))
     seconds = {
@@ -180,7 +183,7 @@ def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str,
 
 
 def _worth(times: dict[str, list[float]], gains: dict[tuple[str, str], list[float]]) -> Iterator[Claim]:
-    """Fine-tuning beside training from nothing, and each scheduler beside those that have learned nothing."""
+    """Claims of fine-tuning against training from nothing, and of each scheduler against untrained choosers."""
     home, other = JOBS
     hours = published.MINIONSRL_TRAINING_HOURS
     paper = f"{hours['fine-tuning']} h against {hours['pre-training']} h"
@@ -203,7 +206,7 @@ def _job(job: str) -> list[str]:
 
 
 def _trained(path: Path, job: str, seed: int, jobs: int, start: Path | None = None) -> float:
-    """Real seconds it took to train the scheduler at `path`, which is done now if it has not been yet."""
+    """Real seconds of training the scheduler at `path`, which is trained now if it is missing."""
 
     def train() -> float:
         _warm(job)
@@ -217,17 +220,17 @@ def _trained(path: Path, job: str, seed: int, jobs: int, start: Path | None = No
 
 @cache
 def _warm(job: str) -> None:
-    """Compile what training on a job needs, so that no training is charged for it."""
+    """Compile the programs of training on a job, so that no measured training includes that."""
     train_scheduler(_job(job), 1)
 
 
 def _gain(job: str, choose: Choice, seed: int) -> float:
-    """The mean sum of a scheduler's rewards over jobs that no training has seen."""
+    """Mean sum of a scheduler's rewards over jobs that no training used."""
     return float(run_jobs(_env(job), choose, COMPARED, seed=10_000 + seed).gain.mean())
 
 
 def _remembered(path: Path, make: Callable[[], float]) -> float:
-    """What `make` gives, asked for once: the file at `path` keeps it."""
+    """Cached result of `make`, in the file at `path`."""
     if not path.is_file():
         print(f"making {path}", flush=True)
         write_atomically(path, json.dumps(make()))

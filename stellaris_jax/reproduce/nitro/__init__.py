@@ -1,1 +1,1 @@
-"""Nitro (VLDB'25)."""
+"""Nitro (VLDB'25): its evaluation."""

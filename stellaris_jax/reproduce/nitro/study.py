@@ -1,7 +1,7 @@
-"""The evaluation of "Nitro" (VLDB'25) on our engine: what is trained, the figures, and what the paper claims with each.
+"""Evaluation of "Nitro" (VLDB'25) on our engine: training runs, figures, and the paper's claims with each.
 
 MuJoCo and PPO. All systems have the same learner VM, actors on Lambda, and minibatches of the same size; a round of I
-actors trains on what I actors collected. What differs is how many actors a round has.
+actors trains on the data of I actors. The systems differ in the number of actors of a round.
 """
 
 from __future__ import annotations
@@ -35,19 +35,22 @@ RULES: dict[str, tuple[str, ...]] = {
     "MinionsRL": ("scaling=minionsrl", "scaling.target=300", "scaling.budget=0.5", "scaling.ends=false"),
     "Nitro's code": ("scaling=nitro", "scaling.options.mode=artifact"),
 }
-"""Rules by their names in the figures. MinionsRL's scheduler is the one that ships, trained on CartPole; its state has
-shares of a return and of dollars as Nitro's Fig. 17 has them. "Code" is what Nitro's released code has for a rule; of
-Nitro's own its score, window, floor and Hessian, with as many Lanczos steps on as many samples as Nitro takes here."""
+"""Rules by their names in the figures.
+
+MinionsRL's scheduler is the one that ships, trained on CartPole; its state has shares of a return and of dollars as in
+Nitro's Fig. 17. "Code" is the released code of Nitro for a rule. For Nitro itself, that is its score, window, floor and
+Hessian, with as many Lanczos steps on as many samples as Nitro takes here.
+"""
 STELLARIS = ("system=stellaris", "system.learners=4", "system.actor_billing=serverless")
 """Stellaris on Nitro's testbed, whose GPU holds four learner functions, each as fast as Nitro's one learner."""
 SHARED = ("platform.contention=1",)
-"""Learner functions on one GPU slow each other down as if all were bound by it: four together are as fast as one."""
+"""Slowdown of learner functions on one GPU as if it bound them all: four together are as fast as one."""
 SERVERFUL = ("system.actor_billing=serverful", "prices.actor_vms=1", "prices.actor_vm_slots=64")
-"""The bill of 16 actors on the 16 cores of one VM, by wall-clock (its functions' shares only split it into items)."""
+"""Bill of 16 actors on the 16 cores of one VM, by wall-clock (its functions' shares only split it into items)."""
 
 
 def variant(env: str, rule: str, *settings: str) -> Variant:
-    """A rule on an environment with the paper's hyper-parameters, for 50 rounds."""
+    """Variant of a rule on an environment with the paper's hyper-parameters, for 50 rounds."""
     name = rule.lower().replace(" ", "-").replace("'", "")
     return Variant(f"{env}/{name}", (f"experiment=nitro/{env}", *RULES[rule], *settings))
 
@@ -83,7 +86,7 @@ def rules(study: Study) -> list[Claim]:
     series = [Series(name, env, variant(env, name)) for name in RULES]
     histories = study.histories("15", series, SEEDS)
     curves({"Hopper": histories}, {}, study.picture("15"), "Figure 15: rules that scale actors, Hopper")
-    actors = study.actors({one.name: one.variant for one in series}, SEEDS)
+    actors = study.actors({curve.name: curve.variant for curve in series}, SEEDS)
     widths({"": actors}, study.picture("15_actors"), "Actors of each round, Hopper")
     ours = of(histories, env, "Nitro")
     claims = []
@@ -100,7 +103,7 @@ def rules(study: Study) -> list[Claim]:
 
 
 def _alike(text: str, ours: Sequence[History], other: Sequence[History], rival: str = "") -> list[Claim]:
-    """Whose return is higher once both have spent the same."""
+    """Claims about the returns of two curves after equal expense."""
     return [
         more(f"{text} is higher{rival} after the same {what}", "–", *alike(ours, other, axis))
         for axis, what in (("seconds", "time"), ("cost_usd", "dollars"))
@@ -134,7 +137,7 @@ def ablation(study: Study) -> list[Claim]:
         for axis, field in (("seconds", "seconds"), ("cost_usd", "dollars"))
     ]
     curves({"Hopper": histories}, {"Hopper": marks}, study.picture("17"), "Figure 17: Nitro without its parts")
-    ours, plain, serverful = (of(histories, env, one.name) for one in series)
+    ours, plain, serverful = (of(histories, env, curve.name) for curve in series)
     return [
         more("boosting ends higher", "385 against 274", final(ours), final(plain)),
         less("boosting takes less time", "122 s against 136 s", seconds(ours), seconds(plain), " s"),
@@ -161,11 +164,11 @@ def together(study: Study) -> list[Claim]:
         for suffix in ("", ", shared GPU"):
             both, text = of(histories, env, f"Stellaris + Nitro{suffix}"), f"{env}: Stellaris + Nitro{suffix}"
             for name in ("Nitro", f"Stellaris{suffix}"):
-                one = of(histories, env, name)
-                claims.append(more(f"{text} ends higher than {name}", "–", final(both), final(one)))
-                claims.append(less(f"{text} takes less time than {name}", "–", seconds(both), seconds(one), " s"))
-                claims.append(less(f"{text} costs less than {name}", "–", cost(both), cost(one), "$"))
-                claims += _alike(text, both, one, f" than {name}")
+                alone = of(histories, env, name)
+                claims.append(more(f"{text} ends higher than {name}", "–", final(both), final(alone)))
+                claims.append(less(f"{text} takes less time than {name}", "–", seconds(both), seconds(alone), " s"))
+                claims.append(less(f"{text} costs less than {name}", "–", cost(both), cost(alone), "$"))
+                claims += _alike(text, both, alone, f" than {name}")
     curves(panels, {}, study.picture("together"), "Stellaris's learners and Nitro's actors")
     return claims
 

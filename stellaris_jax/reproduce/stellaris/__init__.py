@@ -1,1 +1,1 @@
-"""Stellaris (SC'24)."""
+"""Stellaris (SC'24): its evaluation."""

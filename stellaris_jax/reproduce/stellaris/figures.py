@@ -1,4 +1,4 @@
-"""The figures of "Stellaris" (SC'24) and what the paper claims with each."""
+"""Figures of "Stellaris" (SC'24), and the paper's claims with each."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ BASELINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "RLlib": ("ppo", "rllib", ("system=rllib",)),
     "MinionsRL": ("ppo", "central", ("system=minionsrl",)),
 }
-"""Algorithm, what is trained and what is billed of each baseline. MinionsRL learns as the central learner does, and
-pays for functions."""
+"""Algorithm, trained system and billed settings of each baseline.
+
+MinionsRL learns as the central learner does, and pays for functions.
+"""
 WHOLE = ", whole GPU"
-"""What the name of a baseline ends in whose learner has a GPU to itself and, where functions that share one are bound
-by it, computes as fast as all of them together. Its training is the same; the time it takes is not."""
+"""Suffix of the names of baselines whose learner has a GPU to itself.
+
+If functions that share a GPU are bound by it, this learner computes as fast as all of them together. The training is
+the same; its time is not.
+"""
 RATES = {"": "the paper's rate", TUNED: "tuned rates"}
-"""Learning rates by what the names of their series end in."""
+"""Learning rates by the suffixes of their series' names."""
 COMPARISONS = {"6": "PPO", "7": "IMPACT", "9": "RLlib", "10": "MinionsRL"}
 
 
@@ -53,7 +58,7 @@ def motivation(study: Study) -> list[Claim]:
     marks = [mark for name, end in published.MOTIVATION.items() for mark in _end(name, histories, end)]
     panels = _by_rates(study, histories)
     curves(panels, dict.fromkeys(panels, marks), study.picture("2"), "Figure 2: what asynchrony and functions give")
-    ours, sync, serverful = (of(histories, env, one.name) for one in series[:3])
+    ours, sync, serverful = (of(histories, env, curve.name) for curve in series[:3])
     return [
         *(
             more(
@@ -83,7 +88,7 @@ def comparison(study: Study, figure: str) -> list[Claim]:
             panel = f"{env}, {rates}"
             a, b = of(histories, env, f"{name} + Stellaris{suffix}"), of(histories, env, f"{name}{suffix}")
             if not a:
-                continue  # made earlier, at the paper's rate only
+                continue  # published earlier, at the paper's learning rate only
             panels[panel] = [*b, *of(histories, env, f"{name}{WHOLE}{suffix}"), *a]
             marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
             where = f"{name} on {env}, {rates}: Stellaris"
@@ -106,7 +111,7 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
     series = []
     for env in envs:
         for suffix in (*_rates(study), *([SLOW] if algorithm == "impact" else [])):
-            base, ours = (_trained(study, env, one, suffix, algorithm) for one in (system, "stellaris"))
+            base, ours = (_trained(study, env, trained, suffix, algorithm) for trained in (system, "stellaris"))
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
             if algorithm == "ppo":
@@ -115,12 +120,12 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
 
 
 def _rivals(name: str) -> list[str]:
-    """The baseline, and where its timing does not touch what it learns, with a GPU to itself."""
+    """Baseline and, if its timing does not affect what it learns, the baseline with a GPU to itself."""
     return [name, f"{name}{WHOLE}"] if BASELINES[name][0] == "ppo" else [name]
 
 
 def _whole_gpu(base: Variant) -> tuple[str, ...]:
-    """The settings that let a learner compute as fast as all functions of its GPU together, and pay for all of it."""
+    """Settings of a learner that computes as fast as all functions of its GPU together, and pays for all of it."""
     config = load_config(list(base.overrides))
     alone = config.delays.learner.seconds / config.platform.slots_per_gpu
     return "platform.slots_per_gpu=1", "prices.learner_vm_slots=1", f"delays.learner.seconds={alone:.4g}"
@@ -255,12 +260,12 @@ def parameters(study: Study) -> list[Claim]:
 
 
 def _rates(study: Study) -> dict[str, str]:
-    """The learning rates that are compared, as in `RATES`."""
+    """Compared learning rates, as in `RATES`."""
     return RATES if study.tuning else {"": RATES[""]}
 
 
 def _by_rates(study: Study, histories: Sequence[History]) -> dict[str, list[History]]:
-    """A panel for each of the learning rates."""
+    """Histories by learning rate, for a panel each."""
     return {
         rates: [history for history in histories if history.series.endswith(TUNED) == (suffix == TUNED)]
         for suffix, rates in _rates(study).items()
@@ -268,22 +273,22 @@ def _by_rates(study: Study, histories: Sequence[History]) -> dict[str, list[Hist
 
 
 def _envs(histories: Iterable[History]) -> list[str]:
-    """The environments there are histories of, in the paper's order."""
-    found = {history.env for history in histories}
-    return [env for env in ENVS if env in found]
+    """Environments of the histories, in the paper's order."""
+    present = {history.env for history in histories}
+    return [env for env in ENVS if env in present]
 
 
 def _trained(study: Study, env: str, system: str, suffix: str, algorithm: str = "ppo") -> Variant:
     if suffix == TUNED:
         return tuned(study, env, system, algorithm)
-    found = variant(env, system, algorithm)
+    base = variant(env, system, algorithm)
     if suffix != SLOW:
-        return found
-    return found.with_settings("target", f"algorithm.options.target_interval={_versions(found)}")
+        return base
+    return base.with_settings("target", f"algorithm.options.target_interval={_versions(base)}")
 
 
 def _versions(trained: Variant) -> int:
-    """Versions a round has on average."""
+    """Mean number of versions of a round."""
     config = load_config([*trained.overrides])
     timeline = Timeline.of(config, seed=0)
     return round(sum(len(timeline.next_round().groups) for _ in range(config.rounds)) / config.rounds)

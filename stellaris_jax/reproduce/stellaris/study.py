@@ -1,4 +1,4 @@
-"""What the evaluation of "Stellaris" (SC'24) trains, on our engine."""
+"""Training runs for the evaluation of "Stellaris" (SC'24), on our engine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from stellaris_jax.reproduce.study import Study
 from stellaris_jax.reproduce.training import Variant
 
 RATES = {"ppo": ("5e-5", "1.7e-5", "1.5e-4"), "impact": ("5e-4", "1.7e-4", "1.5e-3")}
-"""The small grid of learning rates: the paper's own (SC'24, Table III), a third of it, and three times as much."""
+"""Grid of learning rates: the paper's own (SC'24, Table III), a third of it, and three times as much."""
 STEPS = 4096
 """Env steps of a round on MuJoCo."""
 TUNING_SEEDS = range(100, 103)
 """Seeds of the grid, which no result uses."""
 EXPERIMENTS = {"ppo": "stellaris", "impact": "stellaris_impact"}
 TUNED_ON = {"humanoid": "hopper", "walker2d": "hopper", "gravitar": "spaceinvaders", "qbert": "spaceinvaders"}
-"""Environments that take over what was chosen on another one of their kind."""
+"""Environments that use the choice made on another environment of their kind."""
 
 ATARI = ("gravitar", "spaceinvaders", "qbert")
-"""Their evaluations take longer than their training does, so there are ten of them in a run rather than fifty."""
+"""Atari environments. Their evaluations take longer than their training, so a run has ten of them instead of fifty."""
 
-# An aggregation rule in the place of Stellaris's, and everything else as in Stellaris (Fig. 11a).
+# Other aggregation rules, with everything else as in Stellaris (Fig. 11a).
 _INSIDE = ("system.learner_billing=serverless", "system.truncation=weight")
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
@@ -38,14 +38,21 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "rllib": ("system=rllib",),
     "par-rl": ("system=par_rl",),
 }
-"""What is trained: systems by the name of their folders."""
+"""Systems to train, by the names of their folders."""
 
 SWEPT = {"softsync": ("softsync-c4", "softsync-c2", "softsync-c8"), "ssp": ("ssp-s2", "ssp-s1", "ssp-s3")}
 """Rules with a parameter that the paper does not give."""
 
 
 def variant(env: str, system: str, algorithm: str = "ppo", rate: str = "") -> Variant:
-    """One system on one environment with the paper's hyper-parameters, or with another learning rate than those."""
+    """Variant of one system on one environment, with the paper's hyper-parameters or another learning rate.
+
+    Args:
+      env: environment.
+      system: key of `SYSTEMS`.
+      algorithm: key of `RATES`.
+      rate: learning rate; empty for the paper's.
+    """
     evaluations = ("evaluation.points=10",) if env in ATARI else ()
     settings = (f"experiment={EXPERIMENTS[algorithm]}/{env}", *SYSTEMS[system], *evaluations)
     base = Variant(f"{env}/{algorithm}-{system}", settings)
@@ -55,26 +62,26 @@ def variant(env: str, system: str, algorithm: str = "ppo", rate: str = "") -> Va
 
 
 def swept(study: Study, env: str, rule: str) -> str:
-    """The best of a rule's parameters at the paper's learning rate, chosen on the tuning seeds."""
+    """Best of a rule's parameters at the paper's learning rate, chosen on the tuning seeds."""
     env = TUNED_ON.get(env, env)
     candidates = {variant(env, system): system for system in SWEPT[rule]}
     return candidates[_best(study, list(candidates))]
 
 
 def tuned(study: Study, env: str, system: str, algorithm: str = "ppo") -> Variant:
-    """A system at the best learning rate of the grid, chosen on the tuning seeds."""
+    """System at the best learning rate of the grid, chosen on the tuning seeds."""
     home = TUNED_ON.get(env, env)
     candidates = {variant(home, system, algorithm, rate): rate for rate in RATES[algorithm]}
     return variant(env, system, algorithm, candidates[_best(study, list(candidates))])
 
 
 def _best(study: Study, candidates: list[Variant]) -> Variant:
-    """The variant with the highest mean final return over the tuning seeds; one that is not finite is no candidate.
+    """Variant with the highest mean final return over the tuning seeds, among those with finite returns.
 
     Raises RunError if there is none.
     """
-    found = study.learned(candidates, TUNING_SEEDS)
-    means = {candidate: np.mean([one.final_return for one in found[candidate]]) for candidate in candidates}
+    results = study.learned(candidates, TUNING_SEEDS)
+    means = {candidate: np.mean([run.final_return for run in results[candidate]]) for candidate in candidates}
     finite = [candidate for candidate in candidates if np.isfinite(means[candidate])]
     if not finite:
         names = ", ".join(candidate.name for candidate in candidates)

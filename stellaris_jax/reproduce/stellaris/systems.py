@@ -1,4 +1,4 @@
-"""Figures of "Stellaris" (SC'24) about the system itself: what follows from the timeline alone, or is measured here."""
+"""Figures of "Stellaris" (SC'24) about the system itself: computed from the timeline, or measured on this machine."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def staleness(study: Study) -> list[Claim]:
     seeds = range(study.seeds or SEEDS)
     cells = {(a, n): _learning(a, n, seeds) for a in published.LEARNING_SECONDS for n in published.LEARNERS}
     systems = {"asynchronous": variant("hopper", "async"), "synchronous": variant("hopper", "no-async")}
-    found = study.learned(systems.values(), seeds)
-    divergence = {name: found[one] for name, one in systems.items()}
+    results = study.learned(systems.values(), seeds)
+    divergence = {name: results[trained] for name, trained in systems.items()}
     study.table(
         "3",
         ("actors", "learners", "seed", "learning_seconds", "utilisation", "staleness_mean", "staleness_max"),
@@ -47,7 +47,7 @@ def staleness(study: Study) -> list[Claim]:
     )
     counts = [(n, s, f"{share:.5g}") for n in published.LEARNERS for s, share in enumerate(cells[32, n][0][4])]
     study.table("3_staleness", ("learners", "staleness", "share_of_gradients"), counts)
-    curves = {name: zip(*_divergence(one), strict=True) for name, one in divergence.items()}
+    curves = {name: zip(*_divergence(runs), strict=True) for name, runs in divergence.items()}
     kl = [(name, round_, f"{value:.5g}") for name, curve in curves.items() for round_, value in curve]
     study.table("3_kl", ("learners", "round", "kl"), kl)
     save(_staleness_figure(cells, divergence), study.picture("3"))
@@ -55,7 +55,7 @@ def staleness(study: Study) -> list[Claim]:
     for actors in published.LEARNING_SECONDS:
         few, many = cells[actors, 2], cells[actors, 8]
         seconds, used = published.LEARNING_SECONDS[actors], published.UTILISATION[actors]
-        if seconds[-1] < seconds[0]:  # with 8 actors the paper shows no gain
+        if seconds[-1] < seconds[0]:  # the paper shows no gain with 8 actors
             paper = f"{seconds[-1]} s against {seconds[0]} s"
             text = f"{actors} actors: 8 learners learn a round faster than 2"
             claims.append(less(text, paper, [row[0] for row in many], [row[0] for row in few], " s"))
@@ -75,14 +75,17 @@ def staleness(study: Study) -> list[Claim]:
 
 
 Cell = tuple[float, float, float, int, np.ndarray]
-"""Learning seconds a round, from its complete fragment to its last update; the share of them that learners are busy;
-mean and largest staleness; and how often each staleness occurs."""
+"""Result of one timeline.
+
+Its values: learning seconds a round, from the complete fragment to the last update; share of them in which learners
+are busy; mean and largest staleness; and share of gradients by staleness.
+"""
 
 
 def _learning(actors: int, learners: int, seeds: Sequence[int]) -> list[Cell]:
-    """What the timelines of some seeds say about pure asynchrony with so many actors and learners."""
+    """Timelines of some seeds under pure asynchrony, with so many actors and learners."""
     config = load_config(["experiment=stellaris/hopper", "system=async", f"system.learners={learners}"])
-    # Each actor has one environment, and minibatches keep their size.
+    # Each actor has one environment; the size of minibatches is constant.
     gradients = config.algorithm.epochs * config.algorithm.minibatches * actors // config.env.num_envs
     cells = []
     for seed in seeds:
@@ -98,9 +101,9 @@ def _learning(actors: int, learners: int, seeds: Sequence[int]) -> list[Cell]:
     return cells
 
 
-def _divergence(found: Sequence[Learned]) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds, and the KL divergence between the actors' policy and the learners' in each, its mean over seeds."""
-    return np.array(found[0].rounds), np.mean([one.kl for one in found], axis=0)
+def _divergence(runs: Sequence[Learned]) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds, and the KL divergence between the actors' policy and the learners' in each, mean over seeds."""
+    return np.array(runs[0].rounds), np.mean([run.kl for run in runs], axis=0)
 
 
 @drawing()
@@ -124,8 +127,8 @@ def _staleness_figure(cells: dict[tuple[int, int], list[Cell]], divergence: dict
         density.axvline(mode, color=colour, linestyle=":", linewidth=1)
     density.set_xlabel("staleness (versions), 32 actors", fontsize=TEXT)
     density.set_ylabel("share of gradients", fontsize=TEXT)
-    for colour, (name, found) in zip((VERMILION, BLUE), divergence.items(), strict=True):
-        kl.plot(*_divergence(found), color=colour, label=name)
+    for colour, (name, runs) in zip((VERMILION, BLUE), divergence.items(), strict=True):
+        kl.plot(*_divergence(runs), color=colour, label=name)
         kl.axhline(published.KL_PEAK[name], color=colour, linestyle=":", linewidth=1)
     kl.set_xlabel("round", fontsize=TEXT)
     kl.set_ylabel("KL divergence", fontsize=TEXT)
