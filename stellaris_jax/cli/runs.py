@@ -1,4 +1,4 @@
-"""Lists runs, compares their settings, and deletes failed runs or old checkpoints.
+"""Lists runs, says in what they differ, and clears up.
 
 stellaris-jax runs [DIR ...] [--where env=*CartPole*] [--sort return]     the runs in directories; runs/ by default
 stellaris-jax runs RUN_DIR RUN_DIR ...                                    these, and every setting in which they differ
@@ -35,7 +35,7 @@ FIGURES = {
     "return": "eval_return_mean", "steps": "env_steps", "simulated": "simulated_seconds", "cost": "cost_usd",
     "wall": "wall_seconds", "staleness": "staleness_mean",
 }  # fmt: skip
-"""Figures that runs are sorted by, with the keys of their summaries."""
+"""Figures that runs are sorted by, and the keys of their summaries."""
 PLACES = ("run.dir", "run.name")
 """Settings in which runs always differ."""
 LARGEST = 1e300
@@ -44,7 +44,7 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, by default those of the process."""
+    """Run the command on these arguments; those of the process by default."""
     program.run(lambda: _main(sys.argv[1:] if argv is None else argv))
 
 
@@ -60,8 +60,8 @@ def _main(argv: Sequence[str]) -> None:
     parser.add_argument("--sort", metavar="KEY", help=order)
     arguments = parser.parse_mixed(argv)
     places = arguments.places or [Path("runs")]
-    every = _find(places)
-    runs = [kept for kept in every if all(_matches(kept, key, form, every) for key, form in arguments.where)]
+    found = _found(places)
+    runs = [kept for kept in found if all(_matches(kept, key, form, found) for key, form in arguments.where)]
     if arguments.sort:
         runs = _sorted(runs, arguments.sort)
     _list(runs)
@@ -69,8 +69,8 @@ def _main(argv: Sequence[str]) -> None:
         _compare(runs)
 
 
-def _find(places: Sequence[Path]) -> list[StoredRun]:
-    """Runs in directories. Raises ConfigError if there are none."""
+def _found(places: Sequence[Path]) -> list[StoredRun]:
+    """The runs there are. Raises ConfigError where there are none."""
     runs = find(places)
     if not runs:
         raise ConfigError(f"{', '.join(map(str, places))} holds no runs.")
@@ -85,16 +85,16 @@ def _condition(text: str) -> tuple[str, str]:
 
 
 def _value(kept: StoredRun, key: str, runs: Sequence[StoredRun]) -> Any:
-    """Value of a run under a key: its name, its state, or a setting; `system` stands for `system.name`.
+    """What a run has under a key: its name or state, or a setting, of which `system` is `system.name`.
 
     Raises ConfigError for a key that no run has.
     """
     if key in ("name", "state"):
         return kept.path.name if key == "name" else kept.state
     for full in (key, f"{key}.name"):
-        if any(full in run.run.config for run in runs):
+        if any(full in other.run.config for other in runs):
             return kept.run.config.get(full)
-    known = {name for run in runs for name in run.run.config} | {"name", "state", *FIGURES}
+    known = {name for other in runs for name in other.run.config} | {"name", "state", *FIGURES}
     raise ConfigError(f"{key} is nothing that these runs have{did_you_mean(key, sorted(known))}")
 
 
@@ -113,7 +113,7 @@ def _sorted(runs: list[StoredRun], key: str) -> list[StoredRun]:
     if key in FIGURES:
         figures = [(_figure(kept, FIGURES[key]), kept) for kept in runs]
         known = [(value, kept) for value, kept in figures if value is not None]
-        return [kept for _, kept in sorted(known, key=lambda pair: -pair[0])] + [k for v, k in figures if v is None]
+        return [kept for _, kept in sorted(known, key=lambda one: -one[0])] + [k for v, k in figures if v is None]
 
     def order(kept: StoredRun) -> tuple[bool, float, str]:
         value = _value(kept, key, runs)
@@ -130,7 +130,7 @@ def _figure(kept: StoredRun, key: str) -> float | None:
 
 def _is_number(value: Any) -> bool:
     """Whether a value of a file is a number that can be shown and sorted."""
-    return isinstance(value, int | float) and abs(value) < LARGEST  # false for NaN
+    return isinstance(value, int | float) and abs(value) < LARGEST  # of no NaN
 
 
 def _list(runs: Sequence[StoredRun]) -> None:
@@ -152,7 +152,7 @@ def _list(runs: Sequence[StoredRun]) -> None:
                 "steps": compact(steps),
                 "simulated": duration(_figure(kept, "simulated_seconds")),
                 "cost": dollars(_figure(kept, "cost_usd")),
-                "differs in": ", ".join(_setting(key, kept.run.config.get(key)) for key in keys if kept.run.config),
+                "differs in": ", ".join(_told(key, kept.run.config.get(key)) for key in keys if kept.run.config),
             }
         )
     title = f"{len(runs)} run{'s' * (len(runs) != 1)}"
@@ -168,12 +168,12 @@ def _damage(kept: StoredRun) -> Sequence[str]:
     return kept.run.damage or (f"{kept.path / 'config.yaml'} is no whole configuration of a run",)
 
 
-def _setting(key: str, value: Any) -> str:
+def _told(key: str, value: Any) -> str:
     return str(value) if key.endswith(".name") else f"{short(key)}={value}"
 
 
 def _compare(runs: Sequence[StoredRun]) -> None:
-    """Print every setting in which runs differ, also those that follow from others."""
+    """Every setting in which runs differ, whether it follows from another or not."""
     configs = [kept.run.config for kept in runs]
     keys = sorted({key for config in configs for key in config if key not in PLACES})
     differing = [key for key in keys if len({str(config.get(key, MISSING)) for config in configs}) > 1]
@@ -193,8 +193,8 @@ def _prune(argv: Sequence[str]) -> None:
     parser.add_argument("--checkpoints", action="store_true", help="checkpoints but the last, of runs that are over")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     arguments = parser.parse_mixed(argv)
-    runs = _find(arguments.places or [Path("runs")])
-    removable, left = (old_checkpoints(runs), []) if arguments.checkpoints else removable_runs(runs)
+    runs = _found(arguments.places or [Path("runs")])
+    found, left = (old_checkpoints(runs), []) if arguments.checkpoints else removable_runs(runs)
     for sentence in left:
         print(printable(sentence))
     if not found:
@@ -205,21 +205,19 @@ def _prune(argv: Sequence[str]) -> None:
         print(printable(f"{waste.kept.path}  {what}  {_bytes(waste.size)}"))
     whole = _bytes(sum(waste.size for waste in found))
     noun = "checkpoints of " if arguments.checkpoints else ""
-    if not arguments.yes and not _agreed(
-        f"delete {noun}{len(removable)} run{'s' * (len(removable) != 1)} ({whole})? [y/N] "
-    ):
+    if not arguments.yes and not _agreed(f"delete {noun}{len(found)} run{'s' * (len(found) != 1)} ({whole})? [y/N] "):
         print("nothing was deleted")
         return
-    troubles = [trouble for item in removable if (trouble := delete(item)) is not None]
+    troubles = [trouble for waste in found if (trouble := delete(waste)) is not None]
     for trouble in troubles:
         print(printable(trouble), file=sys.stderr)
     print(f"deleted {len(found) - len(troubles)} of {len(found)}")
     if troubles:
-        raise RunError(f"{len(troubles)} of {len(removable)} could not be deleted.")
+        raise RunError(f"{len(troubles)} of {len(found)} could not be deleted.")
 
 
 def _agreed(question: str) -> bool:
-    """Whether the user agrees. Raises ConfigError if stdin is no terminal."""
+    """Whether the user agrees. Raises ConfigError where there is nobody to ask."""
     if not sys.stdin.isatty():
         raise ConfigError("there is nobody to ask whether that shall be deleted; --yes deletes it.")
     try:

@@ -1,4 +1,4 @@
-"""Building blocks of config fields: dataclass fields with a help text, and checks of their values."""
+"""What config fields are made of: dataclass fields with a help text, and the check of their values."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def printable(text: str) -> str:
 
 
 class ConfigError(ValueError):
-    """Configuration that cannot run. The message is one sentence with the key, the value and what is accepted.
+    """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted.
 
-    The message is one line of limited length, whatever a value or a library's reason contains.
+    It is one line of bearable length, whatever a value or the reason given by a library has in it.
     """
 
     def __init__(self, sentence: str):
@@ -35,35 +35,33 @@ class ConfigError(ValueError):
 
 
 class RunError(RuntimeError):
-    """Run that could not go on, or ended without a result. The message is one sentence."""
+    """A run that could not go on, or ended without a result; the message is one sentence."""
 
     def __init__(self, sentence: str):
         super().__init__(printable(str(sentence)))
 
 
 def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "", kind: str = "") -> Any:
-    """Config field with its help text.
+    """A config field with its help text.
 
     Args:
-      default: default value.
-      help: help text.
-      choices: accepted words, where they are few.
-      within: interval a number must lie in, such as "(0, 1]"; for a list, every element of it.
-      kind: kind of registered objects (see `stellaris_jax.registry`) whose names are accepted.
+      choices: the words accepted, where they are few.
+      within: the interval a number must lie in, such as "(0, 1]"; for a list, every element of it.
+      kind: the kind of registered things (see `stellaris_jax.registry`) whose names are accepted.
     """
     metadata = {"help": help, "choices": choices, "within": within, "registered": kind}
-    if isinstance(default, dict):  # a dataclass refuses it as a default, and OmegaConf refuses it frozen
+    if isinstance(default, dict):  # which a dataclass refuses for a default, and OmegaConf where it is frozen
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
 def group(kind: type, help: str, **defaults: Any) -> Any:
-    """Nested group of config fields; `defaults` replace defaults of its members."""
+    """A nested group of config fields; `defaults` are of some of its members."""
     return field(default_factory=lambda: kind(**defaults), metadata={"help": help})
 
 
 class Mapping(dict[str, Any]):
-    """Immutable mapping of a configuration; its values are frozen, too (see `frozen`)."""
+    """A mapping of a configuration, which is never changed; what is in it is frozen, too (see `frozen`)."""
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         raise TypeError("a configuration is never changed; make another, by config.replace({key: value})")
@@ -78,7 +76,7 @@ class Mapping(dict[str, Any]):
 
 
 def frozen(value: Any, depth: int = 0) -> Any:
-    """Immutable copy of data: lists become tuples, and mappings `Mapping`s, down to the deepest level allowed."""
+    """Data that cannot be changed: lists are tuples, and mappings `Mapping`s, as deep as data may be nested."""
     if isinstance(value, list | tuple) and depth <= DEEPEST:
         return tuple(frozen(element, depth + 1) for element in value)
     if isinstance(value, dict) and depth <= DEEPEST:
@@ -87,7 +85,7 @@ def frozen(value: Any, depth: int = 0) -> Any:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Copy of frozen data, or of a section of a configuration, as lists and dictionaries."""
+    """A copy of frozen data, or of a part of a configuration, in lists and dictionaries."""
     if isinstance(value, Section):
         return {entry.name: plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, list | tuple) and depth <= DEEPEST:
@@ -99,7 +97,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a configuration: an immutable, hashable dataclass of knobs."""
+    """A part of a configuration: a dataclass of knobs, which is never changed, and can be hashed."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -109,10 +107,10 @@ class Section:
 
 
 LAST_SEED = 2**32 - 1
-"""Largest seed. JAX and NumPy use 32 bits of a seed, so larger ones would repeat smaller ones."""
+"""Larger seeds would be smaller ones once more: JAX and NumPy take 32 bits of them."""
 FLOAT32_MAX = 3.4e38
 DEEPEST, LONGEST, LONGEST_LINE = 20, 120, 2000
-"""Largest depth of nested data; largest number of characters shown of a value, and of a message."""
+"""How deep data may be nested, and how many characters of a value, and of a message, are shown."""
 
 KINDS = {
     int: "an integer",
@@ -130,13 +128,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Knob:
-    """Description of one config field.
-
-    Attributes:
-      key: dotted key.
-      kind: type, one of `KINDS`.
-      help: help text; it and the fields below are the arguments of `knob`.
-    """
+    """What is known of one config field: its dotted key, its type (one of `KINDS`) and what `knob` was told."""
 
     key: str
     kind: Any
@@ -147,7 +139,7 @@ class Knob:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Accepted words; empty if any is accepted."""
+        """The words accepted, where not any is."""
         return tuple(register[self.registered]) if self.registered else self.choices
 
     def check(self, value: Any) -> None:
@@ -156,11 +148,11 @@ class Knob:
             raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {shown(plain(value))}.")
         check_data(self.key, value)
         if self.kind is float and isinstance(value, int) and abs(value) >= 2**31:
-            # Set from Python, since composed values are floats. JAX computes with integers of 32 bits.
+            # From Python; whatever is composed is a float. JAX computes with integers of 32 bits.
             raise ConfigError(f"{self.key} must be written as a float, {float(value):g}, not as the integer {value}.")
         for word in (value if isinstance(value, tuple) else [value]) if self.choices or self.registered else []:
             if word not in self.names:
-                raise ConfigError(f"{self.key} must be {self._refusal(word)}")
+                raise ConfigError(f"{self.key} must be {self._told(word)}")
         if self.registered and isinstance(value, tuple) and len(set(value)) < len(value):
             raise ConfigError(f"{self.key} must name nothing twice, unlike {shown(plain(value))}.")
         for number in (value if isinstance(value, tuple) else [value]) if self.within and value is not None else []:
@@ -181,7 +173,7 @@ class Knob:
 
     @property
     def accepted(self) -> str:
-        """Accepted values, in words; empty if any value of the right type is accepted."""
+        """The values accepted, in words; empty where any of the right type is."""
         if self.names:
             return f"{'some' if self.kind == tuple[str, ...] else 'one'} of {', '.join(self.names)}"
         low, _, high = self.within[1:-1].partition(", ")
@@ -191,11 +183,11 @@ class Knob:
 
 
 def check_data(key: str, value: Any, depth: int = 0) -> None:
-    """Raise ConfigError for data that cannot be stored as YAML, or computed with; `key` names the data.
+    """Raise ConfigError for data that could not be stored as YAML and computed with, named by its `key`.
 
     Numbers must be finite, in float32 and in 64 bits.
     """
-    if isinstance(value, int):  # also bool
+    if isinstance(value, int):  # truth values among them
         if not -(2**63) <= value < 2**63:
             raise ConfigError(f"{key} must fit into 64 bits, unlike {shown(value)}.")
     elif isinstance(value, float):
@@ -220,7 +212,7 @@ def check_data(key: str, value: Any, depth: int = 0) -> None:
 
 
 def check_text(key: str, text: str) -> None:
-    """Raise ConfigError for text with control characters, or that OmegaConf reads as a reference."""
+    """Raise ConfigError for text with control characters, or that OmegaConf takes for a reference to something else."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         raise ConfigError(f"{key} must be text without control characters, not {shown(text)}.")
     if "${" in text or text == "???":
@@ -228,7 +220,7 @@ def check_text(key: str, text: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """Value for an error message, on one line of limited length."""
+    """A value in an error message: on one line, and not too long a one."""
     try:
         text = " ".join(repr(value).split())
     except (ValueError, RecursionError):  # an integer of thousands of digits; a list that holds itself
@@ -247,7 +239,7 @@ def _is_kind(value: Any, kind: Any) -> bool:
 
 
 def _float32(number: float) -> float:
-    """Number, rounded to the float32 that the device computes with."""
+    """What is left of a number in the 32 bits that the device computes with."""
     rounded: float = struct.unpack("f", struct.pack("f", number))[0]
     return rounded
 
@@ -259,7 +251,7 @@ def _is_within(number: float, interval: str, read: Callable[[float], float] = fl
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mapping as one level of dotted keys. Lists and empty mappings are values."""
+    """A nested mapping as one level of dotted keys. Lists and empty mappings are values."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat.update(
@@ -269,7 +261,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def walk(kind: type, prefix: str = "") -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Dotted key, type and metadata of every field of a dataclass, at any depth; groups come before their members."""
+    """Dotted key, type and metadata of every field below a dataclass, groups before their members."""
     hints = get_type_hints(kind)
     for entry in fields(kind):
         yield prefix + entry.name, hints[entry.name], dict(entry.metadata)

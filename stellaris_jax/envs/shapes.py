@@ -1,6 +1,6 @@
-"""Checks of an environment's declarations, shapes and dtypes, with an error message for each violation.
+"""What an environment must declare, and the shapes and dtypes it must have, with a sentence for each that is wrong.
 
-`check_declared` reads attributes, and `check_traced` traces shapes with JAX without computing anything. Both run when
+`check_declared` reads attributes, and `check_traced` has JAX look at shapes without computing anything: both run when
 an environment is made. `stellaris_jax.envs.check` plays episodes as well.
 """
 
@@ -19,7 +19,7 @@ from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, T
 from stellaris_jax.envs.names import raised, users_place
 
 NUM = 4
-"""Number of environments in a checked batch."""
+"""Environments that are looked at together."""
 HOME = "stellaris_jax.envs"
 
 
@@ -36,11 +36,11 @@ def name_of(env: Any) -> str:
     return name if isinstance(name, str) else type(env).__name__
 
 
-# Declarations ------------------------------------------------------------------------------------------------------
+# What it declares --------------------------------------------------------------------------------------------------
 
 
 def check_declared(env: Any) -> None:
-    """Check the attributes of an environment. Raises ConfigError."""
+    """Check the attributes. Raises ConfigError."""
     if not is_host(env):
         missing = [name for name in ("reset", "starts", "step") if not callable(getattr(env, name, None))]
         if missing:
@@ -96,11 +96,11 @@ def _check_box(env: Any, key: str, dtypes: Sequence[str]) -> None:
         raise fault(env, f"has in {key} the dtype {shown(space.dtype)}, not {' or '.join(dtypes)}")
 
 
-# Traced shapes -----------------------------------------------------------------------------------------------------
+# What JAX makes of it ----------------------------------------------------------------------------------------------
 
 
 def check_traced(env: VecEnv) -> None:
-    """Check the shapes and dtypes of a JAX environment by tracing, without computation. Raises ConfigError."""
+    """Check the shapes and dtypes of a JAX environment, which computes nothing. Raises ConfigError."""
     if isinstance(env, AutoResetEnv):
         _check_one(env)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), NUM))
@@ -124,7 +124,7 @@ def check_traced(env: VecEnv) -> None:
 
 
 def _check_one(env: AutoResetEnv) -> None:
-    """Check `reset_one` and `step_one`, which have no batch axis; their dtypes may differ, for they are cast later."""
+    """The same of `reset_one` and `step_one`, which know of no batch, and whose dtypes are put right."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     shape = env.observation_space.shape
     state, obs = _pair(env, "reset_one", _traced(env, "reset_one", env.reset_one, key), "(state, observation)")
@@ -142,10 +142,10 @@ def _check_one(env: AutoResetEnv) -> None:
 
 
 def _traced(env: Any, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Shapes of a method's results. Raises ConfigError if tracing fails."""
+    """The shapes of what a method returns."""
     try:
         return jax.eval_shape(function, *arguments)
-    except Exception as error:  # third-party environments may raise anything
+    except Exception as error:  # whatever somebody else's environment does
         raise fault(env, f"cannot be traced by JAX: its {method} fails ({raised(error)})") from error
 
 
@@ -162,24 +162,11 @@ def _pair(env: Any, method: str, result: Any, what: str) -> tuple[Any, Any]:
 def check_leaf(
     env: Any, method: str, name: str, leaf: Any, shape: tuple[int, ...], lead: tuple[int, ...] = (), dtype: str = ""
 ) -> None:
-    """Check that an array has the shape `[*lead, *shape]` and the dtype.
-
-    Args:
-      env: the environment, for the error message.
-      method: name of the method that returned the array.
-      name: name of the array.
-      leaf: the array.
-      shape: shape without leading axes.
-      lead: leading axes.
-      dtype: dtype; any if empty.
-
-    Raises:
-      ConfigError: the array has another shape or dtype.
-    """
-    actual = getattr(leaf, "shape", None)
-    if actual != (*lead, *shape):
-        batch = f" for {lead[0]} environments" if lead else ""
-        what = f"a {type(leaf).__name__}" if actual is None else f"shape {actual}"
+    """`leaf`, what a method returns as `name`, has the shape `[*lead, *shape]` and, if one is given, the dtype."""
+    found = getattr(leaf, "shape", None)
+    if found != (*lead, *shape):
+        of = f" for {lead[0]} environments" if lead else ""
+        what = f"a {type(leaf).__name__}" if found is None else f"shape {found}"
         space = ", the shape of observation_space" if shape else ""
         raise fault(
             env, f"returns {name} of {what} from {method}{of}, not of {(*lead, *shape)}{space}{_place(env, method)}"
@@ -189,7 +176,7 @@ def check_leaf(
 
 
 def _check_state(env: Any, method: str, before: Any, after: Any, dtypes: bool = True) -> None:
-    """Check that a step keeps the state's structure, shapes and dtypes. Raises ConfigError."""
+    """A step leaves the state's structure, shapes and dtypes as they were."""
     structure: Any = jax.tree.structure(before)
     if structure != jax.tree.structure(after):
         raise fault(env, f"returns from {method} a state of another structure than from its reset{_place(env, method)}")

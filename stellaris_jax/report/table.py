@@ -1,4 +1,4 @@
-"""Tables for a terminal or a pipe that cut nothing off."""
+"""Tables for a terminal or a pipe in which nothing is cut off."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ PIPE_WIDTH = 160
 GAP = 2
 INDENT = 2
 HALF = 0.5
-"""Largest share of a line for the headings of stacked cells, or the names of rows."""
+"""Share of a line that the headings of stacked cells, or the names of rows, may take."""
 MOST_PARTS = 3
-"""Most tables, each with the names of the rows, that one is split into."""
+"""Tables, each with the names of the rows, that one is split into."""
 Row = Mapping[str, str]
 """Cells by heading."""
 
 
 def wide_console() -> Console:
-    """Console as wide as its terminal; in a pipe or a file, wide enough for any table."""
+    """A console as wide as its terminal; in a pipe or a file, which have no width, wide enough for any table."""
     console = Console()
     if not console.is_terminal:
         console.width = PIPE_WIDTH
@@ -34,17 +34,16 @@ def wide_console() -> Console:
 
 
 def print_table(console: Console, title: str, rows: Sequence[Row], names: Collection[str] = ()) -> None:
-    """Print rows of cells by heading, all with the same headings. Prints nothing without rows.
+    """Print rows of cells by heading, all with the same headings; nothing where there are no rows.
 
-    Columns break between words. If they do not fit, the table continues below, each part with the first columns. If
-    that
-    takes many parts, rows are printed one below the other, with a line for each cell.
+    Columns break between words. Where they do not fit side by side, the table goes on below, each part with the first
+    columns; where that takes many parts, rows are printed one below the other, a line for each cell.
 
     Args:
-      console: console to print to; its width bounds every line.
+      console: where to print; its width bounds every line.
       title: heading of the table.
       rows: cells by heading.
-      names: headings of left-aligned columns; the others hold figures. The first ones name a row.
+      names: headings of columns that are read from the left; the others hold figures. The first ones name a row.
     """
     if not rows:
         return
@@ -80,7 +79,7 @@ def print_sentence(console: Console, text: str, style: str = "") -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of a text, broken between words. Longer words, such as paths, break after a sign, else anywhere.
+    """Lines of a text, broken between words; longer words, such as paths, after a sign, and else where they must.
 
     >>> wrapped("a setting of runs/sweeps/rates", 14)
     ['a setting of', 'runs/sweeps/', 'rates']
@@ -100,7 +99,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _parts(word: str, width: int) -> Iterable[str]:
-    """Parts of a word that each fit into a line; the word itself if it fits."""
+    """Parts of a word that each fit into a line; the word itself where it does."""
     if cell_len(word) <= width:
         return [word]
     parts = re.findall(r"[^/=,;:._-]*[/=,;:._-]|[^/=,;:._-]+", word)
@@ -108,10 +107,10 @@ def _parts(word: str, width: int) -> Iterable[str]:
 
 
 def _stacked(row: Row, width: int) -> Iterable[Text]:
-    """Lines of one row: headings on the left, with values next to them or, if a word is too long, below them."""
+    """Lines of one row: headings on the left, and values beside or, where their words are too long, below them."""
     left = max(map(cell_len, row)) + GAP
     words = [cell_len(word) for value in row.values() for word in value.split()]
-    in_columns = left <= HALF * width and max(words, default=0) <= width - left
+    beside = left <= HALF * width and max(words, default=0) <= width - left
     for heading, value in row.items():
         first, *further = wrapped(value, width - left if beside else width - INDENT)
         if beside:
@@ -123,12 +122,12 @@ def _stacked(row: Row, width: int) -> Iterable[Text]:
 
 
 def _least(rows: Sequence[Row]) -> dict[str, int]:
-    """Smallest widths at which no word of a column breaks, by heading."""
+    """Widths at which no word of a column breaks, by heading."""
     return {key: max(map(cell_len, " ".join([key, *(row[key] for row in rows)]).split())) for key in rows[0]}
 
 
 def _parts_of(rows: Sequence[Row], names: Collection[str], room: int) -> list[list[Row]]:
-    """Tables that each fit into a line, at most MOST_PARTS of them; empty if there is too little room."""
+    """Tables that each fit into a line, at most MOST_PARTS of them; none where there is too little room."""
     least = _least(rows)
     keys = list(takewhile(lambda heading: heading in names, least)) or list(least)[:1]
     while len(keys) > 1 and sum(least[key] + GAP for key in keys) > HALF * room:
@@ -148,7 +147,7 @@ def _parts_of(rows: Sequence[Row], names: Collection[str], room: int) -> list[li
 
 
 def _widths(rows: Sequence[Row], room: int) -> dict[str, int]:
-    """Widths at which no word of a column breaks, with spare room given to columns from the left."""
+    """Widths at which no word of a column breaks, wider from the left as far as there is room."""
     least = _least(rows)
     room -= sum(least.values()) + GAP * (len(least) - 1)
     widths = {}

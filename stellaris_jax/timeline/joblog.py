@@ -1,4 +1,4 @@
-"""Logs of jobs: they provide durations for the simulator, and measurements to compare its results with."""
+"""Logs of jobs that have run somewhere, as durations for the simulator and as what its results are compared with."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Columns:
         self.names: dict[str, int] = {}
 
     def add(self, job: Job, batch: int) -> None:
-        """Add a job that belongs to a numbered batch."""
+        """Add a job of a batch."""
         self.starts.append(job.start)
         self.ends.append(job.end)
-        self.start_versions.append(UNKNOWN if job.version_start is None else job.version_start)
-        self.end_versions.append(UNKNOWN if job.version_end is None else job.version_end)
+        self.begun.append(UNKNOWN if job.version_start is None else job.version_start)
+        self.ended.append(UNKNOWN if job.version_end is None else job.version_end)
         self.batches.append(batch)
         self.workers.append(UNKNOWN if job.id is None else self.names.setdefault(job.id, len(self.names)))
 
@@ -50,8 +50,8 @@ class Staleness(NamedTuple):
 
     Attributes:
       mean: mean over gradients.
-      gradients: number of gradients whose staleness is known.
-      aggregated: True if staleness is measured at the aggregation, False at the end of the learner's job.
+      gradients: number of them whose staleness is known.
+      aggregated: it is counted up to the aggregation; otherwise up to the end of the learner's job.
     """
 
     mean: float
@@ -60,24 +60,24 @@ class Staleness(NamedTuple):
 
 
 class Log:
-    """Jobs of a log, grouped by kind."""
+    """Jobs of a log, by their kinds."""
 
-    def __init__(self, rows: Iterable[Job]) -> None:
+    def __init__(self, found: Iterable[Job]) -> None:
         self.kinds = {kind: Columns() for kind in KINDS}
         self._batches: dict[str, int] = {}
-        for job in rows:
+        for job in found:
             batch = UNKNOWN if job.batch is None else self._batches.setdefault(job.batch, len(self._batches))
             self.kinds[job.kind].add(job, batch)
 
     def durations(self, kind: str) -> list[float]:
-        """Seconds of all jobs of a kind, in the order of their starts."""
+        """Seconds of all jobs of a kind, by the order of their starts."""
         starts, ends = np.array(self.kinds[kind].starts), np.array(self.kinds[kind].ends)
         order = np.lexsort((ends, starts))
         seconds: list[float] = (ends - starts)[order][ends[order] > starts[order]].tolist()
         return seconds
 
     def workers(self, kind: str) -> int:
-        """Number of distinct `id`s of a kind; 0 if its jobs have none."""
+        """Number of distinct `id`s of a kind; 0 where its jobs have none."""
         return len(self.kinds[kind].names)
 
     def unnamed(self, kind: str) -> int:
@@ -114,12 +114,12 @@ class Log:
           most: number of gradients, the first ones by the ends of their jobs; all by default.
         """
         learner = self.kinds["learner"]
-        fetched, batches = np.array(learner.start_versions), np.array(learner.batches)
-        known = fetched != UNKNOWN
+        begun, batches = np.array(learner.begun), np.array(learner.batches)
+        known = begun != UNKNOWN
         if not known.any():
             return None
         clocks = self._clocks()[batches]
-        aggregated = known & (batches != UNKNOWN) & (clocks >= fetched)
+        aggregated = known & (batches != UNKNOWN) & (clocks >= begun)
         if 2 * aggregated.sum() >= known.sum():
             return _mean_of((clocks - begun)[aggregated], np.array(learner.ends)[aggregated], most, True)
         ended = np.array(learner.ended)
@@ -127,24 +127,23 @@ class Log:
         return _mean_of(np.maximum(newest - begun, 0)[known], np.array(learner.ends)[known], most, False)
 
     def _clocks(self) -> np.ndarray:
-        """Version at which each batch's aggregation starts, with a last entry `UNKNOWN` for jobs without a batch."""
+        """Version that each batch's aggregation starts from, and `UNKNOWN` for what has no batch."""
         clocks = np.full(len(self._batches) + 1, UNKNOWN)
-        clocks[np.array(self.kinds["aggregate"].batches, int)] = np.array(self.kinds["aggregate"].start_versions, int)
+        clocks[np.array(self.kinds["aggregate"].batches, int)] = np.array(self.kinds["aggregate"].begun, int)
         clocks[UNKNOWN] = UNKNOWN
         return clocks
 
     def _newest(self, seconds: np.ndarray) -> np.ndarray:
-        """Newest version logged by given seconds, from jobs that started before and jobs that had ended."""
-        result = np.full(len(seconds), UNKNOWN)
-        # A job that starts at the same second may use the version that contains the gradient, so it is left out.
-        for times, versions, side in (("starts", "start_versions", "left"), ("ends", "end_versions", "right")):
-            at = np.concatenate([np.array(getattr(columns, times)) for columns in self.kinds.values()])
-            version = np.concatenate([np.array(getattr(columns, versions)) for columns in self.kinds.values()])
+        """Newest version at some seconds, as far as jobs tell: those begun before, and those ended by then."""
+        found = np.full(len(seconds), UNKNOWN)
+        # A job that starts at that very second may work with the version that the gradient becomes part of.
+        for times, versions, side in (("starts", "begun", "left"), ("ends", "ended", "right")):
+            at = np.concatenate([np.array(getattr(one, times)) for one in self.kinds.values()])
+            version = np.concatenate([np.array(getattr(one, versions)) for one in self.kinds.values()])
             order = np.argsort(at, kind="stable")
             newest = np.concatenate([[UNKNOWN], np.maximum.accumulate(version[order])])
-            at_seconds = newest[np.searchsorted(at[order], seconds, side)]  # type: ignore[call-overload]
-            result = np.maximum(result, at_seconds)
-        return result
+            found = np.maximum(found, newest[np.searchsorted(at[order], seconds, side)])  # type: ignore[call-overload]
+        return found
 
 
 def _mean_of(staleness: np.ndarray, ends: np.ndarray, most: int | None, aggregated: bool) -> Staleness:
@@ -154,27 +153,27 @@ def _mean_of(staleness: np.ndarray, ends: np.ndarray, most: int | None, aggregat
 
 
 def read_log(log: Path) -> Log:
-    """Jobs of a log: a file of JSONL or CSV, or a live run's directory or trace. Raises ConfigError."""
+    """The jobs of a log: a file of JSONL or CSV, or a live run's directory or trace. Raises ConfigError."""
     try:
         path = log / NAME if log.is_dir() else log
         stamp = path.stat().st_mtime_ns
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # a name that no file can have among them
         raise ConfigError(f"{shown(str(log))} is no log of jobs: {inputs.reason(error)}.") from None
     return _read(path, stamp)
 
 
 def durations(log: Path, kind: str) -> list[float]:
-    """Seconds of all jobs of a kind in a log, in the order of their starts. Raises ConfigError."""
+    """Seconds of all jobs of a kind in a log, by the order of their starts. Raises ConfigError."""
     return read_log(log).durations(kind)
 
 
 @lru_cache(maxsize=8)
 def _read(path: Path, stamp: int) -> Log:
-    """Jobs of a file, cached by its path and its time of modification, `stamp`."""
+    """The jobs in the file as it was at a time."""
     if path.name != NAME:
         return Log(jobs.read(path))
     try:
-        return Log(map(_bounded, jobs_of((round_.record, round_.rolls) for round_ in read_trace(path).rounds)))
+        return Log(map(_bounded, jobs_of((one.record, one.rolls) for one in read_trace(path).rounds)))
     except (TypeError, ValueError, AttributeError, OverflowError):
         raise ConfigError(f"{path} is no log of jobs: it holds something else than seconds.") from None
 
@@ -190,15 +189,15 @@ def jobs_of(
     rolled: Callable[[int], int | None] = lambda actors: None,
     learned: int | None = None,
 ) -> Iterator[Job]:
-    """Jobs of simulated or live rounds.
+    """Jobs of rounds, simulated or live.
 
-    A loader job covers all time in which actors and learners wait for the driver: from the last version of a round to
-    the first actor, and from the last actor to the minibatches.
+    A loader's seconds are all in which the driver keeps everybody waiting: from the last version of a round to the
+    first actor, and from the last actor to minibatches.
 
     Args:
-      rounds: pairs of a round and the rolls of its actors.
-      rolled: function from a number of actors to the steps that each of them rolls; None if unknown.
-      learned: steps that a learner learns from; None if unknown.
+      rounds: each with what its actors rolled.
+      rolled: steps that each of so many actors rolls.
+      learned: steps that a learner learns from.
     """
     before: float | None = None
     last: list[Group] = []
@@ -211,12 +210,12 @@ def jobs_of(
             yield Job("loader", begin, record.complete, batch=fragment)
         before = max((group.published for group in record.groups), default=before)
         for group in record.groups:
-            for g in group.gradients:
-                newest, batch = g.version + g.in_flight, str(group.clock + 1)
-                yield Job("learner", g.start, g.end, str(g.learner), g.version, newest, learned, batch)
-        for g in record.dropped:
-            newest = g.version + g.in_flight
-            yield Job("learner", g.start, g.end, str(g.learner), g.version, newest, learned)
+            for one in group.gradients:
+                newest, batch = one.version + one.in_flight, str(group.clock + 1)
+                yield Job("learner", one.start, one.end, str(one.learner), one.version, newest, learned, batch)
+        for one in record.dropped:
+            newest = one.version + one.in_flight
+            yield Job("learner", one.start, one.end, str(one.learner), one.version, newest, learned)
         published = [group for group in (*last, *record.groups) if group.published > record.start]
         seconds = [group.published for group in published]
         length = rolled(len(rolls)) if rolls else None

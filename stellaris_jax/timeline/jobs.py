@@ -1,7 +1,7 @@
 """Jobs of a training system as lines of a log: the schema, its readers and its writers for JSONL and CSV.
 
-A line holds one job. JSONL and CSV have the same columns, which `docs/jobs.md` describes. Logs are untrusted input:
-lines, numbers and texts have a largest size, and an error message names the line and the column.
+A line holds one job. JSONL and CSV have the same columns, which `docs/jobs.md` describes. Logs come from strangers, so
+a line, a number and a text are bounded, and a mistake is one sentence that names its line and its column.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.schema import ConfigError, shown
 
 SCHEMA = 2
-"""Version of the schema. Logs of version 1 have no column `schema`."""
+"""Version of the schema. Logs of the first one have no column `schema`."""
 KINDS = ("learner", "actor", "aggregate", "loader")
 NEEDED = ("kind", "start", "end")
 """Columns that every job must have."""
 SUFFIXES = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-"""Formats by file suffix. For other suffixes, the first line decides."""
+"""Formats by the ends of names. The first line decides for other names."""
 LATEST = 1e11
 """Largest time in seconds. Times in milliseconds since 1970 are larger."""
 LARGEST = 2**53
-"""Largest whole number that every JSON reader represents exactly."""
+"""Largest whole number that every reader of JSON keeps exactly."""
 LONGEST = 200
-"""Largest number of characters of an `id` or a `batch`."""
+"""Characters of an `id` or a `batch`."""
 EXAMPLES = "seconds such as 12.5, or ISO 8601 with a time zone such as 2026-01-31T12:00:00.5Z"
 
 
@@ -40,13 +40,13 @@ class Job(NamedTuple):
 
     Attributes:
       kind: one of `KINDS`.
-      start: time of its start, in seconds.
-      end: time of its end, in seconds.
-      id: name of its learner or actor.
-      version_start: version of the policy that the job uses.
-      version_end: newest version of the policy when the job ends.
-      length: environment steps, or tokens, that the job generates or learns from.
-      batch: name of the batch or group that contains the job's data.
+      start: second at which it starts.
+      end: second at which it ends.
+      id: name of the learner or actor that does it.
+      version_start: version of the policy that it works with.
+      version_end: newest version of the policy when it ends.
+      length: steps of environments, or tokens, that it makes or learns from.
+      batch: name of the batch or group that its data become part of.
     """
 
     kind: str
@@ -65,7 +65,7 @@ FORMER = "version"
 
 
 def read(path: Path) -> Iterator[Job]:
-    """Jobs of a file of JSONL or CSV, read lazily. Raises ConfigError."""
+    """Jobs of a file of JSONL or CSV, one after the other. Raises ConfigError."""
     lines = _texts(path)
     reader = _Reader(path)
     try:
@@ -93,7 +93,7 @@ def write(file: TextIO, jobs: Iterable[Job], form: str) -> None:
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Pairs of a line number and a line that is not blank."""
+    """Lines that are not blank, with their numbers."""
     for number, line in enumerate(inputs.lines(path, inputs.TABLE, inputs.MIB), 1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -119,8 +119,8 @@ def _jsonl(reader: _Reader, lines: Iterator[tuple[int, str]]) -> Iterator[Job]:
         except (ValueError, RecursionError):
             cells = None
         if not isinstance(cells, dict) or any(cells.get(name) is None for name in NEEDED):
-            line = shown(text.strip())
-            raise ConfigError(f"{reader.path}, line {number}: {line} is no job with kind, start and end.")
+            told = shown(text.strip())
+            raise ConfigError(f"{reader.path}, line {number}: {told} is no job with kind, start and end.")
         yield reader.job(cells, number)
 
 
@@ -176,14 +176,14 @@ def _check_header(path: Path, header: list[str], line: int) -> None:
 
 
 class _Reader:
-    """Reader of the jobs of one file, in which all times are seconds, or all are ISO 8601."""
+    """Reader of the jobs of one file, whose times are all seconds or all ISO 8601."""
 
     def __init__(self, path: Path):
         self.path = path
         self._first: datetime | float | None = None
 
     def job(self, cells: Mapping[str, Any], line: int) -> Job:
-        """Job of a line. Raises ConfigError."""
+        """The job of a line. Raises ConfigError."""
         place = f"{self.path}, line {line}"
         schema = _whole(cells, "schema", place)
         if schema not in (None, SCHEMA):
@@ -201,10 +201,10 @@ class _Reader:
         if begun is not None and ended is not None and ended < begun:
             raise ConfigError(f"{place}, column version_end: {ended} must be at least version_start, which is {begun}.")
         length, batch = _whole(cells, "length", place), _label(cells, "batch", place)
-        return Job(kind, start, end, _label(cells, "id", place), first, last, length, batch)
+        return Job(kind, start, end, _label(cells, "id", place), begun, ended, length, batch)
 
     def _second(self, value: Any, place: str) -> float:
-        """Time in seconds; ISO 8601 times count from the first time of the file."""
+        """A time in seconds, those of ISO 8601 since the first of the file."""
         time = _time(value)
         if time is None:
             raise ConfigError(f"{place}: {shown(value)} is no time; write {EXAMPLES}.")
@@ -220,7 +220,7 @@ class _Reader:
 
 
 def _time(value: Any) -> datetime | float | None:
-    """Number of seconds, or a moment with a time zone; None for other values."""
+    """A number of seconds, or a moment of a time zone; None for what is neither."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str):
@@ -242,7 +242,7 @@ def _absent(cells: Mapping[str, Any], name: str) -> bool:
 
 
 def _integer(value: Any) -> int | None:
-    """Whole number of at least 0, also written as 3.0; None for other values."""
+    """A whole number from 0 on, also where a table has written it as 3.0; None for anything else."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,16}(\.0*)?", value, flags=re.ASCII):
         value = int(value.partition(".")[0])
     if isinstance(value, float) and value.is_integer():
