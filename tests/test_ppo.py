@@ -261,7 +261,7 @@ LAYOUT = MinibatchLayout(
 def engine() -> Engine:
     env = make(CONFIG.env.name, CONFIG.env.kwargs)
     network = ActorCritic(env.observation_space, env.action_space, CONFIG.network)
-    return Engine(CONFIG.env, env, network, replace(ProgramSpec.of(CONFIG), rounds=ROUNDS))
+    return Engine(CONFIG.env, env, network, replace(ProgramSpec.of(CONFIG), chunk_rounds=ROUNDS))
 
 
 def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, EngineState, RoundMetrics]:

@@ -265,7 +265,7 @@ class Bench:
         # One program for all systems of a bench: they have 8 learners at most, and some are pipelined.
         spec = replace(
             ProgramSpec.of(self.config),
-            rounds=2,
+            chunk_rounds=2,
             seeds=seeds,
             peers=0 if truncation == "none" else min(7, versions - 1),
             buffers=2,
