@@ -103,7 +103,7 @@ def trainer(events: Events) -> Callable[..., dict[str, Any]]:
 def search(directory: Path, last: int | None, trials: int) -> list[str]:
     """Begin a search of so many trials, or resume it with them; the names of its events."""
     events = Events(last)
-    tune.beside = lambda configs: 2
+    tune.max_concurrent_runs = lambda configs: 2
     tune.train_within = trainer(events)
     for name in WRITES:
         setattr(RDBStorage, name, observed(getattr(RDBStorage, name), name, events))

@@ -55,7 +55,7 @@ class Network:
             {"actor": "body", "critic": "body"} if "body" in tree else {h: f"{h}_body" for h in ("actor", "critic")}
         )
 
-    def blank(self) -> dict[str, np.ndarray]:
+    def initial_carry(self) -> dict[str, np.ndarray]:
         return {name: np.zeros(self.shape) for name in self.of.values()}
 
     def step(self, obs: np.ndarray, carry: dict[str, np.ndarray]) -> tuple[np.ndarray, float, dict[str, np.ndarray]]:

@@ -137,7 +137,7 @@ def test_waves_of_a_group_add_up(seed: int, data: st.DataObject, mode: str) -> N
     # Adam's first step divides a gradient by its own size, so its sign is sharp: compare where it is not rounding.
     same(at_once, in_waves, atol=1e-4)
     same(whole.inner, parts.inner)
-    assert not np.any(moved({k: v + PARAMS[k] for k, v in parts.total.items()})) and parts.trust == 0.0
+    assert not np.any(moved({k: v + PARAMS[k] for k, v in parts.total.items()})) and parts.weight_sum == 0.0
 
 
 def test_factored_feeds_the_optimizer_the_weighted_mean() -> None:
@@ -221,7 +221,7 @@ def test_a_group_without_a_finite_gradient_makes_no_step(mode: str) -> None:
     after, bad_state = run("adam", mode, broken, [1.0, 0.5, 0.7], state=state, params=params)
     for a, b in zip(jax.tree.leaves((after, bad_state.inner)), jax.tree.leaves((params, state.inner)), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert bad_state.rejected == 3 and bad_state.trust == 0.0
+    assert bad_state.rejected == 3 and bad_state.weight_sum == 0.0
     # The next group is as if the bad one had never been.
     good = stack(8, 2)
     same(

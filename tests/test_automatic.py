@@ -117,7 +117,7 @@ def test_check_env_measures_and_says_what_to_set(capsys: pytest.CaptureFixture[s
     assert "has actions from -1000 to 1000, which noise of deviation 1 explores badly; set env.rescale_action" in err
     assert "large for a network; set env.normalize_observation=true" in out
     found = check_env("gymnasium/CartPole-v1")  # a name, too
-    assert found.reward == (0.0, 1.0) and -5 < found.observation[0] < 0 < found.observation[1] < 5
+    assert found.reward == (1.0, 1.0) and -5 < found.observation[0] < 0 < found.observation[1] < 5
 
 
 @pytest.mark.parametrize("name", [WIDE, "test/wide"])

@@ -147,7 +147,7 @@ def test_a_group_that_is_skipped_is_over() -> None:
     params, stack = jnp.zeros(SIZE), gradients(2)
     state = aggregator.init(params)
     updates, state = aggregator.update(stack, state, params, weights=jnp.float32([1e-20, 1e-20]), size=jnp.int32(2))
-    assert not np.any(updates) and not np.any(state.total) and float(state.trust) == 0.0
+    assert not np.any(updates) and not np.any(state.total) and float(state.weight_sum) == 0.0
 
 
 def test_annealing_scales_the_step_alone() -> None:

@@ -144,7 +144,7 @@ def test_seconds_to_a_return() -> None:
     assert choices.seconds_to(rises, 0.5) == pytest.approx(20.0 * (POINTS // 2 + 1) / POINTS)
     assert choices.seconds_to(falls, 0.5) == pytest.approx(20.0 / POINTS), "it is there, though not for long"
     assert choices.seconds_to(falls, 0.75) == float("inf")
-    assert figures._there([rises, falls, falls]) == ["3", "1", "3", "1", "1", ""]
+    assert figures._reached([rises, falls, falls]) == ["3", "1", "3", "1", "1", ""]
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,13 @@ def registered(rule: type[Rule], monkeypatch: pytest.MonkeyPatch) -> Iterator[st
 def test_a_learner_that_all_reduce_refuses_is_asked_about_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
     timeline = simulate("allreduce", gradients=LEARNERS * 8)
     asked: list[tuple[int, int, bool]] = []
-    (may_start, lasting), *_ = timeline.coordinator._asked
+    (may_start, lasting), *_ = timeline.coordinator._start_checks
 
     def watched(learner: int, view: View) -> bool:
         asked.append((learner, view.clock, may_start(learner, view)))
         return asked[-1][-1]
 
-    timeline.coordinator._asked[0] = (watched, lasting)
+    timeline.coordinator._start_checks[0] = (watched, lasting)
     advance(timeline, 3)
     refused = [(learner, clock) for learner, clock, started in asked if not started]
     assert refused and len(set(refused)) == len(refused)

@@ -153,7 +153,7 @@ def test_killed_searches_end_as_whole_ones(tmp_path: Path) -> None:
     program = [sys.executable, str(REPOSITORY / "tests" / "killed_searches.py")]
     done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    tables = json.loads(done.stdout)
+    tables = json.loads(done.stdout.splitlines()[-1])
     whole = tables.pop("whole")
     assert len(tables) > 10 and {"pruned", "complete"} <= {line.split(",")[1] for line in whole.splitlines()[1:]}
     assert [name for name, table in tables.items() if table != whole] == []

@@ -95,7 +95,7 @@ def test_equals_numpy(memory: str, shared: bool, distance: float) -> None:
         logits, values, carries = walk(literal, of_env(before, n), every, first[:, n])
         assert any(np.abs(x).max() > 0.01 for x in of_env(before, n).values())
         np.testing.assert_allclose(trajectory.distribution[:, n], logits[:-1], atol=1e-5)
-        expected = literal.blank() if done[-1, n] else carries[-2]
+        expected = literal.initial_carry() if done[-1, n] else carries[-2]
         for name, own in of_env(after, n).items():
             np.testing.assert_allclose(own, expected[name], atol=1e-5)
         later = 0.0

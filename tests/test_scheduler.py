@@ -190,10 +190,8 @@ def test_a_trained_scheduler_finds_the_best_schedule() -> None:
 
     Of four seeds most find it: which ones hangs on the last bits, which are a machine's own.
     """
-    settings_ = load_config(
-        ["env=job/training", "env.name=test/phases", "system=central", "total_steps=30_720", "num_seeds=4"]
-    )
-    trainer = Trainer(settings_.replace({"env.kwargs": {}}))
+    settings_ = load_config(["env=job/training", "system=central", "total_steps=30_720", "num_seeds=4"])
+    trainer = Trainer(settings_.replace({"env.name": "test/phases", "env.kwargs": {}}))
     trainer.run()
     job = Phases()
 
