@@ -459,7 +459,7 @@ def test_hydras_store_may_be_put_back_by_others() -> None:
 
 
 def test_unknown_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that there are follow."""
+    """Registered callbacks follow."""
     monkeypatch.setattr(register, "callback", Kind("callback"))
     assert complaint("run.callbacks=[nope]") == (
         "run.callbacks must be empty, not 'nope': no callback is registered; "

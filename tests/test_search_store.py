@@ -126,7 +126,7 @@ def test_a_lost_study_is_refused(kind: str, trained: list[str]) -> None:
 
 
 def results(stdout: str) -> str:
-    """What is printed after the training."""
+    """Lines printed after the training."""
     return "".join(line for line in stdout.splitlines(keepends=True) if " trials  " not in line)
 
 

@@ -32,7 +32,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def read_rows(path: Path, made: Callable[[dict[str, str]], Row]) -> list[Row]:
-    """What is made of each line of a CSV file that `read_table` reads.
+    """Records made of the lines of a CSV file, which `read_table` reads.
 
     Args:
       path: the file.

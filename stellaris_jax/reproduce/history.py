@@ -203,6 +203,6 @@ def read_csv(path: Path) -> list[History]:
 
 
 def _point(row: dict[str, str]) -> tuple[tuple[str, str, str, int], list[float]]:
-    """What a line belongs to, and its point on each curve."""
+    """Key of a line, and its point on each curve."""
     key = (row["env"], row["series"], row["variant"], int(row["seed"]))
     return key, [float(row[name]) for name in CURVES]

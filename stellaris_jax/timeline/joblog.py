@@ -14,8 +14,8 @@ import numpy as np
 
 from stellaris_jax.config import inputs
 from stellaris_jax.config.schema import ConfigError, shown
-from stellaris_jax.timeline import jobs
 from stellaris_jax.timeline.jobs import KINDS, Job
+from stellaris_jax.timeline.jobs import read as read_jobs
 from stellaris_jax.timeline.records import Group, Round
 from stellaris_jax.timeline.trace import NAME, Roll
 from stellaris_jax.timeline.trace import read as read_trace
@@ -171,7 +171,7 @@ def durations(log: Path, kind: str) -> list[float]:
 def _read(path: Path, stamp: int) -> Log:
     """The jobs in the file as it was at a time."""
     if path.name != NAME:
-        return Log(jobs.read(path))
+        return Log(read_jobs(path))
     try:
         return Log(map(_bounded, jobs_of((one.record, one.rolls) for one in read_trace(path).rounds)))
     except (TypeError, ValueError, AttributeError, OverflowError):
