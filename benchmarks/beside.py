@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks import own
 from benchmarks.peers.contract import GOALS, NOT_REACHED
 from benchmarks.process import figures
-from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.report.telemetry.format import significant
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.telemetry.format import significant
 
 Figures = dict[str, Any]
 

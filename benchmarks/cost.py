@@ -17,10 +17,10 @@ import ray
 from benchmarks.beside import INSTALL, has
 from benchmarks.live import JOB
 from benchmarks.process import figures
-from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.training.live import LiveTrainer
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.execute.live import LiveTrainer
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 
 JOBS = {
     "gymnax": JOB,

@@ -12,9 +12,9 @@ import jax
 
 from benchmarks.own import waiting
 from stellaris_jax.agent.losses import PolicyObjective
-from stellaris_jax.registry import register
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.base.registry import register
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 
 Jobs = dict[str, list[str]]
 """Overrides by what they are called; the first one is what the others are compared with."""
@@ -46,7 +46,7 @@ def policy_passes(trainer: Trainer) -> dict[str, float]:
     direct: as they are taken, each version once per gradient that asks for it. table: if log-probabilities were kept,
     and every version evaluated once on the whole fragment wherever that is cheaper, as the plan can tell.
     """
-    chunk, whole = trainer.planner.next, trainer.spec.minibatches
+    chunk, whole = trainer.planner.next, trainer.spec.minibatch_layout.minibatches
     asked: Counter[tuple[int, int, int, int]] = Counter()
     gradients = 0
     for r, row in enumerate(chunk.rounds):

@@ -22,10 +22,10 @@ import numpy as np
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, VecEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.sources.compiled import repeated
-from stellaris_jax.training.sources.source import Run
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
+from stellaris_jax.sources.compiled import repeated
+from stellaris_jax.sources.source import Run
 
 Figures = dict[str, Any]
 

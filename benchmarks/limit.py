@@ -23,8 +23,8 @@ from stellaris_jax.engine import learner
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, init_actor, rollout
 from stellaris_jax.envs.base import HostEnv
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 
 Figures = dict[str, Any]
 

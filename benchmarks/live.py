@@ -9,16 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
+from stellaris_jax.execute.live import LiveTrainer, settled
+from stellaris_jax.execute.loading import load_config
 from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.report.curves import save
 from stellaris_jax.report.gantt import pictured
-from stellaris_jax.report.statistics import mean_ci95
 from stellaris_jax.timeline import Round, Timeline
 from stellaris_jax.timeline.billing import bill
-from stellaris_jax.training.live import LiveTrainer, settled
-from stellaris_jax.training.loading import load_config
 
 RULES = {
     "async": ("system=async",),

@@ -32,9 +32,9 @@ from typing import Any
 
 from rich.console import Console
 
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import check_output
 from stellaris_jax.cli import program
-from stellaris_jax.config.outputs import check_output
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.table import print_table, wide_console
 
 TITLES = {
@@ -63,7 +63,7 @@ def _main(argv: Sequence[str] | None) -> None:
     from benchmarks import plan as planning
     from benchmarks.process import ROOT
     from benchmarks.sweep import MEMBERS
-    from stellaris_jax.training.run import enable_compile_cache
+    from stellaris_jax.execute.run import enable_compile_cache
 
     parser = program.Parser("benchmark", __doc__)
     count = program.at_least(1)
@@ -195,15 +195,15 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def context() -> dict[str, Any]:
     """Hardware and versions a figure belongs to."""
-    from stellaris_jax.training.loading import load_config
-    from stellaris_jax.training.provenance import device_name, versions
+    from stellaris_jax.execute.loading import load_config
+    from stellaris_jax.runs.provenance import device_name, versions
 
     return {"device": device_name(load_config()), "versions": versions()}
 
 
 def write_delays(console: Console, arguments: argparse.Namespace) -> None:
-    from stellaris_jax.training.calibrate import calibrate, write
-    from stellaris_jax.training.loading import load_config
+    from stellaris_jax.execute.calibrate import calibrate, write
+    from stellaris_jax.execute.loading import load_config
 
     check_output("--out", arguments.out)
     if arguments.out.exists():

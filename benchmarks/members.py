@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.own import waiting
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 
 WAYS = ("apart", "together")
 

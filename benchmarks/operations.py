@@ -22,8 +22,8 @@ import jax
 
 from benchmarks.own import THROUGHPUT
 from stellaris_jax.engine import mesh
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 
 Figures = dict[str, Any]
 

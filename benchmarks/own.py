@@ -7,10 +7,10 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 
 from benchmarks.peers.contract import Figures, Goal, Stopwatch, main
+from stellaris_jax.base.registry import register
 from stellaris_jax.cli import program
-from stellaris_jax.registry import register
-from stellaris_jax.report.telemetry.logger import Logger
-from stellaris_jax.training.loading import load_config
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.telemetry.logger import Logger
 
 CARTPOLE = [
     "env=gymnax/cartpole",
@@ -125,7 +125,7 @@ def measure(job: str, seed: int, goal: Goal | None = None, overrides: list[str] 
 def _throughput(overrides: list[str]) -> Figures:
     """All steps of a job without compilation and evaluation."""
     # Here and below imported as late as the command `train` does.
-    from stellaris_jax.training.trainer import Trainer
+    from stellaris_jax.execute.trainer import Trainer
 
     watch = Stopwatch()
     trainer = Trainer(load_config(overrides, alone=True))
@@ -151,7 +151,7 @@ def waiting(summary: Figures) -> Figures:
 
 def _to_return(overrides: list[str], goal: Goal) -> Figures:
     """A run as `train` makes it, with its directory and checkpoints, until its goal is reached or it is over."""
-    from stellaris_jax.training.run import train
+    from stellaris_jax.execute.run import train
 
     config = load_config(overrides, alone=True)
     points = max(1, round(config.total_steps / goal.every))

@@ -25,9 +25,9 @@ from stellaris_jax.engine.mesh import compile_for_backend
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, Trajectory, init_actor, rollout
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.execute.trainer import Trainer
+from stellaris_jax.sources.source import Run
 from stellaris_jax.timeline.plan import Plan
-from stellaris_jax.training.sources.source import Run
-from stellaris_jax.training.trainer import Trainer
 
 Seconds = dict[str, float]
 Part = Callable[[], Seconds]

@@ -18,10 +18,10 @@ from typing import Any
 from unittest import mock
 
 from stellaris_jax.engine.spec import ProgramSpec
+from stellaris_jax.execute import planner as planning
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.records import Accounts
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.training import planner as planning
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.records import Accounts
 
 Figures = dict[str, Any]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.base.errors import ConfigError, RunError
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.arithmetic import Product, Work, work_of
-from stellaris_jax.config.machine import cores
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.machine import cores
 from stellaris_jax.engine.mesh import compile_for_backend
 
 SQUARES = (512, 1024, 2048)

@@ -18,14 +18,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.own import share, waiting
 from benchmarks.process import ROOT, figures
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import check_directory
 from stellaris_jax.cli import program
-from stellaris_jax.config.outputs import check_directory
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.report.curves import BLUE, TEXT, VERMILION, save, tidy, titled
 from stellaris_jax.report.style import drawing
-from stellaris_jax.report.telemetry.format import compact, significant
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.telemetry.format import compact, significant
 
 Figures = dict[str, Any]
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from stellaris_jax.cli.reproduce import main
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from studies.main import main
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ import thorough
 
 if TYPE_CHECKING:
     from stellaris_jax.config.tree import Config
-    from stellaris_jax.training.program_cache import ProgramCache
+    from stellaris_jax.engine.program_cache import ProgramCache
 
 
 def pytest_configure() -> None:
@@ -71,7 +71,7 @@ EVALUATORS: dict[Any, Any] = {}
 @pytest.fixture(scope="session")
 def programs() -> ProgramCache:
     """Those of this process."""
-    from stellaris_jax.training.program_cache import ProgramCache
+    from stellaris_jax.engine.program_cache import ProgramCache
 
     return ProgramCache()
 
@@ -79,8 +79,8 @@ def programs() -> ProgramCache:
 @pytest.fixture(scope="module")
 def shared_programs(programs: ProgramCache) -> Iterator[None]:
     """Trainers share what they compile with those before."""
-    from stellaris_jax.training import trainer
-    from stellaris_jax.training.sources import host
+    from stellaris_jax.execute import trainer
+    from stellaris_jax.sources import host
 
     make = host.HostEvaluator
 

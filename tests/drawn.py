@@ -23,7 +23,7 @@ def saved_figures() -> Iterator[dict[str, Figure]]:
 
     def save(figure: Figure, path: Path, *arguments: Any, **options: Any) -> None:
         savefig(figure, path, *arguments, **options)
-        # It is written under another name, from which its own is made again (`config.outputs.replacing`).
+        # It is written under another name, from which its own is made again (`base.outputs.replacing`).
         figures[re.sub(r"^\.(.*)\.\w+\.tmp(\.\w+)$", r"\1\2", Path(path).name)] = figure
 
     with mock.patch.object(Figure, "savefig", save):

@@ -24,9 +24,9 @@ from stellaris_jax import load_config
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.report.integrity import owner_of, sealed
-from stellaris_jax.report.telemetry.jsonl import MetricsLog
-from stellaris_jax.training import search_store, tune
+from stellaris_jax.many import search_store, tune
+from stellaris_jax.telemetry.integrity import owner_of, sealed
+from stellaris_jax.telemetry.jsonl import MetricsLog
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=192",

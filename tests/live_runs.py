@@ -15,13 +15,13 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.program import Engine
+from stellaris_jax.execute import live as training_live
+from stellaris_jax.execute.live import LiveTrainer
+from stellaris_jax.execute.replay import ReplayTrainer
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.driver_steps import DriverSteps
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import ACTOR, Call, Done
-from stellaris_jax.training import live as training_live
-from stellaris_jax.training.live import LiveTrainer
-from stellaris_jax.training.replay import ReplayTrainer
-from stellaris_jax.training.trainer import Trainer
 
 ENDS = ("before", "after", "all")
 

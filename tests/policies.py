@@ -15,9 +15,9 @@ from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_normalizers
 from stellaris_jax.envs.base import Box, Space
-from stellaris_jax.training.export.artefact import ENDINGS, Metadata, sealed
-from stellaris_jax.training.export.spaces import described
-from stellaris_jax.training.policy import Policy
+from stellaris_jax.envs.space_data import described
+from stellaris_jax.policies.export.artefact import ENDINGS, Metadata, sealed
+from stellaris_jax.policies.policy import Policy
 
 
 def random_policy(
@@ -51,6 +51,6 @@ def metadata_of(policy: Policy) -> Metadata:
 def written(policy: Policy, to: str, folder: Path) -> Path:
     """The sealed file of a policy, in a folder."""
     path = folder / f"policy{ENDINGS[to]}"
-    data = import_module(f"stellaris_jax.training.export.{to}").write(policy, metadata_of(policy))
+    data = import_module(f"stellaris_jax.policies.export.{to}").write(policy, metadata_of(policy))
     path.write_bytes(sealed(data))
     return path

@@ -17,10 +17,10 @@ from reference import Aggregation, Delivery
 from settings import numbers_and_options
 
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, rollout
-from stellaris_jax.registry import register
 
 Tree = Any
 

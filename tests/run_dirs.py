@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from stellaris_jax.report.statistics import mean_ci95
+from stellaris_jax.base.statistics import mean_ci95
 
 STEPS = 2048
 

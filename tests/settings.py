@@ -10,11 +10,11 @@ import pytest
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossInputs
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import completed
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import AlgorithmConfig, Config, DelayConfig, ScalingConfig, SystemConfig
-from stellaris_jax.registry import register
-from stellaris_jax.training.loading import load_config
+from stellaris_jax.execute.loading import load_config
 
 
 def _part(kind: Any, settings: dict[str, Any]) -> Any:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stellaris_jax.report.telemetry.jsonl import read_records
-from stellaris_jax.training.checkpoint import to_host
-from stellaris_jax.training.run import open_run
+from stellaris_jax.execute.run import open_run
+from stellaris_jax.runs.checkpoint import to_host
+from stellaris_jax.telemetry.jsonl import read_records
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=256",

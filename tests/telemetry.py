@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
 
-from stellaris_jax.report.telemetry import Telemetry
-from stellaris_jax.report.telemetry.jsonl import read_records
-from stellaris_jax.report.telemetry.progress import make_display
+from stellaris_jax.telemetry import Telemetry
+from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.progress import make_display
 
 
 def round_record(number: int, **changes: Any) -> dict[str, Any]:

@@ -19,16 +19,16 @@ from settings import with_value
 from training import clockwork, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostStep
 from stellaris_jax.envs.registry import register
+from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.report.telemetry.jsonl import read_records
-from stellaris_jax.training.checkpoint import Checkpoints
-from stellaris_jax.training.run import open_run, train
-from stellaris_jax.training.rundir import run_directory
+from stellaris_jax.runs.checkpoint import Checkpoints
+from stellaris_jax.runs.run_dir import run_directory
+from stellaris_jax.telemetry.jsonl import read_records
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -51,7 +51,7 @@ class Pipe(io.StringIO):
 
 
 def test_a_run_that_nobody_reads_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stellaris_jax.report.telemetry.progress.LINE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("stellaris_jax.telemetry.progress.LINE_EVERY_SECONDS", 0.0)
     monkeypatch.setattr(sys, "stdout", Pipe("round 3/4"))
     with pytest.raises(SystemExit):
         train(tiny(steps(4), "engine.chunk_rounds=1", f"run.dir={tmp_path}"))

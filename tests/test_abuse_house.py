@@ -32,8 +32,8 @@ from stellaris_jax import (
     register,
     train,
 )
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.options import Optioned
-from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.envs.suites.gymnasium import make
 from stellaris_jax.report.sweep import report

@@ -16,7 +16,7 @@ from stellaris_jax import Trainer, load_config
 from stellaris_jax.agent.networks.distributions import Distribution, for_space
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, Preprocessing, Space, bounded
 from stellaris_jax.envs.registry import make
-from stellaris_jax.training.policy import Policy
+from stellaris_jax.policies.policy import Policy
 
 SAMPLES = 20_000
 SPACES = [MultiDiscrete((2, 4, 3)), MultiBinary(4), MultiDiscrete((5,)), MultiBinary(1)]

@@ -25,10 +25,10 @@ from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.config.tree import AlgorithmConfig, EnvConfig
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import EpisodeTotals, Normalizers, Trajectory, episode_totals
-from stellaris_jax.training.checkpoint import Checkpoints
-from stellaris_jax.training.sources.actors import Actors, Behaviour
-from stellaris_jax.training.sources.host import HostSource
-from stellaris_jax.training.sources.watch import ActorError
+from stellaris_jax.envs.watch import ActorError
+from stellaris_jax.runs.checkpoint import Checkpoints
+from stellaris_jax.sources.actors import Actors, Behaviour
+from stellaris_jax.sources.host import HostSource
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

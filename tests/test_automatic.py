@@ -20,7 +20,7 @@ from stellaris_jax.cli import check_env as cli
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.envs import Box, check_env, make, register
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.training.export.writing import export_policy
+from stellaris_jax.policies.export.writing import export_policy
 
 WIDE = "gymnasium/wide_env:Wide-v0"
 BOTH = {"normalize_observation": True, "rescale_action": True}

@@ -11,7 +11,7 @@ from training import tiny
 
 from stellaris_jax import AutoResetEnv, Box, Discrete, Trainer
 from stellaris_jax.envs.registry import register
-from stellaris_jax.training.footprint import _sizes, parts
+from stellaris_jax.execute.footprint import _sizes, parts
 
 
 class Pixels(AutoResetEnv):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from host_env import Clockwork, ClockworkPool
 
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.cli import check_env as cli
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.envs import AutoResetEnv, Box, Discrete, MultiBinary, MultiDiscrete, check_env, make, register
 from stellaris_jax.envs.base import HostStep, TimeStep
 from stellaris_jax.envs.check import CheckWarning

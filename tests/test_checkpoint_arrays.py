@@ -16,8 +16,8 @@ import pytest
 import tensorstore as ts
 from hostile_files import MIB, pipe, sparse
 
-from stellaris_jax.training import checkpoint_arrays
-from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
+from stellaris_jax.runs import checkpoint_arrays
+from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
 
 STATE = {"x": jnp.arange(3.0), "key": jax.random.key(0), "y": jnp.ones((2, 4), jnp.bfloat16), "z": jnp.int8(3),
          "no": jnp.array(False)}  # fmt: skip

@@ -24,16 +24,16 @@ from telemetry import read_events
 from training import TINY, assert_identical, steps, tiny
 
 from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.cli import train as cli
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.engine.evaluate import Evaluation
+from stellaris_jax.execute.run import open_run, train
+from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.report.telemetry.jsonl import read_records
-from stellaris_jax.reproduce.training import Job, Variant, runs
+from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
+from stellaris_jax.telemetry.jsonl import read_records
 from stellaris_jax.timeline.billing import Bill
-from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
-from stellaris_jax.training.evaluate import Evaluation
-from stellaris_jax.training.run import open_run, train
-from stellaris_jax.training.session import Interrupted
+from studies.training import Job, Variant, runs
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 STATE = {"x": jnp.arange(3.0)}
@@ -260,7 +260,7 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
     run_dir = tmp_path / "run"
     new = "network.hidden=[9]" if when == "compile" else "network.hidden=[8]"  # what no other test has compiled
     monkeypatch.setattr(Trainer, when, interrupted)
-    monkeypatch.setattr("stellaris_jax.training.signals.PATIENCE_SECONDS", 600.0)  # this process is pytest
+    monkeypatch.setattr("stellaris_jax.runs.signals.PATIENCE_SECONDS", 600.0)  # this process is pytest
     with pytest.raises(Interrupted) as stop:
         train(tiny(steps(8), f"run.dir={run_dir}", "evaluation.points=8", new))
     monkeypatch.setattr(Trainer, when, original)
@@ -326,7 +326,7 @@ def test_a_full_disk_is_one_sentence(limit: int, tmp_path: Path) -> None:
     """Files may not grow beyond so many bytes: first the configuration does not fit, then the metrics."""
     code = (
         "import sys; from stellaris_jax.cli.train import main\n"
-        "import resource, stellaris_jax.training.run, jax; jax.config.update('jax_enable_compilation_cache', False)\n"
+        "import resource, stellaris_jax.execute.run, jax; jax.config.update('jax_enable_compilation_cache', False)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY)); main(sys.argv[1:])"
     )
     overrides = [*TINY, steps(60), f"run.dir={tmp_path / 'run'}", "checkpoint.interval=20"]
@@ -375,7 +375,7 @@ def test_a_return_that_is_not_finite_has_failed(value: float, tmp_path: Path, mo
 
 
 def test_dollars_without_end_have_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stellaris_jax.training.records.bill", lambda *_: Bill(math.inf))
+    monkeypatch.setattr("stellaris_jax.execute.records.bill", lambda *_: Bill(math.inf))
     summary = failed(tmp_path / "run", steps(2))
     assert "cost in dollars is inf" in summary["failure"] and summary["cost_usd"] is None
 

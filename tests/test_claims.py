@@ -11,19 +11,19 @@ import pytest
 import scipy.stats
 from drawn import legend, saved_figures
 from host_env import Clockwork
-from studies import made_up
+from study_helpers import made_up
 
 from stellaris_jax import Trainer, load_config
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.statistics import welch
 from stellaris_jax.envs.registry import register
-from stellaris_jax.report.statistics import welch
-from stellaris_jax.reproduce.claims import HOLDS, OPEN, corrected, fact, less, more, no_less, read_claims, write_claims
-from stellaris_jax.reproduce.glance import WIDEST, glance
-from stellaris_jax.reproduce.history import History, alike
-from stellaris_jax.reproduce.stellaris.study import RATES, tuned
-from stellaris_jax.reproduce.store import Learned
-from stellaris_jax.reproduce.study import Study
-from stellaris_jax.reproduce.training import Variant
+from studies.claims import HOLDS, OPEN, corrected, fact, less, more, no_less, read_claims, write_claims
+from studies.glance import WIDEST, glance
+from studies.history import History, alike
+from studies.stellaris.study import RATES, tuned
+from studies.store import Learned
+from studies.study import Study
+from studies.training import Variant
 
 register("test/clockwork", Clockwork)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.compose import GROUPS, choices, load_sweep
 from stellaris_jax.config.options import option_keys
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config, knobs, sections
-from stellaris_jax.training.loading import load_config
+from stellaris_jax.execute.loading import load_config
 
 
 def test_sweep_file_expands_to_its_grid() -> None:

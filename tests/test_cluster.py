@@ -15,16 +15,16 @@ import pytest
 from commands import start
 from sweeps import SMALL, SWEPT, records, table
 
+from stellaris_jax.base.registry import register
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.compose import compose_configs, load_sweep
-from stellaris_jax.registry import register
-from stellaris_jax.training.loading import checked, load_config
-from stellaris_jax.training.run import train
-from stellaris_jax.training.sweep import is_done, lay_out
+from stellaris_jax.execute.loading import checked, load_config
+from stellaris_jax.execute.run import train
+from stellaris_jax.many.sweep import is_done, lay_out
 
 ray = pytest.importorskip("ray")
 
-from stellaris_jax.training.cluster import Ended, Progress, Resources, Worker, places  # noqa: E402
+from stellaris_jax.many.cluster import Ended, Progress, Resources, Worker, places  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from commands import REPOSITORY
 
+from stellaris_jax.base import commands
+from stellaris_jax.base.commands import command, localised
 from stellaris_jax.cli.main import main
-from stellaris_jax.config import commands
-from stellaris_jax.config.commands import command, localised
 
 
 def script(text: str) -> Path:

@@ -18,12 +18,12 @@ from stellaris_jax import Trainer, load_config
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.agent.momentum import varying_momentum
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import options_of
 from stellaris_jax.engine.aggregator import staleness_weighted
 from stellaris_jax.engine.corrections import Context, Correction, Stack
 from stellaris_jax.engine.program import aggregator as engine_aggregator
 from stellaris_jax.engine.spec import ProgramSpec
-from stellaris_jax.registry import register
 
 L, P = 3, 5
 NAMES = list(register.correction)

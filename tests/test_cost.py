@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import cost
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 
 SPEEDS = {"live": [10.0, 30.0, 20.0], "compiled": [100.0, 100.0, 100.0], "ppo": [5.0, 10.0, 40.0], "appo": [20.0] * 3}
 

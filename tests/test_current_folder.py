@@ -13,10 +13,10 @@ pytest.importorskip("gymnasium")
 from commands import call, said
 
 from stellaris_jax import load_config
+from stellaris_jax.base.registry import search_folder
 from stellaris_jax.config import trust
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.envs import make
-from stellaris_jax.registry import search_folder
 
 MODULE = """
 import gymnasium

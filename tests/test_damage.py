@@ -16,7 +16,7 @@ from drawn import assert_picture, saved_figures
 from training import assert_identical, steps, tiny
 
 from stellaris_jax import Trainer, train
-from stellaris_jax.training.rundir import LOCK
+from stellaris_jax.runs.run_dir import LOCK
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SAVED, NEWEST, LONGER = 2, 4, 6
@@ -104,7 +104,7 @@ def check_resumption(run_dir: Path, whole: Trainer, metrics_damaged: bool, **_: 
         return trainers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stellaris_jax.training.run.trainer_of", make)
+        patch.setattr("stellaris_jax.execute.run.trainer_of", make)
         patch.setattr("stellaris_jax.report.curves.plot_run", lambda run_dir: None)
         done = call("train.py", f"resume={run_dir}", steps(LONGER))
     if not refused(done):

@@ -14,11 +14,11 @@ from sweeps import SMALL
 
 from stellaris_jax import load_config
 from stellaris_jax.config.stored import to_yaml
+from stellaris_jax.execute.live import LiveTrainer
+from stellaris_jax.execute.run import train
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import trace
-from stellaris_jax.training.live import LiveTrainer
-from stellaris_jax.training.run import train
 
 CASES: dict[str, tuple[str, str, Any]] = {
     "dollars that are text": ("metrics.jsonl", "cost_usd", "much"),

@@ -10,7 +10,7 @@ import pytest
 from telemetry import evaluation_record, open_telemetry, round_record, rounds_in
 
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.report.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_records
 
 GOOD = [json.dumps(round_record(number)) for number in (1, 2, 3)]
 

@@ -15,10 +15,10 @@ from commands import REPOSITORY, SCRIPTS, wait_for_checkpoints
 from training import assert_identical
 
 from stellaris_jax import load_config
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.engine import processes
-from stellaris_jax.report.telemetry.jsonl import read_records
-from stellaris_jax.training.run import open_run
+from stellaris_jax.execute.run import open_run
+from stellaris_jax.telemetry.jsonl import read_records
 
 JOB = (
     "env.num_envs=8",

@@ -23,10 +23,10 @@ import stellaris_jax
 from stellaris_jax import load_config
 from stellaris_jax.config.options import PLACES
 from stellaris_jax.config.tree import knobs
-from stellaris_jax.reproduce.claims import corrected, more, write_claims
-from stellaris_jax.reproduce.map import settings
-from stellaris_jax.reproduce.map.cells import COMBINED, METHODS, Cell
-from stellaris_jax.reproduce.training import Variant
+from studies.claims import corrected, more, write_claims
+from studies.map import settings
+from studies.map.cells import COMBINED, METHODS, Cell
+from studies.training import Variant
 
 DOCS = REPOSITORY / "docs"
 MADE = ("_build", "methods", "reference", "results", "project", "drawings")

@@ -12,7 +12,7 @@ import itertools
 
 from benchmarks import envs as benchmark_envs
 from stellaris_jax import Trainer, load_config
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, HostPool, HostStep, Preprocessing, bounded
 from stellaris_jax.envs.registry import make
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("envpool")
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs.registry import make
 from stellaris_jax.envs.suites import envpool
 

@@ -6,16 +6,16 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from studies import CENTRAL, TASK
+from study_helpers import CENTRAL, TASK
 
-from stellaris_jax.reproduce import gate
-from stellaris_jax.reproduce.claims import less, more, undecided
-from stellaris_jax.reproduce.history import Series
-from stellaris_jax.reproduce.store import Learned
-from stellaris_jax.reproduce.study import Study, reproduce
-from stellaris_jax.reproduce.training import Variant
+from stellaris_jax.execute.loading import load_config
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.training.loading import load_config
+from studies import gate
+from studies.claims import less, more, undecided
+from studies.history import Series
+from studies.store import Learned
+from studies.study import Study, reproduce
+from studies.training import Variant
 
 GATED = Variant("toy/stellaris", (*TASK, "system=stellaris", "system.options.decay=0.5"))
 SERIES = [Series("Stellaris", "toy", GATED), Series("same", "toy", GATED), Series("central", "toy", CENTRAL)]

@@ -11,8 +11,8 @@ import pytest
 from commands import REPOSITORY
 from training import TINY, steps
 
+from stellaris_jax.base.registry import register
 from stellaris_jax.cli import examples as command
-from stellaris_jax.registry import register
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 TINY_OF_ANY = [setting for setting in TINY if not setting.startswith(("env=", "run."))]

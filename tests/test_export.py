@@ -25,17 +25,17 @@ pytest.importorskip("flatbuffers")
 
 from stellaris_jax import ConfigError, load_policy
 from stellaris_jax.agent.networks.torsos import Convolutions, Layer
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.registry import register
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.envs.rescale import unit_box
-from stellaris_jax.registry import register
-from stellaris_jax.report.telemetry.format import significant
-from stellaris_jax.training.export import onnx as to_onnx
-from stellaris_jax.training.export.artefact import ENDINGS, sampled, sealed
-from stellaris_jax.training.export.spaces import described, space_of
-from stellaris_jax.training.export.writing import export_policy
-from stellaris_jax.training.policy import Policy
-from stellaris_jax.training.run import train
+from stellaris_jax.envs.space_data import described, space_of
+from stellaris_jax.execute.run import train
+from stellaris_jax.policies.export import onnx as to_onnx
+from stellaris_jax.policies.export.artefact import ENDINGS, sampled, sealed
+from stellaris_jax.policies.export.writing import export_policy
+from stellaris_jax.policies.policy import Policy
+from stellaris_jax.telemetry.format import significant
 
 REAL = Box((4,), (-9.0,) * 4, (9.0,) * 4)
 OWN = Box((3,), (0.0, -3.0, 5.0), (4.0, 10.0, 7.0))
@@ -206,7 +206,7 @@ def test_damage_is_told_in_a_sentence(to: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", ENDINGS)
 def test_another_version_is_told_in_a_sentence(to: str, tmp_path: Path) -> None:
     policy = random_policy(REAL, Discrete(3))
-    data = import_module(f"stellaris_jax.training.export.{to}").write(policy, metadata_of(policy))
+    data = import_module(f"stellaris_jax.policies.export.{to}").write(policy, metadata_of(policy))
     path = tmp_path / f"policy{ENDINGS[to]}"
     path.write_bytes(sealed(data.replace(b'"version": 1,', b'"version": 7,')))
     with pytest.raises(ConfigError, match="cannot be read: its format is version 7, and 1 is what can be read"):

@@ -18,9 +18,9 @@ pytest.importorskip("onnxruntime")
 import gymnasium
 
 from stellaris_jax import load_config, load_policy
-from stellaris_jax.report.statistics import mean_ci95
-from stellaris_jax.training.export.writing import export_policy
-from stellaris_jax.training.run import train
+from stellaris_jax.base.statistics import mean_ci95
+from stellaris_jax.execute.run import train
+from stellaris_jax.policies.export.writing import export_policy
 
 PAGE = (REPOSITORY / "docs" / "policies.md").read_text()
 (LOOP,) = re.findall(r"```python\nimport gymnasium\n\n(env = .*?)```", PAGE, re.S)

@@ -35,11 +35,11 @@ from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
 
 from stellaris_jax import ConfigError, load_policy
+from stellaris_jax.base.registry import register
 from stellaris_jax.envs.base import Box, Discrete, Space
-from stellaris_jax.registry import register
-from stellaris_jax.training.export import artefact, protobuf, stablehlo
-from stellaris_jax.training.export.artefact import ENDINGS, SEAL, UNSEALED, sealed
-from stellaris_jax.training.export.bytecode import check_bytecode
+from stellaris_jax.policies.export import artefact, protobuf, stablehlo
+from stellaris_jax.policies.export.artefact import ENDINGS, SEAL, UNSEALED, sealed
+from stellaris_jax.policies.export.bytecode import check_bytecode
 
 REAL = Box((4,), (-9.0,) * 4, (9.0,) * 4)
 JOINTS = Box((3,), (-1.0,) * 3, (1.0,) * 3)
@@ -50,7 +50,7 @@ Metadata = dict[str, Any]
 def real(to: str, action: Space = JOINTS) -> bytes:
     """A file of a policy, which is not sealed."""
     policy = random_policy(REAL, action)
-    data: bytes = import_module(f"stellaris_jax.training.export.{to}").write(policy, metadata_of(policy))
+    data: bytes = import_module(f"stellaris_jax.policies.export.{to}").write(policy, metadata_of(policy))
     return data
 
 

@@ -11,25 +11,25 @@ import numpy as np
 import pytest
 from drawn import assert_in_view, circles, curve_ends, legend, saved_figures, widths
 from matplotlib.figure import Figure
-from studies import CENTRAL, Imagined
+from study_helpers import CENTRAL, Imagined
 
-from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.reproduce import pictures
-from stellaris_jax.reproduce.claims import HOLDS, OPEN, REVERSED
-from stellaris_jax.reproduce.minionsrl import study as minionsrl
-from stellaris_jax.reproduce.minionsrl.job import JobEnv
-from stellaris_jax.reproduce.minionsrl.scheduling import Choice, Outcome
-from stellaris_jax.reproduce.nitro import study as nitro
-from stellaris_jax.reproduce.stellaris import figures as stellaris_figures
-from stellaris_jax.reproduce.stellaris import study as stellaris
-from stellaris_jax.reproduce.stellaris import systems as stellaris_systems
-from stellaris_jax.reproduce.stellaris.figures import FIGURES
-from stellaris_jax.reproduce.study import BEGIN, END, Study, reproduce
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.many.scheduler_job import JobEnv
+from stellaris_jax.many.scheduler_training import Choice, Outcome
 from stellaris_jax.timeline import Round, Timeline, Usage
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.scaling import Scheduler, limits_of
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED
-from stellaris_jax.training.loading import load_config
+from studies import pictures
+from studies.claims import HOLDS, OPEN, REVERSED
+from studies.minionsrl import study as minionsrl
+from studies.nitro import study as nitro
+from studies.stellaris import figures as stellaris_figures
+from studies.stellaris import study as stellaris
+from studies.stellaris import systems as stellaris_systems
+from studies.stellaris.figures import FIGURES
+from studies.study import BEGIN, END, Study, reproduce
 
 
 def test_the_evaluation_of_nitro_is_of_valid_configurations() -> None:

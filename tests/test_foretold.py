@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import live
+from stellaris_jax.execute.live import settled
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.joblog import durations
 from stellaris_jax.timeline.trace import Header, Roll, RoundTrace
-from stellaris_jax.training.live import settled
 
 ROUNDS = 12
 

@@ -9,9 +9,9 @@ from settings import complaint
 
 from stellaris_jax.config.compose import choices, compose_config
 from stellaris_jax.config.schema import plain
+from stellaris_jax.execute.loading import load_config
 from stellaris_jax.report.runs import differing_keys, flatten
-from stellaris_jax.reproduce.training import Variant
-from stellaris_jax.training.loading import load_config
+from studies.training import Variant
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs import check_env, make
 
 VECTOR, NUMBER = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4, start=1)

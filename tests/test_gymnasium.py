@@ -19,14 +19,14 @@ from gym_lab import Drift
 
 from stellaris_jax import Trainer, load_config, train
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.cli import evaluate
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.engine.evaluate import HostEvaluator
 from stellaris_jax.engine.rollout import init_normalizers
 from stellaris_jax.envs import available, check_env, resolve
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, HostPool, HostStep, MultiBinary, MultiDiscrete
 from stellaris_jax.envs.registry import from_config, make
-from stellaris_jax.training.checkpoint import Checkpoints
-from stellaris_jax.training.evaluate import HostEvaluator
+from stellaris_jax.runs.checkpoint import Checkpoints
 
 N, T, LIMIT = 4, 40, 7
 DRIFT = "gymnasium/gym_lab:Drift-v0"

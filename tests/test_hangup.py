@@ -15,7 +15,7 @@ import pytest
 from commands import REPOSITORY, SCRIPTS, start, wait_for_checkpoints
 from sweeps import SMALL
 
-from stellaris_jax.training.signals import Signals
+from stellaris_jax.runs.signals import Signals
 
 LONG = [*SMALL, "total_steps=64000000", "checkpoint.interval=1", "engine.chunk_rounds=1", "evaluation.points=0"]
 

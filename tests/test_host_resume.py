@@ -12,14 +12,14 @@ from host_env import Clockwork, ClockworkPool
 from training import LONG, assert_identical, clockwork
 
 from stellaris_jax import Config, Trainer, load_config
+from stellaris_jax.envs import watch as watch_module
 from stellaris_jax.envs.base import HostStep
 from stellaris_jax.envs.registry import register
-from stellaris_jax.training.checkpoint import Checkpoints
-from stellaris_jax.training.sources import watch as watch_module
-from stellaris_jax.training.sources.actionlog import ActionLog, ActionLogError
-from stellaris_jax.training.sources.actors import Behaviour
-from stellaris_jax.training.sources.host import HostSource
-from stellaris_jax.training.sources.watch import EnvStalled
+from stellaris_jax.envs.watch import EnvStalled
+from stellaris_jax.runs.checkpoint import Checkpoints
+from stellaris_jax.sources.actionlog import ActionLog, ActionLogError
+from stellaris_jax.sources.actors import Behaviour
+from stellaris_jax.sources.host import HostSource
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 ENVS = {

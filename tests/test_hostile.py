@@ -20,9 +20,9 @@ from stellaris_jax.config.compose import GROUPS, choices, compose_config, load_s
 from stellaris_jax.config.schema import Knob
 from stellaris_jax.config.tree import knobs, sections
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.execute.footprint import check_run
+from stellaris_jax.execute.loading import checked
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.training.footprint import check_run
-from stellaris_jax.training.loading import checked
 
 NUMBERS: list[Any] = [
     math.nan, math.inf, -math.inf, -1, 0, 1, 2, 3, 7, 0.5, -0.0, 5e-324, 1e-300, 1e30, 3.4e38, 1e300, 10**6, 10**8, 1e8,

@@ -10,8 +10,8 @@ import pytest
 
 from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import numbers_of, value_of
-from stellaris_jax.registry import register
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=2", "network.hidden=[4]", "system.learners=2", "total_steps=64",

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from commands import call
 
-from stellaris_jax.cli.reproduce import PAPERS as CHOICES
-from stellaris_jax.reproduce.claims import corrected, less, more, write_claims
-from stellaris_jax.reproduce.index import PAPERS, index, module_of
+from studies.claims import corrected, less, more, write_claims
+from studies.index import PAPERS, index, module_of
+from studies.main import PAPERS as CHOICES
 
 RESULTS = Path(__file__).parents[1] / "results"
 

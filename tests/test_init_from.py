@@ -11,9 +11,9 @@ import pytest
 
 from stellaris_jax import ConfigError, Trainer, load_config, load_policy, train
 from stellaris_jax.config.stored import from_yaml, to_yaml
+from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.envs import Discrete, make, register
-from stellaris_jax.training.program_cache import ProgramCache
-from stellaris_jax.training.run import open_run
+from stellaris_jax.execute.run import open_run
 
 SMALL = ["env=gymnax/cartpole", "env.normalize_observation=true", "env.num_envs=4", "algorithm.rollout_length=8",
          "algorithm.epochs=1", "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "total_steps=64",

@@ -21,19 +21,19 @@ from scenarios import scheduler
 from telemetry import round_record
 
 from stellaris_jax import ConfigError, load_config
-from stellaris_jax.config import inputs
-from stellaris_jax.config.arrays import read_archive, read_array
+from stellaris_jax.base import inputs
+from stellaris_jax.base.arrays import read_archive, read_array
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.report.page import study
 from stellaris_jax.report.page.sources import gather
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.report.telemetry.jsonl import read_records
-from stellaris_jax.report.telemetry.trackers import _read as remembered
-from stellaris_jax.reproduce.files import read_table
+from stellaris_jax.sources.actionlog import ActionLog, ActionLogError
+from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.trackers import _read as remembered
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.joblog import durations
 from stellaris_jax.timeline.scaling import Scheduler
-from stellaris_jax.training.sources.actionlog import ActionLog, ActionLogError
+from studies.files import read_table
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "config.yaml": from_yaml,

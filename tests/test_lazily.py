@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stellaris_jax.envs.lazily import lazily
+from stellaris_jax.envs.lazy_imports import lazily
 
 
 def test_a_module_is_loaded_when_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

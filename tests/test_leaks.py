@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from commands import REPOSITORY
 
-from stellaris_jax.training.checkpoint import Checkpoints
+from stellaris_jax.runs.checkpoint import Checkpoints
 
 ARRAYS = 20
 MOST_BYTES = 3000

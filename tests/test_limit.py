@@ -18,8 +18,8 @@ from benchmarks.arithmetic import Work, work_of
 from benchmarks.limit import gradient_work, products_alone, spent_of, works_of
 from benchmarks.own import THROUGHPUT
 from benchmarks.parts import waves
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 
 OBSERVATION, ACTIONS, HIDDEN = 4, 2, 8
 ENVS, STEPS, EPOCHS, MINIBATCHES, ROUNDS = 8, 16, 2, 4, 3

@@ -18,14 +18,14 @@ from drawn import legend
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from run_dirs import make_run
-from studies import made_up
+from study_helpers import made_up
 
+from stellaris_jax.execute.loading import load_config
 from stellaris_jax.report import curves, gantt, search
 from stellaris_jax.report.page.page import write_page
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.reproduce import pictures
-from stellaris_jax.reproduce.map import pictures as maps
-from stellaris_jax.training.loading import load_config
+from studies import pictures
+from studies.map import pictures as maps
 
 NAMES = ["_a$b_c$", r"$\frac{$ \alpha %"]
 """A name that would be drawn as a formula, and one that would be refused as a broken one."""

@@ -18,17 +18,17 @@ import yaml
 from live_runs import Chaos, live, params, replayed
 
 from stellaris_jax import Population, load_config
+from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.cli import sweep as cli_sweep
 from stellaris_jax.cli import train as cli_train
-from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.tree import Config
+from stellaris_jax.execute.executors import trainer_of
+from stellaris_jax.execute.live import LiveTrainer
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import trace
-from stellaris_jax.training.executors import trainer_of
-from stellaris_jax.training.live import LiveTrainer
-from stellaris_jax.training.trainer import Trainer
 
 SMALL = (
     "env=gymnax/cartpole",

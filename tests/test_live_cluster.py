@@ -19,16 +19,16 @@ import pytest
 from commands import start
 
 from stellaris_jax import load_config
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.execute.run import train
 from stellaris_jax.timeline import trace
-from stellaris_jax.training.run import train
 
 ray = pytest.importorskip("ray")
 
+from stellaris_jax.execute.live import LiveTrainer  # noqa: E402
+from stellaris_jax.execute.replay import ReplayTrainer  # noqa: E402
 from stellaris_jax.live.join import LOCAL, join, leave  # noqa: E402
 from stellaris_jax.live.keeper import alive, cluster, processes  # noqa: E402
-from stellaris_jax.training.live import LiveTrainer  # noqa: E402
-from stellaris_jax.training.replay import ReplayTrainer  # noqa: E402
 
 SMALL = (
     "env=gymnax/cartpole",
@@ -198,7 +198,7 @@ def test_what_a_function_raises_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "faulty.py").write_text(
         textwrap.dedent(
             """
-            from stellaris_jax.registry import register
+            from stellaris_jax.base.registry import register
             from stellaris_jax.agent.losses.masks import Mask
 
             @register.mask("faulty")
@@ -250,7 +250,7 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
         import ray
         from ray.cluster_utils import Cluster
         from stellaris_jax import load_config
-        from stellaris_jax.training.live import LiveTrainer
+        from stellaris_jax.execute.live import LiveTrainer
         cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 2, "include_dashboard": False}})
         second = cluster.add_node(num_cpus=2)
         config = load_config([*{SMALL!r}, "total_steps=6400", "live.address=" + cluster.address])

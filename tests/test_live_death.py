@@ -17,10 +17,10 @@ from commands import REPOSITORY, SCRIPTS, start
 from sweeps import SWEPT
 
 from stellaris_jax import load_config
+from stellaris_jax.execute.run import train
 from stellaris_jax.live.sessions import OWNER, claim, clear
 from stellaris_jax.live.vitals import ClusterDied, Program, Vitals, Watch
 from stellaris_jax.timeline import trace
-from stellaris_jax.training.run import train
 
 ray = pytest.importorskip("ray")
 
@@ -158,7 +158,7 @@ def test_a_watch_waits_for_a_control_store_that_is_restarted() -> None:
 
 
 def test_deaths_are_errors_of_a_run() -> None:
-    from stellaris_jax.config.schema import RunError
+    from stellaris_jax.base.errors import RunError
 
     assert issubclass(ClusterDied, RunError)
 

@@ -19,8 +19,8 @@ ray = pytest.importorskip("ray")
 
 from stellaris_jax.live import cluster as live_cluster  # noqa: E402
 from stellaris_jax.live.join import PASSED  # noqa: E402
-from stellaris_jax.training import cluster as sweep_cluster  # noqa: E402
-from stellaris_jax.training.cluster import Resources  # noqa: E402
+from stellaris_jax.many import cluster as sweep_cluster  # noqa: E402
+from stellaris_jax.many.cluster import Resources  # noqa: E402
 
 NAMES = ("JAX_PLATFORMS", FRACTION, OLD_FRACTION, PREALLOCATE, "CUDA_VISIBLE_DEVICES")
 

@@ -11,21 +11,21 @@ import pytest
 from live_runs import left, live, params, replayed, shared_parts
 
 from stellaris_jax import load_config
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import make
 from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv, GymnasiumPool
+from stellaris_jax.execute.live import LiveTrainer
+from stellaris_jax.execute.replay import ReplayTrainer
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.hosts import Standing
 from stellaris_jax.live.pool import Threads
+from stellaris_jax.runs.checkpoint import Checkpoints
+from stellaris_jax.sources.live import LiveSource
 from stellaris_jax.timeline import trace
-from stellaris_jax.training.checkpoint import Checkpoints
-from stellaris_jax.training.live import LiveTrainer
-from stellaris_jax.training.replay import ReplayTrainer
-from stellaris_jax.training.sources.live import LiveSource
-from stellaris_jax.training.trainer import Trainer
 
 __all__ = ["shared_parts"]
 pytestmark = pytest.mark.usefixtures("shared_programs")

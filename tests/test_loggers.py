@@ -19,9 +19,9 @@ from telemetry import evaluation_record, open_telemetry, read_events, round_reco
 from stellaris_jax import Logger, register
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
-from stellaris_jax.report.telemetry.logger import RunInfo
-from stellaris_jax.report.telemetry.names import METRICS, OTHER, SEED, named
-from stellaris_jax.report.telemetry.trackers import Tracker
+from stellaris_jax.telemetry.logger import RunInfo
+from stellaris_jax.telemetry.names import METRICS, OTHER, SEED, named
+from stellaris_jax.telemetry.trackers import Tracker
 
 Point = tuple[int, float]
 SMALL = ["env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1", "algorithm.minibatches=4",
@@ -345,7 +345,7 @@ def test_a_full_disk_is_one_line_of_mlflow(tmp_path: Path, capfd: pytest.Capture
 
 def test_what_is_missing_is_said_before_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stellaris_jax.report.telemetry.trackers.find_spec", lambda name: None)
+    monkeypatch.setattr("stellaris_jax.telemetry.trackers.find_spec", lambda name: None)
     ended = call("train.py", *SMALL, "run.loggers=[tensorboard,wandb]", "run.dir=run")
     sentence = "error: run.loggers=[wandb] needs wandb: pip install 'stellaris-jax[wandb]'.\n"
     assert (ended.returncode, ended.stderr) == (2, sentence) and not (tmp_path / "run").exists()

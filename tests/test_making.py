@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 from commands import REPOSITORY
-from studies import TASK
+from study_helpers import TASK
 
-from stellaris_jax.cli import reproduce as command
-from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.reproduce import gate, making, store
-from stellaris_jax.reproduce.claims import Claim, fact, read_claims
-from stellaris_jax.reproduce.history import Series, read_csv
-from stellaris_jax.reproduce.map import cells, choices
-from stellaris_jax.reproduce.map import store as map_store
-from stellaris_jax.reproduce.store import Learned
-from stellaris_jax.reproduce.study import Figure, Study, reproduce
-from stellaris_jax.reproduce.training import Job, Variant
-from stellaris_jax.training.loading import check_and_start_jax
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.execute.loading import check_and_start_jax
+from studies import gate, making, store
+from studies import main as command
+from studies.claims import Claim, fact, read_claims
+from studies.history import Series, read_csv
+from studies.map import cells, choices
+from studies.map import store as map_store
+from studies.store import Learned
+from studies.study import Figure, Study, reproduce
+from studies.training import Job, Variant
 
 HERE = {"machine": "an abacus", "jax": "1.0"}
 ELSEWHERE = {"machine": "an abacus", "jax": "2.0"}
@@ -252,9 +252,9 @@ class Trained(Exception):
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_of_the_help_train_something(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every figure asks for runs whose configurations are valid, or trains a scheduler; training itself stands in."""
-    from stellaris_jax.reproduce import study as study_module
-    from stellaris_jax.reproduce.minionsrl import study as minionsrl
-    from stellaris_jax.training.loading import load_config
+    from stellaris_jax.execute.loading import load_config
+    from studies import study as study_module
+    from studies.minionsrl import study as minionsrl
 
     def train(variants: Iterable[Variant], *_: object) -> None:
         check_and_start_jax(load_config([*next(iter(variants)).overrides]))
@@ -311,7 +311,7 @@ def test_options_that_change_nothing_are_refused(
 
 
 def test_overwrite_reaches_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stellaris_jax.reproduce import study as study_module
+    from studies import study as study_module
 
     asked: list[Study] = []
     monkeypatch.setattr(study_module, "reproduce", lambda study, figures, wanted: asked.append(study))

@@ -12,9 +12,12 @@ from drawn import assert_picture
 from scenarios import used
 
 from stellaris_jax import ConfigError, Trainer, load_config
-from stellaris_jax.reproduce.map import beyond, choices, figures, store, warnings
-from stellaris_jax.reproduce.map import cells as cells_module
-from stellaris_jax.reproduce.map.cells import (
+from stellaris_jax.execute.loading import check_and_start_jax
+from stellaris_jax.execute.records import WARNINGS
+from stellaris_jax.timeline import Timeline
+from studies.map import beyond, choices, figures, store, warnings
+from studies.map import cells as cells_module
+from studies.map.cells import (
     COMBINED,
     CORE,
     FRACTIONAL,
@@ -31,11 +34,8 @@ from stellaris_jax.reproduce.map.cells import (
     held_out,
     lags,
 )
-from stellaris_jax.reproduce.map.store import POINTS, Outcome
-from stellaris_jax.reproduce.study import Study, reproduce
-from stellaris_jax.timeline import Timeline
-from stellaris_jax.training.loading import check_and_start_jax
-from stellaris_jax.training.records import WARNINGS
+from studies.map.store import POINTS, Outcome
+from studies.study import Study, reproduce
 
 NEARBY = LADDER[2:-1]
 """Rates of the grid, and the next ones."""

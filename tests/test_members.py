@@ -11,8 +11,7 @@ import pytest
 from training import clockwork, leaves, scalable
 
 from stellaris_jax import Config, ConfigError, Population, Trainer, load_config
-from stellaris_jax.engine import program
-from stellaris_jax.training import seed_states
+from stellaris_jax.engine import program, seed_states
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2",
          "algorithm.minibatches=4", "network.hidden=[8]", "system.learners=4", "total_steps=384",
@@ -160,7 +159,7 @@ def test_runs_of_a_population_are_what_they_are_alone() -> None:
 def test_populations_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="at least one configuration"):
         Population([])
-    monkeypatch.setattr("stellaris_jax.training.population.Trainer", None)  # nothing is made
+    monkeypatch.setattr("stellaris_jax.many.population.Trainer", None)  # nothing is made
     with pytest.raises(ConfigError, match=r"algorithm\.gamma must be in \[0, 1\], not 2\.0"):
         Population([small(), small().replace({"algorithm.gamma": 2.0})])
 
@@ -191,7 +190,7 @@ def test_a_grid_of_rates_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not been asked for longest goes first; who has it keeps it."""
-    from stellaris_jax.training import program_cache as module
+    from stellaris_jax.engine import program_cache as module
 
     monkeypatch.setattr(module, "MOST", 2)
     programs = module.ProgramCache()

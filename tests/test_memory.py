@@ -13,12 +13,12 @@ import pytest
 from training import tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
-from stellaris_jax.config import machine
-from stellaris_jax.config.machine import Part, check_fits
+from stellaris_jax.base import machine
+from stellaris_jax.base.machine import Part, check_fits
 from stellaris_jax.engine.state import StateLayout
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
-from stellaris_jax.training.footprint import _sizes, parts
+from stellaris_jax.execute.footprint import _sizes, parts
 
 GIB = 2**30
 

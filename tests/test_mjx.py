@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs import Box, make
 from stellaris_jax.envs.suites.mjx import MjxEnv, MjxState
 

@@ -13,7 +13,7 @@ import pytest
 from commands import call
 from sweeps import SMALL
 
-from stellaris_jax.registry import register
+from stellaris_jax.base.registry import register
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 LOGGERS = "run.loggers=[csv,tensorboard]"

@@ -20,21 +20,22 @@ from run_dirs import make_run
 from sweeps import SMALL
 
 from stellaris_jax import Config, load_config
+from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.cli import runs
-from stellaris_jax.config.schema import ConfigError, RunError, flatten
+from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import from_yaml, read_yaml, to_yaml
 from stellaris_jax.config.trust import admit
 from stellaris_jax.engine.spec import ProgramSpec
+from stellaris_jax.execute.loading import checked
+from stellaris_jax.execute.replay import Outline, ReplayTrainer
+from stellaris_jax.execute.run import train
 from stellaris_jax.report import curves, perfetto
-from stellaris_jax.report.integrity import KEY, checked_line, digest_of, owner_of, sealed, unchecked
 from stellaris_jax.report.page import charts, panels
 from stellaris_jax.report.page.page import write_page
+from stellaris_jax.runs.run_store import find, removable_runs
+from stellaris_jax.telemetry.integrity import KEY, checked_line, digest_of, owner_of, sealed, unchecked
 from stellaris_jax.timeline import Gradient, Group, Round, Usage, trace
 from stellaris_jax.timeline.trace import Failure, Header, Published, Roll, RoundTrace, Trace
-from stellaris_jax.training.loading import checked
-from stellaris_jax.training.replay import Outline, ReplayTrainer
-from stellaris_jax.training.run import train
-from stellaris_jax.training.run_store import find, removable_runs
 
 
 def complaint(label: str, read: Callable[[], Any]) -> list[str]:

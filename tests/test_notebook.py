@@ -12,9 +12,9 @@ from rich.console import Console
 from telemetry import evaluation_record, round_record
 
 from stellaris_jax import ConfigError, load_config
-from stellaris_jax.report.telemetry.commands import resume_command
-from stellaris_jax.report.telemetry.progress import make_display
-from stellaris_jax.training.rundir import run_directory
+from stellaris_jax.runs.run_dir import run_directory
+from stellaris_jax.telemetry.commands import resume_command
+from stellaris_jax.telemetry.progress import make_display
 
 
 class Cell:

@@ -23,8 +23,8 @@ from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, 
 from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.losses.truncation import MODES
 from stellaris_jax.agent.networks.distributions import Categorical, DiagonalGaussian
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import completed
-from stellaris_jax.registry import register
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

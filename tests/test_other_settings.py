@@ -11,11 +11,12 @@ from commands import call
 from run_dirs import make_run
 
 from stellaris_jax import ConfigError, load_config, load_policy, train
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.cli import sweep as of_sweeps
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.execute import executors
 from stellaris_jax.report.sweep import report
-from stellaris_jax.training import executors, run_store
-from stellaris_jax.training.rundir import LOCK
+from stellaris_jax.runs import run_store
+from stellaris_jax.runs.run_dir import LOCK
 
 SMALL = ["env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "evaluation.episodes=2",

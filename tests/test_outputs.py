@@ -18,23 +18,23 @@ from scenarios import scheduler
 from telemetry import evaluation_record, open_telemetry, round_record
 
 from stellaris_jax import ConfigError
-from stellaris_jax.config.outputs import appending, check_output, open_own, replacing, rewriting_text, write_atomically
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.outputs import appending, check_output, open_own, replacing, rewriting_text, write_atomically
 from stellaris_jax.config.tree import Config
+from stellaris_jax.execute import calibrate
+from stellaris_jax.many.sweep import laid_out
 from stellaris_jax.report import sweep
 from stellaris_jax.report.curves import plot_run, save
-from stellaris_jax.report.telemetry.csvfiles import Csv
-from stellaris_jax.report.telemetry.logger import RunInfo
-from stellaris_jax.report.telemetry.trackers import Tracker
-from stellaris_jax.reproduce.files import locked, write_table
+from stellaris_jax.runs.checkpoint import Checkpoints
+from stellaris_jax.runs.run_dir import LOCK, run_directory
+from stellaris_jax.runs.run_store import TRAINING, find
+from stellaris_jax.sources.actionlog import ActionLog
+from stellaris_jax.telemetry.csvfiles import Csv
+from stellaris_jax.telemetry.logger import RunInfo
+from stellaris_jax.telemetry.trackers import Tracker
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.trace import Header
-from stellaris_jax.training import calibrate
-from stellaris_jax.training.checkpoint import Checkpoints
-from stellaris_jax.training.run_store import TRAINING, find
-from stellaris_jax.training.rundir import LOCK, run_directory
-from stellaris_jax.training.sources.actionlog import ActionLog
-from stellaris_jax.training.sweep import laid_out
+from studies.files import locked, write_table
 
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "text.txt": lambda path: write_atomically(path, "words"),

@@ -15,7 +15,7 @@ from benchmarks.beside import OURS, PEERS, Peer, Program, compare, programs, sum
 from benchmarks.peers import contract
 from benchmarks.peers.contract import GOALS, NOT_REACHED, Stopwatch, goal_of, process_age
 from benchmarks.process import ROOT
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.base.errors import ConfigError, RunError
 
 JOB, GOAL = "cartpole_small", "cartpole"
 TINY = [

@@ -12,16 +12,16 @@ import pytest
 from commands import call
 
 from stellaris_jax import load_config
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import to_yaml
+from stellaris_jax.execute.live import LiveTrainer
+from stellaris_jax.execute.run import train
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import Timeline, trace
 from stellaris_jax.timeline.delays import delay_of
 from stellaris_jax.timeline.joblog import durations, read_log
 from stellaris_jax.timeline.jobs import KINDS
-from stellaris_jax.training.live import LiveTrainer
-from stellaris_jax.training.run import train
 
 SMALL = (
     "env=gymnax/cartpole",

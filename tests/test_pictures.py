@@ -14,15 +14,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from run_dirs import make_run
-from studies import made_up
+from study_helpers import made_up
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.execute.loading import load_config
 from stellaris_jax.report.curves import comparison_figure, plot_run, run_figure
 from stellaris_jax.report.gantt import timeline_figure
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.reproduce import pictures
-from stellaris_jax.reproduce.pictures import Bar, Point
-from stellaris_jax.training.loading import load_config
+from studies import pictures
+from studies.pictures import Bar, Point
 
 AT_500 = [500.0, 500.0, 500.0, 500.0, 300.0]
 

@@ -12,7 +12,7 @@ import pytest
 from training import assert_identical
 
 from stellaris_jax import Trainer, load_config
-from stellaris_jax.training.seed_states import Running
+from stellaris_jax.engine.seed_states import Running
 
 JOB = (
     "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",

@@ -13,10 +13,10 @@ from scenarios import advance, simulate, used
 
 from benchmarks import main
 from benchmarks.plan import JOBS, PARTS, measure
-from stellaris_jax.registry import register
+from stellaris_jax.base.registry import register
+from stellaris_jax.execute.loading import load_config
 from stellaris_jax.timeline.rules import AllReduce, Async, Rule
 from stellaris_jax.timeline.view import View
-from stellaris_jax.training.loading import load_config
 
 LEARNERS = 8
 

@@ -13,9 +13,9 @@ from training import assert_identical
 
 from stellaris_jax import ConfigError, Population, Trainer, load_config
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.plans import Plans, shared_by, size_of
+from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.training.plans import Plans, shared_by, size_of
-from stellaris_jax.training.program_cache import ProgramCache
 
 JOB = (
     "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2",

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from scenarios import LEARNER, Scenario, advance, examples, scenarios, simulate, used
 from settings import delay
 
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.compose import choices
-from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import DelayConfig, PlatformConfig, PricesConfig, SystemConfig
+from stellaris_jax.execute.calibrate import calibrate, write
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.timeline import Round, Timeline
 from stellaris_jax.timeline.billing import HOUR, bill, common_bill
 from stellaris_jax.timeline.delays import ENTITIES, Chance, Stream, delay_of
 from stellaris_jax.timeline.platform import Placement
 from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Company, Computation
 from stellaris_jax.timeline.ticks import SECOND
-from stellaris_jax.training.calibrate import calibrate, write
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
 
 # Delays and platform ----------------------------------------------------------------------------------------------
 

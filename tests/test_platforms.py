@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.engine import mesh
 
 FAILED = (

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs import Box, make
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 
 pytest.importorskip("mujoco_playground")
 from mujoco_playground import registry

@@ -10,7 +10,7 @@ import pytest
 from commands import call
 
 from stellaris_jax import register
-from stellaris_jax.training.run import open_run
+from stellaris_jax.execute.run import open_run
 
 SMALL = ["total_steps=256", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=4", "network.hidden=[4]", "system.learners=4", "evaluation.episodes=2",
@@ -168,7 +168,7 @@ def test_a_logger_never_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 STOP = """
 import sys
 import stellaris_jax as sj
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
 
 @sj.register.callback("NAME")
 def stop(round_, record, trainer):
@@ -212,6 +212,6 @@ def test_faults_of_ours_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """They keep their traceback, and nothing is said of plug-ins."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.py").write_text("")
-    monkeypatch.setattr("stellaris_jax.training.session.Session._save", lambda session: json.loads("{"))
+    monkeypatch.setattr("stellaris_jax.execute.session.Session._save", lambda session: json.loads("{"))
     ended = call("train.py", f"plugins=[{tmp_path / 'my.py'}]", *SMALL)
     assert ended.returncode == 1 and ended.stderr.splitlines()[-1].startswith("json.decoder.JSONDecodeError")

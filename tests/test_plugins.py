@@ -14,8 +14,8 @@ from commands import REPOSITORY
 from drawn import assert_picture
 
 from stellaris_jax import ConfigError, load_config, register
+from stellaris_jax.base.registry import Kind, RegistrationError
 from stellaris_jax.config.options import options_of
-from stellaris_jax.registry import Kind, RegistrationError
 
 EXAMPLES = REPOSITORY / "examples" / "plugins"
 

@@ -14,7 +14,8 @@ from host_env import Clockwork
 from settings import hyper_of
 
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, Trajectory, episode_totals, init_normalizers
@@ -22,8 +23,7 @@ from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, Preprocessing
 from stellaris_jax.envs.registry import from_config, make
 from stellaris_jax.envs.wrappers import StickyActions, Wrapper, preprocess
-from stellaris_jax.registry import register
-from stellaris_jax.training.loading import load_config
+from stellaris_jax.execute.loading import load_config
 
 T, N = 40, 5
 

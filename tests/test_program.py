@@ -24,7 +24,7 @@ from stellaris_jax.cli import train as cli
 from stellaris_jax.config.options import option_keys
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import knobs
-from stellaris_jax.report.telemetry.progress import LiveDisplay
+from stellaris_jax.telemetry.progress import LiveDisplay
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 TINY = ["env.num_envs=8", "network.hidden=[4]", "algorithm.rollout_length=8", "algorithm.epochs=2"]
@@ -119,7 +119,7 @@ def test_mistakes_end_in_one_line(
 def test_more_episodes_than_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from stellaris_jax.training import run
+    from stellaris_jax.execute import run
 
     config = load_config([*SMALL, "total_steps=64", "evaluation.episodes=0", f"run.dir={tmp_path / 'run'}"])
     run.train(config)

@@ -18,14 +18,14 @@ from rich.console import Console
 from training import steps, tiny
 
 from stellaris_jax import Config
-from stellaris_jax.report.telemetry.progress import make_display
-from stellaris_jax.training.program_cache import ProgramCache
-from stellaris_jax.training.run import train_within
-from stellaris_jax.training.rundir import run_directory
-from stellaris_jax.training.signals import Signals
+from stellaris_jax.engine.program_cache import ProgramCache
+from stellaris_jax.execute.run import train_within
+from stellaris_jax.runs.run_dir import run_directory
+from stellaris_jax.runs.signals import Signals
+from stellaris_jax.telemetry.progress import make_display
 
 optuna = pytest.importorskip("optuna")
-from stellaris_jax.training.proposals import Halving, Sampler  # noqa: E402
+from stellaris_jax.many.proposals import Halving, Sampler  # noqa: E402
 
 TRIALS = 14
 """Trials of a study: TPE goes by results from the eleventh on."""

@@ -12,10 +12,10 @@ import pytest
 from stellaris_jax.agent.fractional import Fractional
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.aggregator import MODES, staleness_weighted
-from stellaris_jax.report.telemetry.summary import summary_rows
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.records import Accounts
+from stellaris_jax.telemetry.summary import summary_rows
 from stellaris_jax.timeline import Round, Timeline, Usage
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.records import Accounts
 
 SMALL = ("env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=2", "algorithm.minibatches=8")
 

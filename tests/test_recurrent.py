@@ -18,6 +18,7 @@ from training import assert_resumes, clockwork, leaves, scalable, steps, tiny
 from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.agent.losses.common import Samples, Versions
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config, EnvConfig, NetworkConfig
 from stellaris_jax.engine.learner import Fetched, gradient_of
 from stellaris_jax.engine.prepare import prepare
@@ -25,8 +26,7 @@ from stellaris_jax.engine.rollout import Fragment, Trajectory, init_actor, init_
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
-from stellaris_jax.registry import register
-from stellaris_jax.training.policy import Policy
+from stellaris_jax.policies.policy import Policy
 
 T, N, SIZE = 13, 4, 2
 GAMMA, LAMBDA, KL = 0.9, 0.8, 0.3

@@ -21,6 +21,7 @@ from settings import algorithm_of, delay, system_of
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import (
     Config,
     DelaysConfig,
@@ -33,7 +34,6 @@ from stellaris_jax.config.tree import (
 from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make
-from stellaris_jax.registry import register
 from stellaris_jax.timeline import Timeline, build_plan
 
 CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]

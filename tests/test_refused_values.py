@@ -13,8 +13,8 @@ from stellaris_jax import Config, ConfigError, Trainer, load_config
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import knobs
 from stellaris_jax.envs.registry import make
+from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.timeline import Timeline
-from stellaris_jax.training.loading import check_and_start_jax
 
 NUMBERS = [key for key, entry in knobs().items() if entry.kind in (float, list[float])]
 

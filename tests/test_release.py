@@ -12,8 +12,8 @@ import pytest
 from training import steps, tiny
 
 import stellaris_jax.report.curves  # noqa: F401  (what is imported late keeps frames of the import, once per process)
-from stellaris_jax.training.run import train
-from stellaris_jax.training.trainer import Trainer
+from stellaris_jax.execute.run import train
+from stellaris_jax.execute.trainer import Trainer
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from drawn import assert_picture
 from matplotlib.patches import Rectangle
 from run_dirs import STEPS, make_run
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.statistics import FEWEST, band, mean_ci95, on_common_grid
 from stellaris_jax.report.curves import comparison_figure, plot_run, plot_runs, run_figure
 from stellaris_jax.report.runs import differing_keys, flatten, group_replicates, read_run, seed_curves
-from stellaris_jax.report.statistics import FEWEST, band, mean_ci95, on_common_grid
 from stellaris_jax.report.sweep import report
 
 
@@ -287,8 +287,8 @@ def test_directory_without_points_is_refused(tmp_path: Path) -> None:
 
 
 def test_timeline_figure_shows_every_gradient_and_update(tmp_path: Path) -> None:
+    from stellaris_jax.execute.loading import load_config
     from stellaris_jax.report.gantt import plot_timeline, timeline_figure
-    from stellaris_jax.training.loading import load_config
 
     work = ["algorithm.epochs=2", "algorithm.minibatches=4"]
     config = load_config(["system=async", "system.learners=3", "delays=constant", *work])

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from studies import CENTRAL, TASK, made_up
+from study_helpers import CENTRAL, TASK, made_up
 
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.statistics import holm, paired, welch
 from stellaris_jax.config.options import PLACES, options_of
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.report.statistics import holm, paired, welch
-from stellaris_jax.reproduce import training
-from stellaris_jax.reproduce.claims import (
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.timeline.scaling.scheduler import SHIPPED, Scheduler
+from studies import training
+from studies.claims import (
     HOLDS,
     OPEN,
     REVERSED,
@@ -30,13 +32,11 @@ from stellaris_jax.reproduce.claims import (
     undecided,
     write_claims,
 )
-from stellaris_jax.reproduce.files import locked
-from stellaris_jax.reproduce.history import History, Series, alike, final, read_csv, until, within, write_csv
-from stellaris_jax.reproduce.store import Learned, learned
-from stellaris_jax.reproduce.study import Study
-from stellaris_jax.reproduce.training import Variant, jobs, runs
-from stellaris_jax.timeline.scaling.scheduler import SHIPPED, Scheduler
-from stellaris_jax.training.loading import load_config
+from studies.files import locked
+from studies.history import History, Series, alike, final, read_csv, until, within, write_csv
+from studies.store import Learned, learned
+from studies.study import Study
+from studies.training import Variant, jobs, runs
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SEEDS = range(3, 5)

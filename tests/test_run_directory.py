@@ -18,15 +18,15 @@ from scenarios import examples
 from training import TINY, assert_identical, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
+from stellaris_jax.base.commands import argument, command
 from stellaris_jax.cli import sweep
 from stellaris_jax.cli import train as cli
-from stellaris_jax.config.commands import argument, command
 from stellaris_jax.config.compose import _composer
-from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
-from stellaris_jax.training.checkpoint import CheckpointError
-from stellaris_jax.training.provenance import processor
-from stellaris_jax.training.run import open_run, train
-from stellaris_jax.training.rundir import LOCK, run_directory
+from stellaris_jax.execute.run import open_run, train
+from stellaris_jax.runs.checkpoint import CheckpointError
+from stellaris_jax.runs.provenance import processor
+from stellaris_jax.runs.run_dir import LOCK, run_directory
+from stellaris_jax.telemetry.commands import evaluate_command, resume_command
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -91,7 +91,7 @@ def four_processes(code: str, *arguments: str) -> list[str]:
 
 def test_directories_of_one_second_are_reserved(tmp_path: Path) -> None:
     names = four_processes(
-        "from stellaris_jax.config.tree import Config; from stellaris_jax.training.rundir import run_directory\n"
+        "from stellaris_jax.config.tree import Config; from stellaris_jax.runs.run_dir import run_directory\n"
         "config = Config(); print('ready', flush=True); input()\n"
         "with run_directory(config) as path: (path / 'mine').write_text(sys.argv[1])"
     )
@@ -102,7 +102,7 @@ def test_directories_of_one_second_are_reserved(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
     names = four_processes(
-        "from stellaris_jax.training.run import train; from stellaris_jax import load_config\n"
+        "from stellaris_jax.execute.run import train; from stellaris_jax import load_config\n"
         "config = load_config(sys.argv[1:]); print('ready', flush=True); input(); train(config)",
         *TINY,
         steps(2),
@@ -146,7 +146,7 @@ def test_what_is_refused_leaves_no_directory(tmp_path: Path, monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise ConfigError("a package is missing.")
 
-    monkeypatch.setattr("stellaris_jax.training.run.trainer_of", refuse)
+    monkeypatch.setattr("stellaris_jax.execute.run.trainer_of", refuse)
     (tmp_path / "empty").mkdir()
     for overrides in ([], [f"run.dir={tmp_path / 'new'}"], [f"run.dir={tmp_path / 'empty'}"]):
         with pytest.raises(ConfigError, match="a package is missing"):

@@ -100,9 +100,9 @@ def test_timelines_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
     """Every gradient of the rounds asked for is there, and says what the simulation does."""
     write_page([run], tmp_path / "page.html", rounds=[range(2, 4), range(10, 11)])
     config = from_yaml(run / "config.yaml")
-    from stellaris_jax.engine.spec import ProgramSpec
+    from stellaris_jax.timeline.plan import MinibatchLayout
 
-    lived = list(rounds_of(run, config, ProgramSpec.of(config).minibatch_layout))
+    lived = list(rounds_of(run, config, MinibatchLayout.of(config)))
     expected = [
         {name: str(getattr(gradient, name)) for name in ("fragment", "minibatch", "version", "learner", "staleness")}
         for number in (2, 3, 10)

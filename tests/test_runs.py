@@ -15,8 +15,8 @@ from run_dirs import make_run
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
 from stellaris_jax.config.stored import to_yaml
-from stellaris_jax.training.run_store import BROKEN, DONE, EMPTY, FAILED, INCOMPLETE, STOPPED, TRAINING, find
-from stellaris_jax.training.rundir import LOCK
+from stellaris_jax.runs.run_dir import LOCK
+from stellaris_jax.runs.run_store import BROKEN, DONE, EMPTY, FAILED, INCOMPLETE, STOPPED, TRAINING, find
 
 
 def made(path: Path, *overrides: str, mean: float | None = 400.0, failure: str | None = None, rounds: int = 8) -> Path:

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from benchmarks import main, scale
-from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.training.loading import check_and_start_jax, load_config
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.execute.loading import check_and_start_jax, load_config
 
 
 @pytest.mark.parametrize("axis", scale.AXES)

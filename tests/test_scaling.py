@@ -20,18 +20,18 @@ from training import ACTORS, EACH, T, assert_resumes, scalable
 from stellaris_jax import Config, ConfigError, Trainer, load_config
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.engine.rollout import Normalizers
+from stellaris_jax.execute.records import Accounts
+from stellaris_jax.execute.run import train
 from stellaris_jax.report.gantt import plot_timeline
-from stellaris_jax.report.telemetry.logger import RunInfo
-from stellaris_jax.report.telemetry.tensorboard import EventLog
+from stellaris_jax.runs.checkpoint import to_host
+from stellaris_jax.sources.actors import Actors, Behaviour
+from stellaris_jax.sources.compiled import CompiledSource
+from stellaris_jax.telemetry.logger import RunInfo
+from stellaris_jax.telemetry.tensorboard import EventLog
 from stellaris_jax.timeline import MinibatchLayout, Timeline, Usage, minibatch_order
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.scaling import limits_of
 from stellaris_jax.timeline.scaling.rules import Nitro
-from stellaris_jax.training.checkpoint import to_host
-from stellaris_jax.training.records import Accounts
-from stellaris_jax.training.run import train
-from stellaris_jax.training.sources.actors import Actors, Behaviour
-from stellaris_jax.training.sources.compiled import CompiledSource
 
 # Widths and minibatches ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scenarios import WIDE, seen
 from settings import scaling_of
 
-from stellaris_jax.registry import register
+from stellaris_jax.base.registry import register
 from stellaris_jax.timeline.scaling import Limits, RoundSummary
 from stellaris_jax.timeline.scaling.rules import boost
 

@@ -18,13 +18,13 @@ from stellaris_jax import ConfigError, Trainer, load_config, train
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, TimeStep
 from stellaris_jax.envs.registry import make, register
-from stellaris_jax.reproduce.minionsrl.job import JobEnv
-from stellaris_jax.reproduce.minionsrl.scheduling import constant, random, run_jobs, scheduled, train_scheduler
+from stellaris_jax.many.scheduler_job import JobEnv
+from stellaris_jax.many.scheduler_training import constant, random, run_jobs, scheduled, train_scheduler
+from stellaris_jax.policies.policy import policy_of
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.scaling import Limits, MinionsRL, Scales, Scheduler
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED, features
-from stellaris_jax.training.policy import policy_of
 
 SCALES = Scales(rounds=10, target=100.0, budget=1.0, seconds=10.0, kl=0.01)
 JOB = [

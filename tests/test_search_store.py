@@ -15,15 +15,16 @@ import pytest
 import yaml
 from commands import call, said
 
-from stellaris_jax.config.schema import RunError, flatten
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.report.integrity import owner_of, sealed
-from stellaris_jax.report.telemetry.jsonl import MetricsLog
-from stellaris_jax.training.rundir import writing
+from stellaris_jax.runs.run_dir import writing
+from stellaris_jax.telemetry.integrity import owner_of, sealed
+from stellaris_jax.telemetry.jsonl import MetricsLog
 
 pytest.importorskip("optuna")
-from stellaris_jax.training import tune
+from stellaris_jax.many import tune
 
 RATE = "algorithm.learning_rate"
 SMALL = [
@@ -151,7 +152,7 @@ def test_a_lost_run_is_made_again(lost: str, trained: list[str]) -> None:
 
 
 def test_a_run_that_cannot_be_made_again_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stellaris_jax.training.checkpoint import CheckpointError
+    from stellaris_jax.runs.checkpoint import CheckpointError
 
     search(trials=4)
     table = rows("s")
@@ -290,7 +291,7 @@ def test_a_full_disk_while_a_study_is_mended(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stellaris_jax.training.search_store.replacing", full)
+        patch.setattr("stellaris_jax.many.search_store.replacing", full)
         ended = call("tune.py", "--resume", "s")
     assert ended.returncode == 1 and ended.stderr.splitlines()[-1].startswith("error: s/study.db cannot be read or wri")
     assert call("tune.py", "--resume", "s").returncode == 0 and rows("s") == table

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 import pytest
 from commands import REPOSITORY
 
-from stellaris_jax.training.signals import Abandoned, Signals
+from stellaris_jax.runs.signals import Abandoned, Signals
 
 DEAF = """
 import hashlib, sys
-from stellaris_jax.training import signals
+from stellaris_jax.runs import signals
 signals.PATIENCE_SECONDS = signals.FUSE_SECONDS = 0.5
 tell = lambda text: print(text, flush=True)
 with signals.Signals(tell, lambda: tell("farewell")) as caught:

@@ -14,9 +14,9 @@ import pytest
 from hostile_files import pipe
 from telemetry import open_telemetry, round_record
 
+from stellaris_jax.base.sqlite import MAGIC, check_database
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
-from stellaris_jax.config.sqlite import MAGIC, check_database
 
 KILLED = """
 import os, signal, sqlite3, sys
@@ -84,8 +84,8 @@ def test_what_sqlite_opens_is_a_regular_file(ending: str, tmp_path: Path) -> Non
 
 def test_a_search_of_somebody_else_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
-    from stellaris_jax.config.schema import ConfigError
-    from stellaris_jax.training.search_store import Search, study_of
+    from stellaris_jax.base.errors import ConfigError
+    from stellaris_jax.many.search_store import Search, study_of
 
     study_of(tmp_path, Search(trials=1))
     victim = tmp_path / "victim"

@@ -14,19 +14,19 @@ from commands import call, start
 from rich.console import Console
 from sweeps import SMALL, SWEPT, assert_same_run, records, table
 
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.compose import SWEEP_SEEDS, compose_configs, load_sweep
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.registry import register
-from stellaris_jax.report.telemetry.shared_display import PointDisplay, SharedDisplay
-from stellaris_jax.training import footprint
-from stellaris_jax.training.checkpoint import Checkpoints
-from stellaris_jax.training.footprint import max_concurrent_runs
-from stellaris_jax.training.loading import load_config
-from stellaris_jax.training.run import train
-from stellaris_jax.training.sweep import is_done, laid_out
+from stellaris_jax.execute import footprint
+from stellaris_jax.execute.footprint import max_concurrent_runs
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.run import train
+from stellaris_jax.many.sweep import is_done, laid_out
+from stellaris_jax.runs.checkpoint import Checkpoints
+from stellaris_jax.telemetry.shared_display import PointDisplay, SharedDisplay
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +177,7 @@ def test_points_are_laid_out_before_any_begins(monkeypatch: pytest.MonkeyPatch) 
     def ends(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stellaris_jax.training.sweep.train_together", ends)
+    monkeypatch.setattr("stellaris_jax.many.sweep.train_together", ends)
     with pytest.raises(SystemExit):
         cli.main(["-m", *SMALL, "seed=0,1,2", "hydra.sweep.dir=s"])
     assert [place.name for place in laid_out(Path("s"))] == ["0", "1", "2"]

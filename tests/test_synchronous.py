@@ -16,8 +16,8 @@ from settings import delay
 from training import tiny
 
 from stellaris_jax import Trainer
+from stellaris_jax.base.registry import register
 from stellaris_jax.engine.corrections import EffectiveSampleSize
-from stellaris_jax.registry import register
 from stellaris_jax.timeline import Round
 
 WEIGHTS = st.fixed_dictionaries(

@@ -13,13 +13,13 @@ from rich.console import Console
 from benchmarks import beside
 from benchmarks import main as benchmark
 from benchmarks.own import THROUGHPUT
+from stellaris_jax.base.errors import RunError, printable
 from stellaris_jax.cli import runs
 from stellaris_jax.cli.working import working
-from stellaris_jax.config.schema import RunError, printable
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.table import print_sentence, print_table, wrapped
-from stellaris_jax.report.telemetry.jsonl import complain
-from stellaris_jax.training.run_store import INCOMPLETE, StoredRun
+from stellaris_jax.runs.run_store import INCOMPLETE, StoredRun
+from stellaris_jax.telemetry.jsonl import complain
 
 
 def shown(show: Any, *given: Any, width: int) -> list[str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 from telemetry import evaluation_record, open_telemetry, read_events, round_record, rounds_in
 
-from stellaris_jax.report.telemetry.format import (
+from stellaris_jax.telemetry.format import (
     basis,
     clock,
     compact,
@@ -25,10 +25,10 @@ from stellaris_jax.report.telemetry.format import (
     significant,
     sparkline,
 )
-from stellaris_jax.report.telemetry.jsonl import read_records
-from stellaris_jax.report.telemetry.progress import make_display
-from stellaris_jax.report.telemetry.shared_display import SharedDisplay
-from stellaris_jax.report.telemetry.summary import print_summary, summary_rows
+from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.progress import make_display
+from stellaris_jax.telemetry.shared_display import SharedDisplay
+from stellaris_jax.telemetry.summary import print_summary, summary_rows
 
 # metrics.jsonl
 
@@ -135,7 +135,7 @@ def test_resume_tells_tensorboard_what_to_forget(tmp_path: Path) -> None:
 
 def test_lines_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("stellaris_jax.report.telemetry.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("stellaris_jax.telemetry.progress.time.monotonic", lambda: now)
     telemetry, console = open_telemetry(tmp_path)
     for number in range(1, 21):
         now += 1.0

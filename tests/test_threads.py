@@ -15,7 +15,7 @@ from stellaris_jax.engine.mesh import threads_of
 COUNT = """
 import os, sys
 from pathlib import Path
-from stellaris_jax.training.loading import load_config
+from stellaris_jax.execute.loading import load_config
 load_config(sys.argv[2:], alone=sys.argv[1] == "alone")
 threads = sum(task.read_text().startswith("tf_XLAEigen") for task in Path("/proc/self/task").glob("*/comm"))
 print(threads, os.environ.get("NPROC"))

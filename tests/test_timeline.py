@@ -24,8 +24,8 @@ from scenarios import (
 )
 from settings import delay
 
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import PlatformConfig
-from stellaris_jax.registry import register
 
 # A hand-worked case -----------------------------------------------------------------------------------------------
 

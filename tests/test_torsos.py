@@ -14,11 +14,11 @@ import pytest
 from stellaris_jax.agent.networks import ActorCritic, convolution
 from stellaris_jax.agent.networks.actor_critic import LOG_STD_RANGE
 from stellaris_jax.agent.networks.torsos import Convolutions
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.compose import choices, compose_config
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import NetworkConfig, knobs
 from stellaris_jax.envs.base import Box, Discrete, Space
-from stellaris_jax.registry import register
 
 TORSOS = [torso for torso in knobs()["network.torso"].names if torso != "mlp"]
 SIDES = {"rllib_cnn": 81, "nature_cnn": 36, "impala_cnn": 1, "minatar_cnn": 3}

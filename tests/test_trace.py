@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from hostile_files import MIB, bomb, little_memory
 
-from stellaris_jax.config import inputs
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.execute.replay import Outline
 from stellaris_jax.timeline import Gradient, Group, Round, trace
 from stellaris_jax.timeline.joblog import durations
 from stellaris_jax.timeline.records import Usage
 from stellaris_jax.timeline.trace import Header, Published, Recorded, Roll, RoundTrace
-from stellaris_jax.training.replay import Outline
 
 HEADER = Header(seed=3, parameters=5)
 

@@ -16,8 +16,8 @@ from commands import REPOSITORY, start, wait_for_checkpoints
 from training import TINY, assert_identical, leaves, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config, load_policy
-from stellaris_jax.training.checkpoint import CheckpointError, Checkpoints
-from stellaris_jax.training.run import open_run, train
+from stellaris_jax.execute.run import open_run, train
+from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

@@ -17,8 +17,8 @@ from stellaris_jax import ConfigError, load_config
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, Steps, Versions
 from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import AlgorithmConfig
-from stellaris_jax.registry import register
 
 CLIP = 0.3
 examples = settings(deadline=None, max_examples=100)

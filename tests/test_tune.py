@@ -11,14 +11,14 @@ import yaml
 from commands import call, start
 
 from stellaris_jax import Config, load_config
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.many.space import Space
 from stellaris_jax.report.search import Trial, history_figure, importance_figure
-from stellaris_jax.training.space import Space
 
 optuna = pytest.importorskip("optuna")
-from stellaris_jax.training import search_store, tune  # noqa: E402
-from stellaris_jax.training.proposals import Halving  # noqa: E402
+from stellaris_jax.many import search_store, tune  # noqa: E402
+from stellaris_jax.many.proposals import Halving  # noqa: E402
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=192",
@@ -162,7 +162,7 @@ def test_the_first_trial_is_what_one_would_have_without() -> None:
 
 def test_what_does_not_promise_enough_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Returns are made up: they grow with the rate, so that halving keeps the fastest, of three one."""
-    from stellaris_jax.training.trainer import Trainer
+    from stellaris_jax.execute.trainer import Trainer
 
     def record(trainer: Trainer, evaluation: Any) -> dict[str, Any]:
         value = trainer.config.algorithm.learning_rate * trainer.round

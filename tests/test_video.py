@@ -20,11 +20,11 @@ pytest.importorskip("imageio_ffmpeg")
 import imageio.v3 as iio
 
 from stellaris_jax import Trainer, load_config
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs import drawing
 from stellaris_jax.envs.registry import make
-from stellaris_jax.training.run import train
-from stellaris_jax.training.video import film
+from stellaris_jax.execute.run import train
+from stellaris_jax.policies.video import film
 
 BLUE, ORANGE = (0, 114, 178), (213, 94, 0)  # the drawings' body and accent
 

@@ -13,7 +13,7 @@ from commands import call
 from stellaris_jax import load_config
 from stellaris_jax.cli.working import working
 from stellaris_jax.engine.program import Engine
-from stellaris_jax.training import run as runs
+from stellaris_jax.execute import run as runs
 
 SMALL = ["env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=64",
          "evaluation.episodes=2", "evaluation.points=1", "run.progress=false"]  # fmt: skip
@@ -31,9 +31,9 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SLOW = {
-    "evaluate.py RUN --episodes 2": ("stellaris_jax.training.run.open_run", "restoring the policy of RUN"),
+    "evaluate.py RUN --episodes 2": ("stellaris_jax.execute.run.open_run", "restoring the policy of RUN"),
     "export.py RUN --to onnx": (
-        "stellaris_jax.training.export.writing.export_policy",
+        "stellaris_jax.policies.export.writing.export_policy",
         "exporting the policy of RUN to",
     ),
     "report.py RUN": ("stellaris_jax.report.page.page.write_page", "writing the page of RUN"),
@@ -43,10 +43,10 @@ SLOW = {
     "plot.py --trace x.json RUN": ("stellaris_jax.report.perfetto.export", "writing the timeline of RUN"),
     "check_env.py gymnax/cartpole": ("stellaris_jax.envs.check.check_env", "playing gymnax/CartPole-v1 with random"),
     "train_scheduler.py --out x.npz": (
-        "stellaris_jax.reproduce.minionsrl.scheduling.train_scheduler",
+        "stellaris_jax.many.scheduler_training.train_scheduler",
         "compiling, then training a scheduler on 100 jobs",
     ),
-    "reproduce.py index": ("stellaris_jax.reproduce.index.write_index", "writing results/README.md"),
+    "reproduce.py index": ("studies.index.write_index", "writing results/README.md"),
 }
 """Commands, the slow parts of them, and what stderr says before these begin."""
 

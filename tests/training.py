@@ -10,7 +10,7 @@ from host_env import Clockwork
 
 from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.envs.registry import register
-from stellaris_jax.training.checkpoint import Checkpoints, to_host
+from stellaris_jax.runs.checkpoint import Checkpoints, to_host
 
 T = 16
 """Steps of a rollout in all of these jobs."""

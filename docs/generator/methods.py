@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from generator.docstrings import first_paragraph, line, markdown
 from stellaris_jax.agent.losses import truncation
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.registry import register
-from stellaris_jax.reproduce.map import settings
+from studies.map import settings
 
 REPOSITORY = Path(__file__).parents[2]
 COSTS = REPOSITORY / "results" / "benchmarks" / "methods.json"

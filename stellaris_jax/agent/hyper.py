@@ -11,9 +11,9 @@ import optax
 
 from stellaris_jax.agent.fractional import Fractional, fractional_adam
 from stellaris_jax.agent.momentum import varying_momentum
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import numbers_of
 from stellaris_jax.config.tree import Config
-from stellaris_jax.registry import register
 
 
 class Hyper(NamedTuple):

@@ -26,12 +26,12 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")
     arguments = parser.parse_mixed(argv)
 
-    from stellaris_jax.config.commands import as_override, named_modules
+    from stellaris_jax.base.commands import as_override, named_modules
+    from stellaris_jax.base.registry import search_folder
     from stellaris_jax.envs.check import CheckWarning, check_env
     from stellaris_jax.envs.ranges import told
     from stellaris_jax.envs.registry import from_config
-    from stellaris_jax.registry import search_folder
-    from stellaris_jax.training.loading import load_config
+    from stellaris_jax.execute.loading import load_config
 
     search_folder(named_modules([f"env={arguments.env}", *arguments.overrides]))
     config = load_config([as_override("env", arguments.env), *arguments.overrides])

@@ -15,13 +15,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.inputs import reason
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
-from stellaris_jax.config.inputs import reason
-from stellaris_jax.config.schema import RunError
 
 if TYPE_CHECKING:
-    from stellaris_jax.training.trainer import Trainer
+    from stellaris_jax.execute.trainer import Trainer
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -45,7 +45,7 @@ def _main(argv: Sequence[str] | None) -> None:
     arguments = parser.parse_args(argv)
 
     if arguments.video is not None:
-        from stellaris_jax.training.video import checked
+        from stellaris_jax.policies.video import checked
 
         checked(arguments.video)
     values: dict[str, Any] = {"evaluation.episodes": arguments.episodes} if arguments.video is None else {}
@@ -54,7 +54,7 @@ def _main(argv: Sequence[str] | None) -> None:
     is_run = os.path.isfile(os.path.join(arguments.run_dir, "config.yaml"))
     with working(f"restoring the policy of {arguments.run_dir}", when=is_run):
         # Imported late, so that --help is answered at once.
-        from stellaris_jax.training.run import open_run
+        from stellaris_jax.execute.run import open_run
 
         trainer = open_run(arguments.run_dir, values, program.trust_of(arguments))
     if arguments.video is None:
@@ -68,8 +68,8 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Evaluate all trained seeds and print their returns."""
-    from stellaris_jax.report.telemetry.format import basis, over_seeds, significant
-    from stellaris_jax.report.telemetry.jsonl import plain
+    from stellaris_jax.telemetry.format import basis, over_seeds, significant
+    from stellaris_jax.telemetry.jsonl import plain
 
     with working(f"playing {counted(arguments.episodes * len(trainer.seeds))} of {trainer.env.name}"):
         result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
@@ -100,7 +100,7 @@ def counted(episodes: int) -> str:
 
 def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Write the film, then print its path and the returns of its episodes."""
-    from stellaris_jax.training import video
+    from stellaris_jax.policies import video
 
     with working(f"filming {counted(arguments.video_episodes)} of {trainer.env.name}"):
         shown = video.film(trainer, arguments.video, arguments.video_episodes, stream=arguments.seed)

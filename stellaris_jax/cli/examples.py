@@ -11,11 +11,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from stellaris_jax.base import inputs
+from stellaris_jax.base.commands import PACKAGE
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import check_directory, copy
 from stellaris_jax.cli import program
-from stellaris_jax.config import inputs
-from stellaris_jax.config.commands import PACKAGE
-from stellaris_jax.config.outputs import check_directory, copy
-from stellaris_jax.config.schema import ConfigError
 
 FIRST = "train.py"
 """First example to run."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
-from stellaris_jax.training.export.artefact import ENDINGS
+from stellaris_jax.policies.export.artefact import ENDINGS
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -36,7 +36,7 @@ def _main(argv: Sequence[str] | None) -> None:
     is_run = (arguments.run_dir / "config.yaml").is_file()
     with working(f"exporting the policy of {arguments.run_dir} to {arguments.to}", when=is_run):
         # Imported late, so that --help is answered at once.
-        from stellaris_jax.training.export.writing import export_policy
+        from stellaris_jax.policies.export.writing import export_policy
 
         out = export_policy(arguments.run_dir, arguments.to, arguments.out, arguments.seed, program.trust_of(arguments))
     print(f"{out} ({out.stat().st_size:,} bytes)")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, metadata
 
 from stellaris_jax import __version__
+from stellaris_jax.base.commands import COMMANDS, PACKAGE, is_checkout
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.cli import program
-from stellaris_jax.config.commands import COMMANDS
-from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError
 
-MODULES = {"benchmark": "benchmarks.main"}
-"""Modules of commands that are outside this folder."""
+BESIDE = {"benchmark": "benchmarks.main", "reproduce": "studies.main"}
+"""Modules of commands beside the package, in a checkout of the repository."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,7 +35,19 @@ def _main(argv: Sequence[str]) -> None:
         return
     if name not in COMMANDS:
         raise ConfigError(f"{name} is not a command: {', '.join(COMMANDS)}{did_you_mean(name, COMMANDS)}")
-    module = MODULES.get(name, f"stellaris_jax.cli.{name.replace('-', '_')}")
-    if find_spec(module.partition(".")[0]) is None:
-        raise ConfigError(f"{name} works in a checkout of the repository only, whose benchmarks are not installed.")
+    module = BESIDE.get(name, f"stellaris_jax.cli.{name.replace('-', '_')}")
+    if name in BESIDE:
+        if not is_checkout():
+            raise ConfigError(f"{name} works in a checkout of the repository only{_address()}.")
+        sys.path.insert(0, str(PACKAGE.parent))
     import_module(module).main(rest)
+
+
+def _address() -> str:
+    """Where to get a checkout, as the end of a sentence: the repository that the installed package names."""
+    with suppress(PackageNotFoundError):
+        for url in metadata("stellaris-jax").get_all("Project-URL") or ():
+            label, _, address = url.partition(", ")
+            if label == "Repository":
+                return f": git clone {address}"
+    return ""

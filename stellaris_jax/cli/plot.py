@@ -13,9 +13,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
-from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.trust import Trust
 
 # Modules that draw or compute are imported where they are used, so that --help is answered at once.
@@ -125,19 +125,19 @@ def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -
         with working(f"writing the timeline of {run_dir}"):
             from stellaris_jax.config.stored import from_yaml
             from stellaris_jax.config.trust import admit
-            from stellaris_jax.engine.spec import ProgramSpec
             from stellaris_jax.report import joblog, perfetto
+            from stellaris_jax.timeline.plan import MinibatchLayout
 
             export = joblog.export if out.suffix in joblog.FORMATS else perfetto.export
-            return export(run_dir, ProgramSpec.of(admit(from_yaml(path), path, trust)).minibatch_layout, out, rounds)
+            return export(run_dir, MinibatchLayout.of(admit(from_yaml(path), path, trust)), out, rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror}.") from error
 
 
 def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
     """Draw the first rounds of a configuration."""
+    from stellaris_jax.execute.loading import load_config
     from stellaris_jax.report.curves import checked
-    from stellaris_jax.training.loading import load_config
 
     checked(out)
     config = load_config(overrides)
@@ -145,8 +145,8 @@ def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
         raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")
     with working(f"simulating and drawing {rounds} round{'s' * (rounds > 1)} of {config.system.name}"):
         from stellaris_jax.report.gantt import plot_timeline
-        from stellaris_jax.report.telemetry.jsonl import complain
-        from stellaris_jax.timeline.foretold import comparison
+        from stellaris_jax.telemetry.jsonl import complain
+        from stellaris_jax.timeline.prediction import comparison
 
         picture = plot_timeline(config, rounds, out)
         for sentence in comparison(config):

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from typing import Any, NoReturn, TextIO, TypeGuard
 
-from stellaris_jax.config.commands import command, localised
-from stellaris_jax.config.schema import LAST_SEED, ConfigError, RunError
+from stellaris_jax.base.commands import command, localised
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.registry import author, search_folder
+from stellaris_jax.config.schema import LAST_SEED
 from stellaris_jax.config.trust import Trust
-from stellaris_jax.registry import author, search_folder
-from stellaris_jax.training.sources.watch import at_work
+from stellaris_jax.envs.watch import at_work
 
 SIGINT, SIGPIPE = 128 + 2, 128 + 13
 """Exit codes of a program that a signal has ended, as shells have them."""
@@ -224,8 +225,8 @@ def require(package: str, of: str, extra: str) -> None:
 @contextmanager
 def signalled() -> Iterator[None]:
     """Context of training: once a signal has ended the training, the process exits with the shell's exit code."""
-    from stellaris_jax.training.session import Interrupted
-    from stellaris_jax.training.signals import Abandoned
+    from stellaris_jax.execute.session import Interrupted
+    from stellaris_jax.runs.signals import Abandoned
 
     try:
         yield

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from stellaris_jax.base.errors import ConfigError, RunError, printable
+from stellaris_jax.base.inputs import reason
+from stellaris_jax.base.outputs import check_output
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
-from stellaris_jax.config.inputs import reason
-from stellaris_jax.config.outputs import check_output
-from stellaris_jax.config.schema import ConfigError, RunError, printable
 
 NAME = "report.html"
 

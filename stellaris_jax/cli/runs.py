@@ -15,13 +15,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from stellaris_jax.base.errors import ConfigError, RunError, printable
+from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.cli import program
-from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError, RunError, printable
 from stellaris_jax.report.runs import differing_keys, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
-from stellaris_jax.report.telemetry.format import MISSING, compact, dollars, duration, over_seeds
-from stellaris_jax.training.run_store import (
+from stellaris_jax.runs.run_store import (
     BROKEN,
     INCOMPLETE,
     StoredRun,
@@ -30,6 +29,7 @@ from stellaris_jax.training.run_store import (
     old_checkpoints,
     removable_runs,
 )
+from stellaris_jax.telemetry.format import MISSING, compact, dollars, duration, over_seeds
 
 FIGURES = {
     "return": "eval_return_mean", "steps": "env_steps", "simulated": "simulated_seconds", "cost": "cost_usd",

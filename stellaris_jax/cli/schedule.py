@@ -16,12 +16,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from stellaris_jax.base.commands import named_modules
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import check_output
+from stellaris_jax.base.registry import search_folder
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
-from stellaris_jax.config.commands import named_modules
-from stellaris_jax.config.outputs import check_output
-from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.registry import search_folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -40,10 +40,10 @@ def _main(argv: Sequence[str] | None) -> None:
     parser.add_argument("--seed", type=program.seed, default=0, metavar="S", help="first seed (default 0)")
     arguments = parser.parse_mixed(argv)
     # Imported late, so that --help is answered at once.
-    from stellaris_jax.report.telemetry.format import significant
-    from stellaris_jax.reproduce.minionsrl.scheduling import constant, random, run_jobs, scheduled, train_scheduler
+    from stellaris_jax.execute.run import enable_compile_cache
+    from stellaris_jax.many.scheduler_training import constant, random, run_jobs, scheduled, train_scheduler
+    from stellaris_jax.telemetry.format import significant
     from stellaris_jax.timeline.scaling.scheduler import Scheduler
-    from stellaris_jax.training.run import enable_compile_cache
 
     search_folder(named_modules(arguments.job))
     enable_compile_cache()

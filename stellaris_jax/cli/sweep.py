@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stellaris_jax.base.commands import as_override
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.cli import program
-from stellaris_jax.config.commands import as_override
 from stellaris_jax.config.compose import Sweep, compose_configs, load_sweep
-from stellaris_jax.config.schema import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust
-from stellaris_jax.training.loading import checked
+from stellaris_jax.execute.loading import checked
 
 if TYPE_CHECKING:
-    from stellaris_jax.training.cluster import Cluster
-    from stellaris_jax.training.sweep import Outcome
+    from stellaris_jax.many.cluster import Cluster
+    from stellaris_jax.many.sweep import Outcome
 
 
 def sweep(
@@ -45,13 +45,13 @@ def sweep(
         from stellaris_jax.engine.mesh import emulate
 
         emulate(max(config.engine.devices for config in configs))
-        from stellaris_jax.training.executors import check_installed
+        from stellaris_jax.execute.executors import check_installed
 
         for config in configs if task is None else ():
             check_installed(config)
         configs = [checked(config) for config in configs]
-        from stellaris_jax.training.rundir import reserved
-        from stellaris_jax.training.sweep import lay_out, train_together
+        from stellaris_jax.many.sweep import lay_out, train_together
+        from stellaris_jax.runs.run_dir import reserved
 
         directory = plan.directory
         if not plan.resumed:
@@ -86,7 +86,7 @@ def _reported(directory: Path) -> tuple[list[str], RunError | None]:
     Nothing is written if the directory has been moved.
     """
     from stellaris_jax.report.sweep import report
-    from stellaris_jax.training.rundir import writing
+    from stellaris_jax.runs.run_dir import writing
 
     try:
         with writing(directory):
@@ -99,14 +99,14 @@ def _cluster(address: str) -> AbstractContextManager[Cluster | None]:
     """Context of the Ray cluster at an address, if any. It is joined before JAX starts, because Ray forks processes."""
     if not address:
         return nullcontext()
-    from stellaris_jax.training.cluster import connected
+    from stellaris_jax.many.cluster import connected
 
     return connected(address)
 
 
 def _resumed(plan: Sweep, config_dir: str | None, trust: Trust) -> list[Config]:
     """Stored configurations of a sweep's points, with the overrides that may change."""
-    from stellaris_jax.training.sweep import laid_out
+    from stellaris_jax.many.sweep import laid_out
 
     places = laid_out(plan.directory)
     return compose_configs([[as_override("resume", place), *plan.overrides] for place in places], config_dir, trust)
@@ -114,8 +114,8 @@ def _resumed(plan: Sweep, config_dir: str | None, trust: Trust) -> list[Config]:
 
 def _one_by_one(configs: Sequence[Config], task: Callable[[Config], Any]) -> Outcome:
     """Train points one after the other, each with its own display."""
-    from stellaris_jax.training.session import Interrupted
-    from stellaris_jax.training.sweep import Outcome, is_done
+    from stellaris_jax.execute.session import Interrupted
+    from stellaris_jax.many.sweep import Outcome, is_done
 
     outcome = Outcome()
     for number, config in enumerate(configs):
@@ -132,6 +132,6 @@ def _one_by_one(configs: Sequence[Config], task: Callable[[Config], Any]) -> Out
 
 
 def _train(config: Config) -> None:
-    from stellaris_jax.training.run import train
+    from stellaris_jax.execute.run import train
 
     train(config)

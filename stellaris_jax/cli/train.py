@@ -11,17 +11,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from stellaris_jax.base.commands import localised, named_modules
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import search_folder
 from stellaris_jax.cli import program
 from stellaris_jax.cli.sweep import sweep
-from stellaris_jax.config.commands import localised, named_modules
 from stellaris_jax.config.compose import SWEEP_SEEDS, choices, compose_config, load_sweep
 from stellaris_jax.config.continuation import GROUPS
 from stellaris_jax.config.options import PLACES, Option, options_of
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.config.trust import Trust
-from stellaris_jax.registry import search_folder
-from stellaris_jax.training.loading import load_config
+from stellaris_jax.execute.loading import load_config
 
 WIDTH = 120
 """Most columns of the help, and its width if the output is no terminal."""
@@ -56,7 +56,7 @@ stellaris-jax train resume=runs/NAME total_steps=1e6"""
 def train(config: Config) -> None:
     """Train one configuration."""
     # Imported once the configuration is valid, so that mistakes and --help are answered at once.
-    from stellaris_jax.training.run import train
+    from stellaris_jax.execute.run import train
 
     with program.signalled():
         train(config)

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stellaris_jax.base.commands import as_override, command, named_modules, path_argument
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.near_miss import did_you_mean
+from stellaris_jax.base.registry import search_folder
 from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
-from stellaris_jax.config.commands import as_override, command, named_modules, path_argument
-from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError, RunError
 from stellaris_jax.config.sources import shipped_configs
-from stellaris_jax.registry import search_folder
 
 SEEDS = 3
 SETTLED = ("space", "reduction", "seed", "dir", "config-dir")
@@ -65,7 +65,7 @@ def _main(argv: Sequence[str] | None) -> None:
     program.require("optuna", of="tune", extra="tune")
     # Imported late, so that --help and mistakes are answered at once.
     from stellaris_jax.config.stored import from_yaml
-    from stellaris_jax.training import search_store, tune
+    from stellaris_jax.many import search_store, tune
 
     search_folder(named_modules(given.overrides))
     trust = program.trust_of(given)
@@ -107,10 +107,10 @@ def _override(key: str, value: Any) -> str:
 
 
 def _new_search(given: Namespace) -> Path:
-    from stellaris_jax.training import search_store
-    from stellaris_jax.training.executors import check_installed
-    from stellaris_jax.training.loading import load_config
-    from stellaris_jax.training.rundir import reserved, stamped
+    from stellaris_jax.execute.executors import check_installed
+    from stellaris_jax.execute.loading import load_config
+    from stellaris_jax.many import search_store
+    from stellaris_jax.runs.run_dir import reserved, stamped
 
     seeds = any(re.match(r"\+*(num_seeds|seed)=", line) for line in given.overrides)
     overrides = [*given.overrides, *([] if seeds else [f"num_seeds={SEEDS}"])]

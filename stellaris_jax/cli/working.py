@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO
 
-from stellaris_jax.config.schema import printable
+from stellaris_jax.base.errors import printable
 
 REFRESH_PER_SECOND = 8
 

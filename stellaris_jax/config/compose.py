@@ -28,11 +28,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stellaris_jax.config.commands import as_override
+from stellaris_jax.base.commands import as_override
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.config.continuation import GROUPS, keys_of, line_of, replayed, resumed, update
-from stellaris_jax.config.near_miss import did_you_mean
 from stellaris_jax.config.options import check_given, settle, unknown_key
-from stellaris_jax.config.schema import ConfigError, Knob, shown
+from stellaris_jax.config.schema import Knob, shown
 from stellaris_jax.config.sources import AUTOMATIC, OwnSource, SuiteSource, files_below, is_automatic, shipped_configs
 from stellaris_jax.config.stored import UNREADABLE, defaults, no_value, retold, typed
 from stellaris_jax.config.sweeps import SWEEP_KEYS, SweepSettings

@@ -9,11 +9,11 @@ from pathlib import Path
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import plugin_path
 from stellaris_jax.config.stored import UNREADABLE, from_yaml, retold, schema, typed
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
-from stellaris_jax.registry import plugin_path
 
 GROUPS = (
     "env", "preprocessing", "network", "algorithm", "system", "scaling", "platform", "delays", "prices", "experiment",

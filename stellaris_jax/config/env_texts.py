@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stellaris_jax.config import inputs
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError
 
 PREFIX = "env.kwargs."
 JOB = "job"

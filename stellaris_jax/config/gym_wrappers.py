@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stellaris_jax.config.schema import ConfigError, plain, shown
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.schema import plain, shown
 
 KEY = "env.kwargs.wrappers"
 ARGUMENT = "wrappers"

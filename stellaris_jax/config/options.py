@@ -12,10 +12,11 @@ from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self, get_type_hints
 
-from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import KINDS, ConfigError, Knob, frozen, shown
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.near_miss import did_you_mean
+from stellaris_jax.base.registry import Kind, RegistrationError, register
+from stellaris_jax.config.schema import KINDS, Knob, frozen, shown
 from stellaris_jax.config.tree import Config, knobs, sections
-from stellaris_jax.registry import Kind, RegistrationError, register
 
 
 class Optioned:

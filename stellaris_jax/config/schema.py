@@ -1,4 +1,4 @@
-"""What config fields are made of: dataclass fields with a help text, and the check of their values."""
+"""Configuration fields: dataclass fields with a help text, and checks of their values."""
 
 from __future__ import annotations
 
@@ -8,37 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.registry import register
-
-
-def printable(text: str) -> str:
-    """Text for a terminal, on one line: its escape sequences are spelled out, for names are those that others gave.
-
-    >>> printable("run\\x1b[2J of\\nmine")
-    'run\\\\x1b[2J of mine'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text)
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot run; the message is one sentence naming the key, the value and what is accepted.
-
-    It is one line of bearable length, whatever a value or the reason given by a library has in it.
-    """
-
-    def __init__(self, sentence: str):
-        line = printable(str(sentence))
-        super().__init__(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}...")
-
-
-class RunError(RuntimeError):
-    """A run that could not go on, or ended without a result; the message is one sentence."""
-
-    def __init__(self, sentence: str):
-        super().__init__(printable(str(sentence)))
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.near_miss import did_you_mean
+from stellaris_jax.base.registry import register
 
 
 def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "", kind: str = "") -> Any:
@@ -47,7 +19,7 @@ def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str 
     Args:
       choices: the words accepted, where they are few.
       within: the interval a number must lie in, such as "(0, 1]"; for a list, every element of it.
-      kind: the kind of registered things (see `stellaris_jax.registry`) whose names are accepted.
+      kind: the kind of registered things (see `stellaris_jax.base.registry`) whose names are accepted.
     """
     metadata = {"help": help, "choices": choices, "within": within, "registered": kind}
     if isinstance(default, dict):  # which a dataclass refuses for a default, and OmegaConf where it is frozen
@@ -109,7 +81,7 @@ class Section:
 LAST_SEED = 2**32 - 1
 """Larger seeds would be smaller ones once more: JAX and NumPy take 32 bits of them."""
 FLOAT32_MAX = 3.4e38
-DEEPEST, LONGEST, LONGEST_LINE = 20, 120, 2000
+DEEPEST, LONGEST = 20, 120
 """How deep data may be nested, and how many characters of a value, and of a message, are shown."""
 
 KINDS = {

@@ -12,7 +12,7 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
-from stellaris_jax.config.commands import PACKAGE
+from stellaris_jax.base.commands import PACKAGE
 from stellaris_jax.config.stored import read_yaml
 
 AUTOMATIC = ("normalize_observation", "rescale_action")

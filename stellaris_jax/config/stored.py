@@ -13,9 +13,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from stellaris_jax.config import inputs
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.options import unknown_key
-from stellaris_jax.config.schema import DEEPEST, KINDS, ConfigError, check_text, plain, shown
+from stellaris_jax.config.schema import DEEPEST, KINDS, check_text, plain, shown
 from stellaris_jax.config.tree import Config, knobs, sections
 
 LAST = "resume"

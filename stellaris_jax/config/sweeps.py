@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.options import unknown_key
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.config.schema import shown
 
 
 class SweepSettings(NamedTuple):

@@ -14,8 +14,9 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError, Knob, Section, group, knob, walk
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.near_miss import did_you_mean
+from stellaris_jax.config.schema import Knob, Section, group, knob, walk
 
 
 @dataclass(frozen=True)

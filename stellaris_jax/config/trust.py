@@ -30,14 +30,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from stellaris_jax.config import env_texts, gym_wrappers
-from stellaris_jax.config.downloads import downloads
-from stellaris_jax.config.env_texts import JOB
-from stellaris_jax.config.inputs import CONFIGURATION, digest_of, read_bytes
-from stellaris_jax.config.outputs import appending
-from stellaris_jax.config.schema import LONGEST, ConfigError, shown
-from stellaris_jax.config.tree import Config
-from stellaris_jax.registry import (
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.inputs import CONFIGURATION, digest_of, read_bytes
+from stellaris_jax.base.outputs import appending
+from stellaris_jax.base.registry import (
     RegistrationError,
     is_imported,
     is_installed,
@@ -46,6 +42,11 @@ from stellaris_jax.registry import (
     register,
     search_folder,
 )
+from stellaris_jax.config import env_texts, gym_wrappers
+from stellaris_jax.config.downloads import downloads
+from stellaris_jax.config.env_texts import JOB
+from stellaris_jax.config.schema import LONGEST, shown
+from stellaris_jax.config.tree import Config
 
 VARIABLE = "STELLARIS_JAX_TRUST"
 """Environment variable that allows everything if it is `1`."""

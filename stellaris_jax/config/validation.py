@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import check_options, conditions
-from stellaris_jax.config.schema import LAST_SEED, ConfigError
+from stellaris_jax.config.schema import LAST_SEED
 from stellaris_jax.config.tree import Config, knobs
-from stellaris_jax.registry import register
 
 MOST_LAYERS = 64
 MOST_SAMPLES = 2**30

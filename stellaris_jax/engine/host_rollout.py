@@ -1,7 +1,7 @@
 """Actors on the host: a policy steps environments outside JAX for one fragment.
 
 Actors inside the compiled program are in `stellaris_jax.engine.rollout`. Host actors run in a thread of the trainer
-(`stellaris_jax.training.sources.actors`) or in a process of a live run (`stellaris_jax.live.hosts`).
+(`stellaris_jax.sources.actors`) or in a process of a live run (`stellaris_jax.live.hosts`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.recurrent import Carry
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.registry import place_of
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine.rollout import Normalizers, Trajectory, view
 from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded
-from stellaris_jax.registry import place_of
 
 Act = Callable[[int, int, np.ndarray, Carry], tuple[np.ndarray, np.ndarray, Carry]]
 """Acting function: (step, group, observations `[n, ...]`, carry) -> (actions, distributions, next carry)."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 from jax.sharding import AxisType, Mesh
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import processes
 

@@ -13,12 +13,12 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, Samples
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.curvature import extreme_eigenvalues, hessian_vector_product
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.registry import register
 from stellaris_jax.timeline.scaling import scaling_of
 
 Probe = Callable[[Hyper, EngineState, jax.Array, jax.Array], jax.Array]
@@ -90,7 +90,7 @@ def noise(
     The small batches are halves of the minibatches of the round's first epoch; their norms are averaged. The big batch
     is the whole epoch. (A minibatch of a single sequence has one half only.)
     """
-    columns = spec.envs // spec.minibatches if spec.sequences else 2
+    columns = spec.envs // spec.minibatch_layout.minibatches if spec.sequences else 2
 
     def add(i: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         batch = _minibatch(network, spec, state, buffer, i // 2)

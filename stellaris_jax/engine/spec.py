@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import jax
 
 from stellaris_jax.agent.losses import Algorithm, Mask, TargetNetwork
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.corrections import Correction
 from stellaris_jax.envs.base import HostEnv, VecEnv
-from stellaris_jax.registry import register
 from stellaris_jax.timeline.plan import MinibatchLayout, PlanShape
 from stellaris_jax.timeline.scaling.limits import is_adaptive, is_masked
 
@@ -23,10 +23,7 @@ class ProgramSpec:
       algorithm: the loss, and the data that it needs.
       masks: masks of samples.
       seeds: number S of seeds executed together (`vmap`).
-      envs: environments N of a fragment.
-      steps: steps T of a fragment.
-      epochs: passes over a fragment.
-      minibatches: minibatches of an epoch.
+      minibatch_layout: layout of a fragment as minibatches.
       chunk_rounds: rounds R of a chunk.
       lanes: gradients computed together on each device.
       devices: number of devices.
@@ -46,10 +43,7 @@ class ProgramSpec:
     algorithm: Algorithm
     masks: tuple[Mask, ...]
     seeds: int
-    envs: int
-    steps: int
-    epochs: int
-    minibatches: int
+    minibatch_layout: MinibatchLayout
     chunk_rounds: int
     lanes: int
     devices: int
@@ -74,10 +68,7 @@ class ProgramSpec:
             algorithm=algorithm,
             masks=tuple(register.mask[name](settings.options) for name in settings.masks),
             seeds=config.num_seeds if seeds_vmapped(engine.members) else 1,
-            envs=config.env.num_envs,
-            steps=settings.rollout_length,
-            epochs=settings.epochs,
-            minibatches=settings.minibatches,
+            minibatch_layout=MinibatchLayout.of(config),
             chunk_rounds=1 if hosted or is_adaptive(config) else config.chunk_rounds,
             lanes=engine.lanes,
             devices=engine.devices,
@@ -100,10 +91,14 @@ class ProgramSpec:
         return self.algorithm.sequences or self.recurrent
 
     @property
-    def minibatch_layout(self) -> MinibatchLayout:
-        """Layout of a fragment as minibatches."""
-        length = self.steps if self.sequences else 1
-        return MinibatchLayout(self.epochs, self.minibatches, self.steps, self.envs, length)
+    def envs(self) -> int:
+        """Environments N of a fragment."""
+        return self.minibatch_layout.envs
+
+    @property
+    def steps(self) -> int:
+        """Steps T of a fragment."""
+        return self.minibatch_layout.steps
 
     @property
     def shape(self) -> PlanShape:
@@ -113,7 +108,7 @@ class ProgramSpec:
             seeds=self.seeds,
             wave_size=self.lanes * self.devices,
             peers=self.peers,
-            gradients=self.epochs * self.minibatches,
+            gradients=self.minibatch_layout.epochs * self.minibatch_layout.minibatches,
             batch=self.minibatch_layout.batch,
             versions=self.versions,
             buffers=self.buffers,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs.base import Array, HostEnv, HostPool, HostStep, TimeStep, VecEnv, bounded
 from stellaris_jax.envs.names import raised
 from stellaris_jax.envs.ranges import Ranges, ranges_of, warned

@@ -74,7 +74,7 @@ class Returns:
             self._fault(method, f"returns an info of {_kind(result[-1])} from {method}, not a dict")
 
     def _fault(self, method: str, what: str) -> NoReturn:
-        from stellaris_jax.config.schema import ConfigError
+        from stellaris_jax.base.errors import ConfigError
         from stellaris_jax.envs.names import users_place
 
         layer: Any = self._env

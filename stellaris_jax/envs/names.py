@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from traceback import walk_tb
 from typing import Any
 
-from stellaris_jax.config.commands import PACKAGE
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.base.commands import PACKAGE
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.schema import shown
 
 LISTED = 100
 LONGEST_ERROR = 200

@@ -15,7 +15,9 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from stellaris_jax.config.schema import ConfigError, plain, shown
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register as kinds
+from stellaris_jax.config.schema import plain, shown
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
@@ -23,7 +25,6 @@ from stellaris_jax.envs.names import match, raised, suggest
 from stellaris_jax.envs.rescale import is_far, rescale
 from stellaris_jax.envs.shapes import check_declared, check_traced
 from stellaris_jax.envs.wrappers import Wrapper, preprocess
-from stellaris_jax.registry import register as kinds
 
 
 class Suite(NamedTuple):
@@ -44,7 +45,7 @@ for _suite, _needs in {
     "playground": "the playground extra: pip install 'stellaris-jax[playground]'",
 }.items():
     kinds.suite(_suite)(Suite(f"{_FOLDER}.{_suite}", _needs))
-kinds.suite("job")(Suite("stellaris_jax.reproduce.minionsrl.job"))
+kinds.suite("job")(Suite("stellaris_jax.many.scheduler_job"))
 
 
 def register(name: str, factory: Callable[..., VecEnv | HostEnv]) -> None:

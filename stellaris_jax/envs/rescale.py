@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, EnvState, HostEnv, HostPool, HostStep, Space, VecEnv, rescaled
 from stellaris_jax.envs.wrappers import Wrapper

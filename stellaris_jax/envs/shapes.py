@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.schema import shown
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, TimeStep, VecEnv
 from stellaris_jax.envs.names import raised, users_place

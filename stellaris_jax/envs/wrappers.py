@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.config.machine import BOUND, Part, check_fits
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.machine import BOUND, Part, check_fits
+from stellaris_jax.base.registry import register
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, EnvState, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.drawing import Renderer
-from stellaris_jax.registry import register
 
 
 def preprocess(env: VecEnv | HostEnv, options: Preprocessing) -> VecEnv | HostEnv:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.registry import load_plugins
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.pool import Call, Done
 from stellaris_jax.live.vitals import OUT_OF_REACH_SECONDS, ClusterDied, Vitals, Watch
-from stellaris_jax.registry import load_plugins
 
 POLL_SECONDS = 0.5
 SILENCE_SECONDS = 60.0

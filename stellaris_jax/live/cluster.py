@@ -13,13 +13,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.registry import extend_path
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.accelerators import process_environment
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.live.pool import LEARNER, Call, Done
-from stellaris_jax.registry import extend_path
 
 STORE_BYTES = 2**29
 """Memory for versions, fragments and gradients of a local cluster, in bytes."""

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import Fragment
 from stellaris_jax.engine.state import EngineState

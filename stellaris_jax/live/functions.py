@@ -18,6 +18,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses import TargetNetwork
 from stellaris_jax.agent.losses.common import LossMetrics, Samples, Versions
 from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.base.registry import load_plugins
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
 from stellaris_jax.engine.learner import DataLoader, Fetched
@@ -26,7 +27,6 @@ from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.live.hosts import HostActors, NotAtPosition, Place, Rolled
-from stellaris_jax.registry import load_plugins
 from stellaris_jax.timeline.plan import Peers
 
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import ray
 
-from stellaris_jax.config.machine import cores
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.machine import cores
+from stellaris_jax.config.schema import shown
 from stellaris_jax.live import sessions
 from stellaris_jax.live.accelerators import MEMORY
 from stellaris_jax.live.vitals import Vitals, own_programs

@@ -7,8 +7,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from stellaris_jax.config.inputs import read_text
-from stellaris_jax.config.outputs import write_atomically
+from stellaris_jax.base.inputs import read_text
+from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.live.keeper import alive, process_stat
 
 OWNER = "stellaris-jax.owner"

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
 from stellaris_jax.live.keeper import alive, cluster
 
 PROGRAMS = {"raylet": "node manager, raylet", "gcs_server": "control store, gcs_server"}

@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from stellaris_jax.config.outputs import replacing
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import replacing
+from stellaris_jax.base.statistics import FEWEST, Curve, band, within_data
 from stellaris_jax.report.runs import Run, read_run, seed_curves
-from stellaris_jax.report.statistics import FEWEST, Curve, band, within_data
 from stellaris_jax.report.style import drawing
-from stellaris_jax.report.telemetry.format import clock, compact, dollars
+from stellaris_jax.telemetry.format import clock, compact, dollars
 
 AXES = {"env_steps": "env steps", "simulated_seconds": "simulated seconds", "cost_usd": "dollars"}
 # Okabe and Ito's palette, distinguishable under every common colour blindness.

@@ -15,12 +15,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.report.curves import BLUE, DPI, LINE, TEXT, VERMILION, WIDTH, save
 from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Gradient, Round, Timeline
+from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_constant, is_scaled, limits_of
 
 
@@ -37,7 +37,7 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
     timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     if not is_constant(config):
         raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
-    cut = ProgramSpec.of(config).minibatch_layout
+    cut = MinibatchLayout.of(config)
     round_ = (limits.buckets[0], cut.epochs * cut.count(limits.buckets[0] * limits.envs)) if is_scaled(config) else ()
     records = [timeline.next_round(*round_) for _ in range(rounds)]
     return pictured({"simulated seconds": records}, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stellaris_jax.config.outputs import rewriting_text
+from stellaris_jax.base.outputs import rewriting_text
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.report.curves import readable
 from stellaris_jax.report.perfetto import rounds_of

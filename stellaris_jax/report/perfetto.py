@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stellaris_jax.config.outputs import rewriting_text
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import rewriting_text
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report.curves import readable
-from stellaris_jax.report.telemetry.jsonl import stream_records
+from stellaris_jax.telemetry.jsonl import stream_records
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import TickStream, delay_of

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import read_yaml
-from stellaris_jax.report.integrity import owner_of
 from stellaris_jax.report.results import load_run
 from stellaris_jax.report.runs import Run, is_compared
-from stellaris_jax.report.telemetry.jsonl import complain
+from stellaris_jax.telemetry.integrity import owner_of
+from stellaris_jax.telemetry.jsonl import complain
 
 ABOUT = "sweep.yaml"
 """File of a sweep that describes its points, written once all points are laid out."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from stellaris_jax.base.statistics import Curve, holm
 from stellaris_jax.report.robust import Difference, paired_difference, unpaired_difference
 from stellaris_jax.report.runs import Group, Run, read_run, seed_curves
-from stellaris_jax.report.statistics import Curve, holm
-from stellaris_jax.report.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import complain
 
 CLOCKS = ("env_steps", "simulated_seconds", "wall_seconds", "cost_usd")
 """Axes that a curve can be drawn over, and that a threshold is timed on."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, stdtr, stdtrit
 
-from stellaris_jax.report.statistics import FEWEST, rounding_of, welch
+from stellaris_jax.base.statistics import FEWEST, rounding_of, welch
 
 Scores = Sequence[ArrayLike]
 """One sample of runs per task."""

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from stellaris_jax.config import inputs
+from stellaris_jax.base import inputs
+from stellaris_jax.base.statistics import Curve
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
-from stellaris_jax.report.integrity import Seal, owner_of, seal_of, settings_digest
-from stellaris_jax.report.statistics import Curve
-from stellaris_jax.report.telemetry.jsonl import Log, complain, read_log
+from stellaris_jax.telemetry.integrity import Seal, owner_of, seal_of, settings_digest
+from stellaris_jax.telemetry.jsonl import Log, complain, read_log
 
 SUMMARY = "summary.json"
 

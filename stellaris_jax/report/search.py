@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from stellaris_jax.report.curves import BLUE, GREEN, TEXT, VERMILION, titled
 from stellaris_jax.report.style import drawing
-from stellaris_jax.report.telemetry.format import percent
+from stellaris_jax.telemetry.format import percent
 
 
 class Trial(NamedTuple):

@@ -14,18 +14,18 @@ from typing import Any
 
 from rich.text import Text
 
-from stellaris_jax.config import inputs
-from stellaris_jax.config.outputs import write_atomically
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import write_atomically
+from stellaris_jax.base.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.curves import comparison_figure, save
 from stellaris_jax.report.points import load_points
 from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, judged
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
-from stellaris_jax.report.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
-from stellaris_jax.report.telemetry.format import compact, dollars, number, over_seeds, significant
-from stellaris_jax.report.telemetry.format import count as counted
+from stellaris_jax.telemetry.format import compact, dollars, number, over_seeds, significant
+from stellaris_jax.telemetry.format import count as counted
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
 """Axes that the table times a threshold on."""

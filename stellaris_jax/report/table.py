@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stellaris_jax.config.schema import printable
+from stellaris_jax.base.errors import printable
 
 PIPE_WIDTH = 160
 GAP = 2

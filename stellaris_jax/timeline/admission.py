@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from itertools import islice
 
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import knob
-from stellaris_jax.registry import register
 from stellaris_jax.timeline.records import Gradient
 from stellaris_jax.timeline.view import View
 

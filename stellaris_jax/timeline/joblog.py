@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stellaris_jax.config import inputs
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.schema import shown
 from stellaris_jax.timeline.jobs import KINDS, Job
 from stellaris_jax.timeline.jobs import read as read_jobs
 from stellaris_jax.timeline.records import Group, Round

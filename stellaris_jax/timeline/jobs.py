@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from stellaris_jax.config import inputs
-from stellaris_jax.config.near_miss import did_you_mean
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.near_miss import did_you_mean
+from stellaris_jax.config.schema import shown
 
 SCHEMA = 2
 """Version of the schema. Logs of the first one have no column `schema`."""

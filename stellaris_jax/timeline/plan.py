@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stellaris_jax.base.registry import register
+from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.records import Round
 
 Indices = Any
@@ -133,8 +135,17 @@ class MinibatchLayout(NamedTuple):
     envs: int
     length: int = 1
 
+    @classmethod
+    def of(cls, config: Config) -> MinibatchLayout:
+        """Layout of a configuration; imports the algorithm, which says whether it needs sequences."""
+        settings = config.algorithm
+        sequences = register.algorithm[settings.name](settings.options).sequences or config.network.memory != "none"
+        steps = settings.rollout_length
+        return cls(settings.epochs, settings.minibatches, steps, config.env.num_envs, steps if sequences else 1)
+
     @property
     def batch(self) -> int:
+        """Samples of a minibatch."""
         return self.steps * self.envs // self.minibatches
 
     def count(self, envs: int) -> int:

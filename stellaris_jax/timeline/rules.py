@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
-from stellaris_jax.registry import register
 from stellaris_jax.timeline.records import Gradient
 from stellaris_jax.timeline.view import View
 

@@ -26,12 +26,11 @@ from heapq import heapify, heappop, heappush
 from operator import add
 from typing import Any
 
-from stellaris_jax.config.schema import RunError
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config, DelaysConfig, PlatformConfig, SystemConfig
-from stellaris_jax.registry import register
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, TickStream, delay_of
-from stellaris_jax.timeline.earlier import in_ticks
 from stellaris_jax.timeline.events import (
     BEGIN,
     COMPUTED,
@@ -45,6 +44,7 @@ from stellaris_jax.timeline.events import (
     restored,
     saved,
 )
+from stellaris_jax.timeline.old_states import in_ticks
 from stellaris_jax.timeline.platform import Containers, Placement
 from stellaris_jax.timeline.records import DURATIONS, Gradient, Group, Round, Usage
 from stellaris_jax.timeline.scaling.limits import limits_of

@@ -22,10 +22,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from stellaris_jax.config import inputs
-from stellaris_jax.config.outputs import appending, rewriting
-from stellaris_jax.config.schema import ConfigError, RunError
-from stellaris_jax.timeline.damage import Damaged, made
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.outputs import appending, rewriting
+from stellaris_jax.timeline.record_checks import Damaged, made
 from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
 
 FORMAT = 1

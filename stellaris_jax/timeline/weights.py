@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import knob
-from stellaris_jax.registry import register
 
 
 class Weight(Optioned):

@@ -9,8 +9,8 @@ from stellaris_jax.agent.losses.algorithm import Algorithm
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, importance_ratio, is_truncated, total
 from stellaris_jax.agent.losses.truncation import truncated_ratio
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import knob
-from stellaris_jax.registry import register
 
 
 @register.algorithm("impala")

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.base.registry import register
+from stellaris_jax.base.renamed import renamed
 from stellaris_jax.config.options import Numbered
-from stellaris_jax.config.renamed import renamed
 from stellaris_jax.config.schema import knob
-from stellaris_jax.registry import register
 
 
 class MaskInputs(NamedTuple):

@@ -15,8 +15,8 @@ from jax.lax import stop_gradient
 from stellaris_jax.agent.losses.algorithm import TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, clipped_surrogate, importance_ratio
 from stellaris_jax.agent.losses.ppo import PolicyObjective
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import knob
-from stellaris_jax.registry import register
 
 
 def weighted_log_prob(ratio: jax.Array, low: Any, high: Any, inputs: LossInputs) -> jax.Array:

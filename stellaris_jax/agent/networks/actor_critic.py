@@ -23,9 +23,9 @@ from stellaris_jax.agent.networks.dense import product
 from stellaris_jax.agent.networks.distributions import DiagonalGaussian, Distribution, for_space
 from stellaris_jax.agent.networks.recurrent import Carry, Past, Trunk, unroll
 from stellaris_jax.agent.networks.torsos import check_observation, torso
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import NetworkConfig
 from stellaris_jax.envs.base import Box, Space
-from stellaris_jax.registry import register
 
 ALIGNMENT = 64
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"tanh": nn.tanh, "relu": nn.relu}

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from stellaris_jax.agent.networks.convolution import Initializer
-from stellaris_jax.config.renamed import warn_renamed
-from stellaris_jax.registry import register
+from stellaris_jax.base.registry import register
+from stellaris_jax.base.renamed import warn_renamed
 
 Carry = Any
 """State of a memory, a pytree of arrays `[N, ...]`; zeros before the first step of an episode."""

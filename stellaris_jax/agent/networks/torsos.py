@@ -9,8 +9,8 @@ import flax.linen as nn
 import jax
 
 from stellaris_jax.agent.networks.convolution import Conv, Initializer, max_pool
-from stellaris_jax.config.schema import ConfigError
-from stellaris_jax.registry import register
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
 
 
 class Layer(NamedTuple):

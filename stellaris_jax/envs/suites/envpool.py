@@ -21,11 +21,12 @@ from typing import Any
 import envpool
 import numpy as np
 
-from stellaris_jax.config import inputs
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.machine import BOUND, Part, check_fits
+from stellaris_jax.base.outputs import refuse_links
 from stellaris_jax.config.env_texts import check_files
-from stellaris_jax.config.machine import BOUND, Part, check_fits
-from stellaris_jax.config.outputs import refuse_links
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.config.schema import shown
 from stellaris_jax.envs.base import AS_GIVEN, Box, Discrete, HostStep, Preprocessing, Space
 from stellaris_jax.envs.names import check_options
 

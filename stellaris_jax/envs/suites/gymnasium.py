@@ -22,17 +22,18 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from stellaris_jax.config.commands import command
+from stellaris_jax.base.commands import command
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.machine import BOUND, Part, check_fits
+from stellaris_jax.base.registry import searched
 from stellaris_jax.config.env_texts import check_files
 from stellaris_jax.config.gym_wrappers import ARGUMENT, KEY, GymWrapper, wrappers_of
-from stellaris_jax.config.machine import BOUND, Part, check_fits
-from stellaris_jax.config.schema import ConfigError, RunError, shown
+from stellaris_jax.config.schema import shown
 from stellaris_jax.envs import gym_returns, mujoco_warnings
 from stellaris_jax.envs.base import Box, Discrete, HostStep, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.envs.gym_returns import Returns, check_inside
 from stellaris_jax.envs.mujoco_warnings import warn_once
 from stellaris_jax.envs.names import positive_int, raised, retold
-from stellaris_jax.registry import searched
 
 REFUSED: dict[str, str] = {}
 

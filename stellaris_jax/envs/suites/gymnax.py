@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris_jax.config.schema import ConfigError, shown
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.schema import shown
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
 from stellaris_jax.envs.drawing import BOARD_STEPS_PER_SECOND, CLASSIC_CONTROL, Renderer, board
-from stellaris_jax.envs.lazily import lazily
+from stellaris_jax.envs.lazy_imports import lazily
 from stellaris_jax.envs.names import INTEGERS, check_options, positive_int
 
 with lazily("seaborn", "matplotlib.pyplot"):  # gymnax imports them for its own pictures, which are not used here

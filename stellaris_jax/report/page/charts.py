@@ -30,7 +30,7 @@ from stellaris_jax.report.curves import (
 from stellaris_jax.report.page.panels import AXES, LOOK, panel, return_axes, svg
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.style import drawing
-from stellaris_jax.report.telemetry.names import METRICS
+from stellaris_jax.telemetry.names import METRICS
 
 SMALL = (3.3, 1.9)
 """Size of a picture of one metric, in inches."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stellaris_jax.config.schema import ConfigError, RunError
+from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.report.page.markup import paragraph
 from stellaris_jax.report.page.timeline import MOST_BARS, legend, timeline
 from stellaris_jax.report.perfetto import Lived, rounds_of
 from stellaris_jax.report.runs import Run
+from stellaris_jax.timeline.plan import MinibatchLayout
 
 MOST_GRADIENTS = 500_000
 """Most gradients that are simulated again for a page, which takes seconds. Longer runs show their first rounds."""
@@ -71,11 +72,9 @@ def _drawn(run: Run, rounds_by_number: Mapping[int, Lived], chosen: Sequence[ran
 
 def _simulated(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, Lived], str]:
     """Rounds of a run by their numbers, and a note: the chosen ones, or as many as can be simulated in time."""
-    from stellaris_jax.engine.spec import ProgramSpec  # imports JAX, which most pages do not need
-
     config = from_yaml(run.path / "config.yaml")
     last = max((rounds.stop - 1 for rounds in chosen), default=total)
-    rounds = enumerate(rounds_of(run.path, config, ProgramSpec.of(config).minibatch_layout, last), start=1)
+    rounds = enumerate(rounds_of(run.path, config, MinibatchLayout.of(config), last), start=1)
     if chosen:
         return {number: round_ for number, round_ in rounds if any(number in window for window in chosen)}, ""
     by_number: dict[int, Lived] = {}

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from stellaris_jax.config.outputs import write_atomically
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import write_atomically
+from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.report.page import run as of_run
 from stellaris_jax.report.page import study, timeline
 from stellaris_jax.report.page.markup import bullets, details, document, figure, paragraph, section, table, text, words
@@ -39,7 +40,6 @@ from stellaris_jax.report.page.tables import Scored, across, bars, differences, 
 from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, judged
 from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import group_replicates, is_compared
-from stellaris_jax.report.statistics import FEWEST
 
 MOST_VALUES = 12
 """Most values of a setting that are listed."""

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from stellaris_jax.base.statistics import Curve, mean_ci95, on_common_grid
 from stellaris_jax.report.curves import (
     BLACK,
     BLUE,
@@ -33,9 +34,8 @@ from stellaris_jax.report.page.markup import text
 from stellaris_jax.report.results import ENV, Row
 from stellaris_jax.report.robust import Scores, performance_profile
 from stellaris_jax.report.runs import seed_curves, short
-from stellaris_jax.report.statistics import Curve, mean_ci95, on_common_grid
 from stellaris_jax.report.style import drawing
-from stellaris_jax.report.telemetry.format import compact, dollars
+from stellaris_jax.telemetry.format import compact, dollars
 
 AXES = {
     "env_steps": "env steps", "simulated_seconds": "simulated seconds", "wall_seconds": "real seconds",

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from stellaris_jax.config.commands import command, path_argument
+from stellaris_jax.base.commands import command, path_argument
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
-from stellaris_jax.config.schema import ConfigError
 from stellaris_jax.report.curves import MOST_POINTS, column
 from stellaris_jax.report.page import charts
 from stellaris_jax.report.page.lanes import lanes
@@ -36,10 +36,10 @@ from stellaris_jax.report.page.panels import AXES, swatch
 from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, machines, run_command, versions
 from stellaris_jax.report.page.tables import relative
 from stellaris_jax.report.runs import Run
-from stellaris_jax.report.telemetry.commands import evaluate_command, resume_command
-from stellaris_jax.report.telemetry.format import MISSING, clock, count, dollars, duration, percent
-from stellaris_jax.report.telemetry.names import METRICS
-from stellaris_jax.report.telemetry.summary import summary_rows
+from stellaris_jax.telemetry.commands import evaluate_command, resume_command
+from stellaris_jax.telemetry.format import MISSING, clock, count, dollars, duration, percent
+from stellaris_jax.telemetry.names import METRICS
+from stellaris_jax.telemetry.summary import summary_rows
 
 DIAGNOSTICS = ("losses/", "drift/", "charts/", "simulated/")
 """Groups of metrics that have a picture each, in this order."""

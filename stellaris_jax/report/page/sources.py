@@ -14,10 +14,11 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from stellaris_jax.config.commands import as_override, command
+from stellaris_jax.base.commands import as_override, command
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.compose import choices, compose_config
 from stellaris_jax.config.options import complete
-from stellaris_jax.config.schema import ConfigError, flatten, plain, shown
+from stellaris_jax.config.schema import flatten, plain, shown
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.report.points import load_points, points

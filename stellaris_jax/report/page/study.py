@@ -12,8 +12,8 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from stellaris_jax.config import inputs
-from stellaris_jax.config.schema import ConfigError
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.report.page.markup import Cell, bullets, table, text
 
 SOURCE = "README.md"

@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import numpy as np
 
+from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar, link, paragraph, table, text, words
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
-from stellaris_jax.report.statistics import FEWEST
 from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, lost_result, sweep_row
-from stellaris_jax.report.telemetry.format import compact, dollars, number, over_seeds, percent, significant
+from stellaris_jax.telemetry.format import compact, dollars, number, over_seeds, percent, significant
 
 
 def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stellaris_jax.report.page.markup import text
 from stellaris_jax.report.perfetto import Lived
-from stellaris_jax.report.telemetry.format import number, significant
+from stellaris_jax.telemetry.format import number, significant
 from stellaris_jax.timeline import Gradient, Group
 
 WIDTH = 10_000

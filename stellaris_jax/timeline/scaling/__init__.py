@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
-from stellaris_jax.registry import register
 from stellaris_jax.timeline.scaling.limits import Limits, is_adaptive, is_masked, is_scaled, limits_of
 from stellaris_jax.timeline.scaling.rules import RoundSummary, Scaling
 from stellaris_jax.timeline.scaling.scheduler import MinionsRL, Scales, Scheduler

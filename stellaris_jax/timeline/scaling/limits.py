@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
-from stellaris_jax.registry import register
 
 HALVINGS = 3
 """Number of widths compiled in addition to the widest; each is half of the one before."""

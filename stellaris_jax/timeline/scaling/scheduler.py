@@ -16,14 +16,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from stellaris_jax.config import inputs
-from stellaris_jax.config.arrays import read_archive
-from stellaris_jax.config.commands import command
+from stellaris_jax.base import inputs
+from stellaris_jax.base.arrays import read_archive
+from stellaris_jax.base.commands import command
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import rewriting
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import completed
-from stellaris_jax.config.outputs import rewriting
-from stellaris_jax.config.schema import ConfigError, knob
+from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config, ScalingConfig
-from stellaris_jax.registry import register
 from stellaris_jax.timeline.delays import delay_of
 from stellaris_jax.timeline.scaling.limits import Limits, limits_of
 from stellaris_jax.timeline.scaling.rules import RoundSummary, Scaling, greater_than_zero

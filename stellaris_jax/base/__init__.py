@@ -1,0 +1,1 @@
+"""Foundations: registry of names, files, machine, errors."""

@@ -1,0 +1,258 @@
+"""Evaluation: whole episodes of the current policy in separate environments."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.agent.networks.recurrent import Carry
+from stellaris_jax.base.statistics import mean_ci95
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.mesh import COMPILING
+from stellaris_jax.engine.rollout import Normalizers, view
+from stellaris_jax.engine.seed_states import SeedStates
+from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
+from stellaris_jax.envs.watch import Watch
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Undiscounted returns and lengths of whole episodes.
+
+    Attributes:
+      returns: `[S, E]`, one for each seed and episode.
+      lengths: `[S, E]`, environment steps of each episode.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def per_seed(self) -> list[float]:
+        """Mean return of each seed."""
+        return [float(x) for x in self.returns.mean(axis=1)]
+
+    def mean_ci95(self) -> tuple[float, float]:
+        """Mean return and half-width of its 95 % interval: over seeds if there are several, else over episodes."""
+        sample = self.per_seed if len(self.returns) > 1 else [float(x) for x in self.returns[0]]
+        return mean_ci95(sample)
+
+
+def act(
+    network: ActorCritic,
+    config: Config,
+    tree: dict[str, Any],
+    normalizers: Normalizers,
+    obs: jax.Array,
+    carry: Carry,
+    key: jax.Array,
+) -> tuple[jax.Array, Carry]:
+    """Actions of an evaluation and the network's next carry.
+
+    Args:
+      network, config: policy network and configuration of the run.
+      tree: the policy's parameters, as a tree.
+      normalizers: observation statistics.
+      obs: `[E, ...]`, observations.
+      carry: recurrent state of the network.
+      key: PRNG key; unused if evaluation is greedy.
+
+    Returns:
+      Actions `[E, ...]` and the carry of the next step.
+    """
+    distribution, carry = network.act(tree, view(normalizers, obs, config.env), carry)
+    if config.evaluation.greedy:
+        return network.distribution.mode(distribution), carry
+    return network.distribution.perturb(distribution, network.distribution.noise(key, obs.shape[:1])), carry
+
+
+def play(
+    env: VecEnv,
+    network: ActorCritic,
+    config: Config,
+    params: jax.Array,
+    normalizers: Normalizers,
+    key: jax.Array,
+    episodes: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Play one episode in each of E fresh environments; normalizer statistics are read, never updated.
+
+    Args:
+      env, network, config: environment, policy network and configuration of the run.
+      params: `[P]`, flat parameters of the policy.
+      normalizers: observation statistics.
+      key: PRNG key.
+      episodes: E.
+
+    Returns:
+      Returns and lengths, both `[E]`.
+    """
+    tree = network.unravel(params)
+    reset_key, start_key, step_key = jax.random.split(key, 3)
+    state, obs = env.reset(jax.random.split(reset_key, episodes))
+    starts, limit = env.starts(start_key), env.max_episode_steps or config.evaluation.episode_limit
+
+    def going(so_far: tuple[Any, ...]) -> jax.Array:
+        t, _, _, _, playing, _, _ = so_far
+        return (t < limit) & jnp.any(playing)
+
+    def step(so_far: tuple[Any, ...]) -> tuple[Any, ...]:
+        t, state, obs, carry, playing, returns, lengths = so_far
+        action_key, env_key = jax.random.split(jax.random.fold_in(step_key, t))
+        action, carry = act(network, config, tree, normalizers, obs, carry, action_key)
+        state, result = env.step(jax.random.split(env_key, episodes), state, action, starts)
+        returns += jnp.where(playing, result.reward, 0.0)
+        lengths += playing
+        playing &= ~(result.terminated | result.truncated)
+        return t + 1, state, result.obs, carry, playing, returns, lengths
+
+    zeros = jnp.zeros(episodes)
+    start = (
+        jnp.int32(0),
+        state,
+        obs,
+        network.initial_carry(episodes),
+        jnp.ones(episodes, bool),
+        zeros,
+        zeros.astype(jnp.int32),
+    )
+    *_, returns, lengths = jax.lax.while_loop(going, step, start)
+    return returns, lengths
+
+
+class HostEvaluator:
+    """Evaluator of host environments, one seed after the other.
+
+    Args:
+      env, network, config: environment, policy network and configuration of the run.
+      episodes: number of episodes per seed.
+      stopping: if given, a watched thread steps the environments (see `envs.watch`). Without it the calling
+        thread steps them, because renderers only work in the thread that made them.
+    """
+
+    def __init__(
+        self,
+        env: HostEnv,
+        network: ActorCritic,
+        config: Config,
+        episodes: int,
+        stopping: threading.Event | None = None,
+    ):
+        self.env, self.episodes = env, episodes
+        self.limit = math.inf if env.max_episode_steps is not None else config.evaluation.episode_limit
+        self._watch = None if stopping is None else Watch("evaluation", env.name, config.env.timeout, stopping)
+
+        def step(
+            tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, carry: Carry, key: jax.Array, t: jax.Array
+        ) -> tuple[jax.Array, Carry]:
+            return act(network, config, tree, normalizers, obs, carry, jax.random.fold_in(key, t))
+
+        self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
+        self._initial_carry = network.initial_carry(episodes)
+
+    def over(self, members: SeedStates, stream: int) -> Evaluation:
+        """Evaluate the newest policies of all seeds."""
+        return self(*members.learned, members.seeds, stream)
+
+    def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
+        """Evaluate policies on episodes drawn from (seed, stream), independent of all training randomness.
+
+        Args:
+          params: `[S, P]`, flat parameters of each seed's policy.
+          normalizers: observation statistics, with a leading axis `[S]`.
+          seeds: `[S]`, seeds of the runs.
+          stream: number of the evaluation.
+
+        Raises:
+          EnvStalled: the environment does not answer.
+        """
+        params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
+        rows = []
+        for i, seed in enumerate(seeds):
+            seed_normalizers = jax.tree.map(lambda x, i=i: x[i], normalizers)
+            key = evaluation_key(seed, stream)
+            play = partial(self._play, params[i], seed_normalizers, key)
+            rows.append(play() if self._watch is None else self._watch.call(play))
+        returns, lengths = zip(*rows, strict=True)
+        return Evaluation(np.stack(returns), np.stack(lengths))
+
+    def _play(self, params: jax.Array, normalizers: Normalizers, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+        pool = self.env.open(self.episodes, int(jax.random.bits(key) >> 1), evaluation=True)
+        obs, tree, carry = pool.recv().obs, self._unravel(params), self._initial_carry
+        playing = np.ones(self.episodes, bool)
+        returns, lengths = np.zeros(self.episodes, np.float32), np.zeros(self.episodes, np.int32)
+        t = 0
+        while playing.any() and t < self.limit:
+            if self._watch is not None:
+                self._watch.beat()
+            action, carry = self._act(tree, normalizers, obs, carry, key, np.uint32(t))
+            pool.send(bounded(np.asarray(action), self.env.action_space))
+            step = pool.recv()
+            returns += np.where(playing, step.reward, 0.0)
+            lengths += playing
+            playing &= ~(step.terminated | step.truncated)
+            obs, t = step.obs, t + 1
+        pool.close()
+        return returns, lengths
+
+    def close(self) -> None:
+        """End the watched thread."""
+        if self._watch is not None:
+            self._watch.close()
+
+
+def evaluation_key(seed: int | jax.Array, stream: int | jax.Array) -> jax.Array:
+    """PRNG key of an evaluation, independent of the keys that training uses."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0x5EED), stream)
+
+
+class Evaluator:
+    """Evaluator of all seeds' policies at once; compiled on first use."""
+
+    def __init__(self, env: VecEnv, network: ActorCritic, config: Config, episodes: int):
+        def run(
+            params: jax.Array, normalizers: Normalizers, seeds: jax.Array, stream: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            def evaluate_seed(
+                params: jax.Array, normalizers: Normalizers, seed: jax.Array
+            ) -> tuple[jax.Array, jax.Array]:
+                return play(env, network, config, params, normalizers, evaluation_key(seed, stream), episodes)
+
+            return jax.vmap(evaluate_seed)(params, normalizers, seeds)
+
+        self._run, self._lock = jax.jit(run), threading.Lock()
+        self._programs: dict[int, jax.stages.Compiled] = {}
+
+    def _program(self, *arguments: Any) -> jax.stages.Compiled:
+        """Program for this number of seeds, compiled once by the first thread that needs it."""
+        seeds = len(arguments[0])
+        with self._lock:
+            if seeds not in self._programs:
+                with COMPILING:
+                    self._programs[seeds] = self._run.lower(*arguments).compile()
+            return self._programs[seeds]
+
+    def over(self, members: SeedStates, stream: int) -> Evaluation:
+        """Evaluate the newest policies of all seeds, in the blocks that training uses."""
+        blocks = members.blocks(members.seeds)
+        parts = members.each(lambda state, seeds: self(state.params, state.normalizers, seeds, stream), blocks)
+        return Evaluation(*(np.concatenate(x) for x in zip(*((e.returns, e.lengths) for e in parts), strict=True)))
+
+    def __call__(self, params: jax.Array, normalizers: Normalizers, seeds: list[int], stream: int) -> Evaluation:
+        """Evaluate policies `[S, P]` on episodes drawn from (seed, stream); see `HostEvaluator.__call__`."""
+        # Evaluation runs on one device, regardless of the state's mesh.
+        params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
+        arguments = (params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
+        returns, lengths = jax.device_get(self._program(*arguments)(*arguments))
+        return Evaluation(returns, lengths)
+
+    def close(self) -> None:
+        """Release nothing; counterpart of `HostEvaluator.close`."""

@@ -1,0 +1,69 @@
+"""Cache of compiled programs, shared by runs whose configurations have the same shapes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.evaluate import Evaluator
+from stellaris_jax.engine.plans import Plans
+from stellaris_jax.engine.probes import Probe, make_probe
+from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.spec import ProgramSpec
+from stellaris_jax.envs.base import VecEnv
+
+T = TypeVar("T")
+
+
+MOST = 512
+"""Largest number of cached programs. Each takes some of the memory mappings that Linux allows a process (65,530 by
+default); XLA crashes when none are left."""
+
+
+class ProgramCache:
+    """LRU cache of compiled programs, keyed by environment, network and spec.
+
+    Plans, hyper-parameters and seeds are inputs of a program and not part of its key.
+
+    Args:
+      plans: cache of plans, shared by runs with the same timelines; by default nothing is shared.
+    """
+
+    def __init__(self, plans: Plans | None = None) -> None:
+        self.plans = plans or Plans()
+        self._cached: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
+
+    def engine(self, config: Config, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec) -> Engine:
+        """Engine of a configuration; see `stellaris_jax.engine.program.Engine`."""
+        return self._once(("engine", *_shape(config), spec), lambda: Engine(config.env, env, network, spec))
+
+    def evaluator(self, config: Config, env: VecEnv, network: ActorCritic, episodes: int) -> Evaluator:
+        """Evaluator that plays `episodes` episodes of an environment inside the program."""
+        key = ("evaluator", *_shape(config), config.evaluation.greedy, config.evaluation.episode_limit, episodes)
+        return self._once(key, lambda: Evaluator(env, network, config, episodes))
+
+    def probe(self, config: Config, network: ActorCritic, spec: ProgramSpec, kind: str) -> Probe | None:
+        """Probe that takes a scaling rule's measurements."""
+        key = ("probe", *_shape(config), spec, config.scaling, kind)
+        return self._once(key, lambda: make_probe(network, config, spec, kind))
+
+    def forget(self) -> None:
+        """Clear the cache; objects already handed out stay valid."""
+        with self._lock:
+            self._cached.clear()
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            item: T = self._cached.pop(key) if key in self._cached else make()
+            self._cached[key] = item
+            if len(self._cached) > MOST:
+                del self._cached[next(iter(self._cached))]  # least recently used
+            return item
+
+
+def _shape(config: Config) -> tuple[Hashable, ...]:
+    return config.env, config.network

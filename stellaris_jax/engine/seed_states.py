@@ -1,0 +1,214 @@
+"""States of a run's seeds: one agent per seed, all executed by one compiled program.
+
+On an accelerator, seeds run side by side under `vmap` and fill the device. On a CPU, each seed runs in its own thread,
+as far as there are cores: batching small matrix products saves no time there, and no seed waits for the slowest round.
+A seed in its own thread gives the same bits, regardless of concurrent work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.networks.normalizer import RunningStatistics
+from stellaris_jax.base.machine import cores
+from stellaris_jax.engine.chunk import Chunk
+from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.rollout import Fragment, Normalizers
+from stellaris_jax.engine.state import EngineState, policies
+from stellaris_jax.engine.wave import RoundMetrics
+from stellaris_jax.timeline import Plan, Usage
+
+T = TypeVar("T")
+
+
+class Running(NamedTuple):
+    """Chunk in execution on the device.
+
+    Attributes:
+      rounds: number of rounds.
+      blocks: for each block its state and metrics, or the future that computes them.
+    """
+
+    rounds: int
+    blocks: list[Any]
+
+    @property
+    def over(self) -> bool:
+        """Whether all blocks are computed; all outputs of a program become ready together."""
+
+        def is_over(block: Any) -> bool:
+            return block.done() if isinstance(block, Future) else all(x.is_ready() for x in jax.tree.leaves(block[1]))
+
+        return all(map(is_over, self.blocks))
+
+
+class UnderWay(NamedTuple):
+    """Chunk in execution, with the data that its records need.
+
+    Attributes:
+      chunk: the chunk.
+      received: fragments from the host; `None` if the program makes its own.
+      running: its execution on the device.
+      before: usage of each seed before the chunk.
+      begun: start time, of `time.perf_counter`.
+    """
+
+    chunk: Chunk
+    received: Any
+    running: Running
+    before: list[Usage]
+    begun: float
+
+
+class SeedStates:
+    """States of all seeds, in blocks of seeds that one program runs side by side.
+
+    Args:
+      engine: engine compiled for blocks of `engine.spec.seeds`.
+      hyper: hyper-parameters, the same for every seed.
+      seeds: S seeds; S is a multiple of the block size.
+    """
+
+    def __init__(self, engine: Engine, hyper: Hyper, seeds: Sequence[int]):
+        self.engine, self.seeds, self.hyper = engine, list(seeds), hyper.rows(engine.spec.seeds)
+        self._states: list[EngineState] | None = None
+        self._running = False
+        self._single = len(engine.spec.blocks(len(self.seeds))) == 1
+        # Programs on several devices wait for each other, so only one of them may run at a time.
+        alone = engine.spec.devices > 1 or self._single
+        self._threads = None if alone else threads()
+
+    def begin(self, params: np.ndarray, statistics: RunningStatistics) -> None:
+        """Start again from given policies.
+
+        Args:
+          params: `[S, P]`, flat parameters.
+          statistics: observation statistics, arrays `[S, *obs]`.
+        """
+        layout, states = self.engine.layout, []
+        for seeds, (block, seen_obs) in zip(self.blocks(self.seeds), self.blocks((params, statistics)), strict=True):
+            state = layout.init(seeds, self.hyper, block)
+            states.append(layout.place(state._replace(normalizers=state.normalizers._replace(obs=seen_obs))))
+        self._states = states
+
+    @property
+    def states(self) -> list[EngineState]:
+        """States of all blocks; initial states are compiled at first access, and never for a restored run."""
+        if self._running:
+            raise RuntimeError("The device is executing a chunk, and the states with it; finish that first.")
+        if self._states is None:
+            self._states = [self.engine.init(block, self.hyper) for block in self.blocks(self.seeds)]
+        return self._states
+
+    def blocks(self, rows: Any) -> list[Any]:
+        """Split rows `[S, ...]` of all seeds, a list or a tree of arrays, into the rows of each block."""
+        parts = self.engine.spec.blocks(len(self.seeds))
+        if isinstance(rows, list):
+            return [rows[part] for part in parts]
+        return [jax.tree.map(lambda x, part=part: x[part], rows) for part in parts]
+
+    def gather(self, pick: Callable[[EngineState], T]) -> T:
+        """Gather `pick(state)` over all blocks, with an axis `[S]` over all seeds."""
+        return joined([pick(state) for state in self.states])
+
+    @property
+    def state(self) -> EngineState:
+        """State of all seeds, every leaf `[S, ...]`; a copy if there are several blocks."""
+        return self.gather(lambda state: state)
+
+    @state.setter
+    def state(self, state: EngineState) -> None:
+        layout = self.engine.layout
+        self._states = [state] if self._single else [layout.place(block) for block in self.blocks(state)]
+
+    @property
+    def learned(self) -> tuple[jax.Array, Normalizers]:
+        """Newest policies `[S, P]` and their observation normalizers."""
+        return self.gather(lambda state: (state.params, state.normalizers))
+
+    def behaviour(self, chunk: Chunk) -> jax.Array:
+        """Policies `[S, P]` that roll the first fragment of a chunk."""
+        slots = (plan.behaviour[0] for plan in chunk.plans)
+        return joined([policies(*pair) for pair in zip(self.states, slots, strict=True)])
+
+    def forget_episodes(self) -> None:
+        """Reset the return of each unfinished episode, because the episodes are lost."""
+
+        def without(state: EngineState) -> EngineState:
+            totals = jax.device_put(np.zeros(state.actor.totals.shape, np.float32), state.actor.totals.sharding)
+            return state._replace(actor=state.actor._replace(totals=totals))
+
+        self._states = [without(state) for state in self.states]
+
+    def start(self, chunk: Chunk, fragment: Fragment | None) -> Running:
+        """Start a chunk on the device for all seeds; states are unavailable until `finish`.
+
+        Args:
+          chunk: planned chunk.
+          fragment: `[S, ...]`, its data if it comes from the host.
+        """
+        states = self.states
+        fragments = [None] * len(states) if fragment is None else self.blocks(fragment)
+        rounds = len(chunk.rounds)
+
+        def execute(
+            state: EngineState, plan: Plan, fragment: Fragment | None, width: int, envs: list[int]
+        ) -> tuple[EngineState, RoundMetrics]:
+            if not any(envs):
+                return passed(state, rounds)
+            return self.engine.run(state, self.hyper, plan, rounds, fragment, width)
+
+        work = zip(states, chunk.plans, fragments, chunk.widths, self.blocks(chunk.envs), strict=True)
+        self._states, self._running = None, True
+        if self._threads is None:
+            return Running(rounds, [execute(*arguments) for arguments in work])  # returns before the result is computed
+        return Running(rounds, [self._threads.submit(computed, execute, *arguments) for arguments in work])
+
+    def finish(self, running: Running) -> RoundMetrics:
+        """Wait for a chunk and return its rounds' metrics, NumPy arrays `[R, S]`."""
+        done = [block.result() if isinstance(block, Future) else block for block in running.blocks]
+        self._states, self._running = [state for state, _ in done], False
+        metrics = jax.device_get([metrics for _, metrics in done])
+        whole: RoundMetrics = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[: running.rounds], *metrics)
+        return whole
+
+    def each(self, function: Callable[..., T], *rows: Iterable[Any]) -> list[T]:
+        """Call a function for each block with its state and its element of each of `rows`; returns the results."""
+        return list((map if self._threads is None else self._threads.map)(function, self.states, *rows))
+
+
+def joined(parts: list[T]) -> T:
+    """Concatenate the blocks' trees of arrays along axis `[S]`; copies if there are several."""
+    if len(parts) == 1:
+        return parts[0]
+    whole: T = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+    return whole
+
+
+def passed(state: EngineState, rounds: int) -> tuple[EngineState, RoundMetrics]:
+    """State and metrics of finished seeds: only the round counter advances."""
+    metrics = RoundMetrics.zeros((rounds, *state.round.shape))
+    metrics = metrics._replace(
+        rejected=metrics.rejected + state.aggregator.rejected,
+        kl_coefficient=metrics.kl_coefficient + state.kl_coefficient,
+    )
+    return state._replace(round=state.round + rounds), metrics
+
+
+def computed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function and wait for its result on the device."""
+    return jax.block_until_ready(function(*arguments))
+
+
+@cache
+def threads() -> ThreadPoolExecutor:
+    """Thread pool that executes seeds of all runs, one thread per core."""
+    return ThreadPoolExecutor(cores(), "members")

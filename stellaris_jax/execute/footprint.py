@@ -1,0 +1,204 @@
+"""Lower bounds on the memory of a run, so that impossible sizes are refused before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from stellaris_jax.agent.losses import TargetNetwork
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.base.machine import Part, check_fits, cores, of_device, of_host
+from stellaris_jax.base.registry import register
+from stellaris_jax.config.options import value_of
+from stellaris_jax.config.schema import plain
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.rollout import viewed
+from stellaris_jax.engine.spec import ProgramSpec, in_program
+from stellaris_jax.envs.base import EnvState, HostEnv, VecEnv
+
+SPARE = 0.5
+"""Share of memory that concurrent runs may need by this estimate; the rest is left to compilers and libraries, whose
+needs are unknown beforehand."""
+PROCESS = 2**29
+"""Bytes of a process that has only started JAX."""
+FUNCTION = 240 * 2**20
+"""Bytes of a process of a live run with a small program: 240 to 270 MB of proportional set size with CartPole."""
+RAY = 600 * 2**20
+"""Bytes of Ray's programs (375 MB, counted as above) and of the broker (240 MB), without objects."""
+SAVED = 2
+"""Number of copies that saving makes of seeds that run in separate blocks. With default settings on CartPole, the peak
+of resident memory rose by 6.3 MB a seed from 50 to 200 seeds, 4.2 times a seed's state (docs/limits.md)."""
+WORD = 4
+"""Bytes of a number on a device."""
+OBJECT = 64
+"""Approximate bytes of a Python object in a container."""
+
+
+class Sizes(NamedTuple):
+    """Sizes that the configuration alone does not determine; the defaults are lower bounds.
+
+    Attributes:
+      observation: bytes of an observation as the environment returns it.
+      viewed: bytes of an observation as the network receives it.
+      state: bytes of one environment's state.
+      starts: number of start states drawn for a fragment.
+      action: numbers in an action.
+      distribution: numbers in an action distribution.
+      parameters: numbers in a policy.
+      carry: numbers in a network's recurrent state.
+      host: True if fragments come from a host environment.
+    """
+
+    observation: int = WORD
+    viewed: int = WORD
+    state: int = 0
+    starts: int = 0
+    action: int = 1
+    distribution: int = 1
+    parameters: int = 0
+    carry: int = 0
+    host: bool = True
+
+
+def check_run(config: Config, env: VecEnv | HostEnv | None = None, network: ActorCritic | None = None) -> None:
+    """Raise ConfigError, with the sum, if a run needs more memory than the machine has.
+
+    Args:
+      config: configuration of the run.
+      env: its environment.
+      network: its network. Without both, only parts that do not depend on them are counted.
+    """
+    if env is None or network is None:
+        check_fits(parts(config, _least(config)))
+    else:
+        check_fits(parts(config, _sizes(config, env, network)))
+
+
+def _least(config: Config) -> Sizes:
+    """Sizes that are certain without the environment and the network."""
+    return Sizes(parameters=sum(a * b for a, b in pairwise([1, *config.network.hidden])))
+
+
+def max_concurrent_runs(configs: Sequence[Config]) -> int:
+    """Number of these runs that can train concurrently: one per core, as far as memory allows.
+
+    Runs whose engines use several devices train one at a time.
+    """
+    if any(config.engine.devices > 1 for config in configs):
+        return 1
+    device = jax.local_devices()[0]
+    whole = [list(parts(config, _least(config))) for config in configs]
+    host = max((sum(part.host for part in run_parts) for run_parts in whole), default=0)
+    inside = max((sum(part.device for part in run_parts) for run_parts in whole), default=0)
+    ratios = [of_host() / max(1, host + inside if device.platform == "cpu" else host)]
+    if device.platform != "cpu":
+        ratios.append(of_device(device) / max(1, inside))
+    return max(1, min(cores(), int(SPARE * min(ratios))))
+
+
+def needed(configs: Sequence[Config]) -> int:
+    """Bytes of memory that a process needs to train any one of these runs."""
+    most = (sum(part.host + part.device for part in parts(config, _least(config))) for config in configs)
+    return PROCESS + int(max(most, default=0) / SPARE)
+
+
+def _sizes(config: Config, env: VecEnv | HostEnv, network: ActorCritic) -> Sizes:
+    inside, space = in_program(env), env.observation_space
+    state = [] if inside is None else jax.tree.leaves(jax.eval_shape(partial(_state, inside)))
+    return Sizes(
+        observation=space.size * np.dtype(space.dtype).itemsize,
+        viewed=space.size * np.dtype(viewed(space, config.env)).itemsize,
+        state=sum(leaf.size * leaf.dtype.itemsize for leaf in state),
+        starts=getattr(env, "start_pool", 0),
+        action=sum(env.action_space.shape) or 1,
+        distribution=network.distribution.size,
+        parameters=network.size,
+        carry=sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(1)))),
+        host=inside is None,
+    )
+
+
+def _state(env: VecEnv) -> EnvState:
+    """State of one environment."""
+    return env.reset(jax.random.split(jax.random.key(0), 1))[0]
+
+
+def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
+    """Parts of a run's memory at its peak, without the compiler's own needs.
+
+    The state exists twice during a save, and on a CPU once more for every further emulated device. Blocks of seeds that
+    run separately are gathered for a save, which makes two more copies. A plan exists three times: as minibatch orders,
+    as the engine's layout and on the device.
+
+    Args:
+      config: configuration of the run.
+      sizes: sizes of its environment and network.
+    """
+    spec = ProgramSpec.of(config, sizes.host)
+    shape, kind = spec.shape, spec.algorithm
+    seeds, envs = config.num_seeds, spec.envs
+    copies = seeds * (1 + (spec.devices if jax.default_backend() == "cpu" else 1))
+    saved = seeds * SAVED if len(spec.blocks(seeds)) > 1 else 0
+    order = shape.gradients * shape.batch * WORD
+
+    def of(*keys: str) -> tuple[str, ...]:
+        """Settings of these keys and of num_seeds, without values that add nothing."""
+        settings = {key: value_of(config, key) for key in (*keys, "num_seeds")}
+        return tuple(f"{key}={plain(value)}" for key, value in settings.items() if value not in (0, 1, (), {}))
+
+    numbers = sizes.action + sizes.distribution + 4 + 2 * kind.sequences
+    samples = spec.buffers * envs * spec.steps * (sizes.viewed + WORD * numbers)
+    where = ("env.num_envs", "algorithm.rollout_length")
+    yield Part("training samples", copies * samples, saved * samples, of(*where, "env.frame_stack"))
+    orders = spec.buffers * order
+    yield Part("minibatches", copies * orders, saved * orders, of("algorithm.epochs", *where))
+
+    carried = (1 + spec.buffers) * envs * WORD * sizes.carry
+    yield Part("what networks carry", copies * carried, saved * carried, of("env.num_envs", "network.memory_size"))
+
+    policy = WORD * sizes.parameters
+    limits = ("system.versions", *(["algorithm.options.target_interval"] if isinstance(kind, TargetNetwork) else []))
+    ring = shape.ring * policy
+    yield Part("policy versions", copies * ring, saved * ring, of(*limits, "network.hidden"))
+    yield Part("policies and optimizers", copies * 4 * policy, saved * 4 * policy, of("network.hidden"))
+    yield Part("gradients", seeds * spec.lanes * policy, 0, of("engine.lanes", "network.hidden"))
+
+    rule = register.scaling[config.scaling.rule]
+    if rule.probe == "curvature":
+        vectors = min(value_of(config, "scaling.options.lanczos"), sizes.parameters)
+        basis = seeds * vectors * (policy + WORD * vectors)
+        yield Part("Lanczos vectors", basis, 0, of("scaling.options.lanczos", "network.hidden"))
+
+    each = sizes.state + sizes.observation
+    yield Part("environments", copies * envs * each, saved * envs * each, of("env.num_envs", "env.frame_stack"))
+    yield Part("start states", seeds * sizes.starts * each, 0, of("env.kwargs", "env.frame_stack"))
+    played = config.evaluation.episodes * (1 if sizes.host else seeds)
+    yield Part("evaluations", played * each, 0, of("evaluation.episodes", "env.frame_stack"))
+
+    peers = 1 + shape.peers if shape.peers else 0
+    waves = shape.capacity * (shape.wave_size * (5 + peers) + 1) * WORD
+    chunk = ("engine.chunk_rounds",) if shape.rounds > 1 else ()
+    wave = of(*chunk, "algorithm.epochs", "algorithm.minibatches", "engine.lanes", "engine.devices")
+    yield Part("waves of gradients", seeds * waves, seeds * waves, wave)
+    order *= seeds * shape.rounds
+    yield Part("orders of minibatches", order, 2 * order, of(*chunk, "algorithm.epochs", *where))
+
+    crowd = seeds * 8 * (config.platform.actors + 2 * config.system.learners)
+    yield Part("actors and learners", 0, crowd, of("platform.actors", "system.learners"))
+    interval = config.checkpoint.interval
+    due = OBJECT * (config.rounds // interval) if interval else 0
+    yield Part("the schedule of checkpoints", 0, due, of("checkpoint.interval", "total_steps"))
+    if config.executor == "live" and not config.live.address:
+        functions = config.system.learners + live_actors(config)
+        yield Part("processes of learners and actors", 0, functions * FUNCTION, of("system.learners", "live.actors"))
+        yield Part("Ray", 0, RAY, ("executor=live",))
+
+
+def live_actors(config: Config) -> int:
+    """Number of actors of a live run without scaling."""
+    return min(config.live.actors or min(config.platform.actors, cores()), config.env.num_envs)

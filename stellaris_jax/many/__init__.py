@@ -1,0 +1,1 @@
+"""Many runs: sweeps, searches, populations, workers on Ray."""

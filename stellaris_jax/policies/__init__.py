@@ -1,0 +1,1 @@
+"""Policies outside training: loading, export, video."""

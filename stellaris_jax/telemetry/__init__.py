@@ -1,0 +1,164 @@
+"""Telemetry of a training run: `metrics.jsonl`, loggers such as TensorBoard's, and the display.
+
+Records are plain dicts. Every scalar is a mean over seeds; `per_seed` holds the values themselves. `env_steps`,
+`updates`, `wall_seconds`, `simulated_seconds`, `cost_usd`, `gate_escapes`, `gate_groups`, `dropped`, `failed` and
+`nonfinite_gradients` count from the start of the run. All other values describe the record's round.
+
+Names are the same everywhere. `data_lag`: versions between the acting policy and the learning one. `staleness_*`:
+versions between a gradient's fetch and its aggregation, of which `staleness_in_flight` until delivery and
+`staleness_queued` after it. `staleness_seconds`: simulated seconds between fetch and aggregation. `*_counts`:
+histograms of versions.
+
+Waste by admission. `learner_utilisation`: share of the learners' time since the start of the run in which they
+computed. `dropped_seconds`: learner-seconds of the round's dropped gradients, over all seeds. `dropped_slowness`: mean
+duration of dropped gradients over that of all gradients (`gradient_seconds`). Above 1, training learns less from slow
+work than from other work.
+
+Simulated seconds of a live run (`executor=live`) are measured. A replay has `replay_deviation`: the largest distance of
+the round's versions from the recorded ones, as a share of their norm.
+
+Drift of the learner's policy pi from the behaviour policy mu, R = pi / mu, over the minibatches of a round:
+`ess` = E[R]^2 / E[R^2], the effective sample size as a share; `chi2` = E[R^2] - 1; `k3` = E[R - 1 - log R], `kl` if it
+has a closed form; `m2` = E[(log R)^2]; `tv` = E|R - 1| / 2. Steps of the policy: `update_norm`, the length of an
+update, and `update_cosine`, the cosine of the angle between it and the previous one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from stellaris_jax.base.registry import author, register
+from stellaris_jax.config.schema import flatten
+from stellaris_jax.config.schema import plain as as_data
+from stellaris_jax.config.tree import Config
+from stellaris_jax.telemetry.integrity import owner_of
+from stellaris_jax.telemetry.jsonl import MetricsLog, plain
+from stellaris_jax.telemetry.logger import Logger, RunInfo
+from stellaris_jax.telemetry.progress import Display
+
+LONGEST = 200
+"""Most characters of an error's reason; a database's errors would go on with statements and values."""
+
+
+class Telemetry:
+    """Outputs of a training run: metrics, loggers and the display.
+
+    A logger that fails is reported once, then disabled. It never ends the run.
+
+    Args:
+      run_dir: directory of the run.
+      display: display of the run.
+      resume_round: last round of a resumed run; later records in the run directory are dropped. None starts anew.
+      config: configuration of the run, which names the loggers.
+
+    Attributes:
+      evaluations: records of all evaluations, oldest first.
+      settings: the flat configuration.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        display: Display,
+        resume_round: int | None = None,
+        config: Config | None = None,
+    ) -> None:
+        self._run_dir = Path(run_dir)
+        self._display = display
+        config = config or Config()
+        self.settings = settings = flatten(as_data(config))
+        owner = owner_of(settings)
+        self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round, display.note, owner)
+        self.evaluations = self._metrics.evaluations
+        about = RunInfo.of(
+            self._run_dir,
+            settings,
+            resume_round=resume_round,
+            last_env_steps=self._metrics.last_env_steps,
+            history=tuple(self._metrics.kept),
+            note=display.note,
+        )
+        self._metrics.kept.clear()
+        self._loggers: dict[str, Logger] = {}
+        for name in config.run.loggers:
+            self._guarded(name, partial(self._open, name, about, config.run.options))
+
+    def _open(self, name: str, about: RunInfo, options: dict[str, Any]) -> None:
+        self._loggers[name] = register.logger[name](about, options)
+
+    def _guarded(self, name: str, call: Callable[[], object]) -> None:
+        """Call a logger, and disable it if it fails."""
+        try:
+            call()
+        except (Exception, SystemExit) as error:
+            self._loggers.pop(name, None)
+            if not self._run_dir.is_dir():
+                return  # the run itself reports this, and ends
+            origin = author(error) or f"the logger {name}"
+            reason = f"{type(error).__name__}: {error}".strip().splitlines()[0][:LONGEST]
+            self._display.note(f"{origin} failed, and the run goes on without it: {reason}")
+
+    def _call_loggers(self, call: Callable[[Logger], object]) -> None:
+        for name, logger in list(self._loggers.items()):
+            self._guarded(name, partial(call, logger))
+
+    def rounds(self, records: list[dict[str, Any]]) -> None:
+        """Report training rounds, oldest first."""
+        if not records:
+            return
+        records = [{"kind": "round", **plain(record)} for record in records]
+        self._metrics.write(records)
+        self._call_loggers(lambda logger: logger.rounds(records))
+        self._display.rounds(records)
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        """Report one evaluation of the policy."""
+        record = {"kind": "evaluation", **plain(record)}
+        # Loggers come first: a resumed run repeats evaluations that the metrics lack, so a kill loses none.
+        self._call_loggers(lambda logger: logger.evaluation(record))
+        self.flush()
+        self._metrics.write([record])
+        self.evaluations.append(record)
+        self._display.evaluation(record)
+
+    def flush(self) -> None:
+        """Flush everything to the operating system, before a checkpoint makes it a lasting part of the run."""
+        self._call_loggers(lambda logger: logger.flush())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the metrics so far."""
+        return self._metrics.digest
+
+    def note(self, text: str) -> None:
+        """Show a message once, above the live display, such as a saved checkpoint or a fallback."""
+        self._display.note(text)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Close everything and show the final table."""
+        self._call_loggers(lambda logger: logger.summary(plain(summary)))
+        self.close()
+        returns = [record["eval_return_mean"] for record in self.evaluations]
+        known = [value for value in returns if isinstance(value, int | float)]
+        self._display.finished(plain(summary), self._run_dir, known)
+
+    def close(self) -> None:
+        """End the display and close the files; a second call does nothing."""
+        self._display.close()
+        self._call_loggers(lambda logger: logger.close())
+        self._metrics.close()
+
+    def __enter__(self) -> Telemetry:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+__all__ = ["Telemetry"]

@@ -1,0 +1,133 @@
+"""Integrity of a run's files: a check in every line of `metrics.jsonl`, digests in `summary.json`.
+
+`check` ends every line: the line's number, a CRC-32 of the line, and the run that it belongs to, as in
+`17-9f3a2c1b-5e6f7a8b`. It detects flipped bits, missing lines and files of another run, also after the run has been
+resumed. `integrity` in the summary holds SHA-256 digests of the metrics, of the configuration and of the summary
+itself. Files of earlier versions have neither, and are only compared with each other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stellaris_jax.base import inputs
+from stellaris_jax.config.continuation import RESUMABLE
+
+KEY = "integrity"
+"""Key of the digests in a summary."""
+PLACES = ("resume", "run", "plugins", "trace", "init_from")
+"""Keys, and groups of keys, that may be edited without making another run: paths of the run and of its inputs."""
+CHECK = re.compile(rb',"check":"(\d+)-([0-9a-f]{8})-([0-9a-f]{8})"}\s*$')
+
+Flat = Mapping[str, Any]
+
+
+class Checked(NamedTuple):
+    """Line of `metrics.jsonl`.
+
+    Attributes:
+      text: the line without its check.
+      number: number of the line; 0 without a check.
+      owner: run that the line belongs to; empty without a check.
+    """
+
+    text: bytes
+    number: int = 0
+    owner: str = ""
+
+
+def settings_digest(config: Flat) -> str:
+    """Digest of a flat configuration without its paths."""
+    return _digest(_without(config, PLACES))
+
+
+def fixed_settings(config: Flat) -> dict[str, Any]:
+    """Settings of a flat configuration that cannot change while a run is resumed."""
+    return _without(config, (*PLACES, *RESUMABLE))
+
+
+def owner_of(config: Flat) -> str:
+    """Eight-letter identity of a run: a digest of the settings that cannot change while it is resumed."""
+    return _digest(fixed_settings(config))[:8]
+
+
+def _without(config: Flat, left_out: Iterable[str]) -> dict[str, Any]:
+    names = tuple(left_out)
+    groups = tuple(f"{name}." for name in names)
+    return {key: value for key, value in config.items() if key not in names and not key.startswith(groups)}
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def checked_line(text: str, number: int, owner: str) -> str:
+    """Line of JSON, a mapping, with its check added; ends in a line break."""
+    return f'{text[:-1]},"check":"{number}-{_crc(text.encode(), number, owner)}-{owner}"}}\n'
+
+
+def _crc(text: bytes, number: int, owner: str) -> str:
+    return f"{zlib.crc32(text, zlib.crc32(f'{number}-{owner}'.encode())):08x}"
+
+
+def unchecked(line: bytes) -> Checked | None:
+    """Line without its check; None if the check fails."""
+    match = CHECK.search(line)
+    if match is None:
+        return Checked(line)
+    text, number, owner = line[: match.start()] + b"}", int(match[1]), match[3].decode()
+    return Checked(text, number, owner) if _crc(text, number, owner) == match[2].decode() else None
+
+
+def sealed(summary: dict[str, Any], metrics: str, config: Flat, trace: str = "") -> dict[str, Any]:
+    """Summary, as plain data, with digests.
+
+    Args:
+      summary: the figures.
+      metrics: digest of the metrics file.
+      config: flat configuration, as read from `config.yaml`.
+      trace: digest of the trace of a live run (`digest_of`).
+    """
+    digests = {"metrics": metrics, "settings": settings_digest(config), **({"trace": trace} if trace else {})}
+    return {**summary, KEY: {**digests, "summary": _digest([summary, digests])}}
+
+
+class Seal(NamedTuple):
+    """Digests in a summary; empty in summaries of earlier versions.
+
+    Attributes:
+      metrics: digest of the metrics file.
+      settings: digest of the configuration.
+      trace: digest of a live run's trace.
+    """
+
+    metrics: str = ""
+    settings: str = ""
+    trace: str = ""
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file; "" if there is none. Raises OSError."""
+    try:
+        return inputs.digest_of(path)
+    except FileNotFoundError:
+        return ""
+
+
+def seal_of(summary: dict[str, Any]) -> Seal | None:
+    """Digests in a summary; None if the summary was changed."""
+    if KEY not in summary:
+        return Seal()
+    try:
+        digests = dict(summary[KEY])
+        recorded = digests.pop("summary")
+        rest = {key: value for key, value in summary.items() if key != KEY}
+        return Seal(**digests) if recorded == _digest([rest, digests]) else None
+    except (TypeError, ValueError, KeyError):
+        return None

@@ -1,1 +1,0 @@
-"""Training runs: trainer, data sources, checkpoints and evaluation."""

@@ -1,0 +1,170 @@
+"""Claims of a paper with our results: each with an interval over seeds and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stellaris_jax.base.statistics import holm, mean_ci95, welch
+from stellaris_jax.telemetry.format import significant
+from studies.files import read_rows, write_table
+
+HOLDS, OPEN, REVERSED = "holds", "not shown", "reversed"
+"""Verdicts: the 95 % interval of the difference lies on the paper's side of zero, across it, or on the other side."""
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Row of a table of claims.
+
+    Attributes:
+      claim: the claim.
+      paper: the paper's figures.
+      ours: our figures.
+      n: number of seeds (or measurements) on either side of the comparison.
+      p: two-sided p-value that both sides have one mean, by Welch's test, or by the paired t-test if the claim says so;
+        None if nothing was tested.
+      p_holm: p-value after Holm's correction for all claims of a figure; None if nothing was tested.
+      verdict: one of HOLDS, OPEN and REVERSED.
+      survives: whether the verdict survives the correction; None if nothing was tested or shown.
+        toward: difference toward the paper's side, in halves of its 95 % interval; from 1 up the claim holds, from -1
+          down
+        it is reversed. None without an interval.
+    """
+
+    claim: str
+    paper: str
+    ours: str
+    n: str
+    p: float | None
+    p_holm: float | None
+    verdict: str
+    survives: bool | None
+    toward: float | None = None
+
+
+Test = Callable[[np.ndarray, np.ndarray], tuple[float, float, float]]
+"""Test of two sides: difference, half the width of its 95 % interval, and its p-value."""
+
+
+def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "", test: Test = welch) -> Claim:
+    """Claim that `a` [seeds] is greater than `b` [seeds], by Welch's interval of the difference of means.
+
+    Args:
+      claim: text of the claim.
+      paper: the paper's figures.
+      a: values `[seeds]`; NaN for an unknown value, with which the claim is undecided.
+      b: values `[seeds]`, likewise.
+      unit: unit of the values.
+      test: the test; `paired` uses the differences seed by seed.
+    """
+    sides = [np.asarray(side, float) for side in (a, b)]
+    ours, n = " against ".join(_interval(side, unit) for side in sides), _count(sides)
+    if not np.isfinite(np.concatenate(sides)).all():
+        return undecided(claim, paper, ours, n)
+    difference, half_width, p = test(*sides)
+    ours = f"{ours}: {'+' if difference >= 0 else '−'}{significant(abs(difference))}{_half(half_width)}"
+    if np.isnan(p):
+        return undecided(claim, paper, ours, n)
+    verdict = OPEN if p >= LEVEL else HOLDS if difference > 0 else REVERSED
+    toward = difference / half_width if half_width > 0.0 else None
+    return Claim(claim, paper, ours, n, p, None, verdict, None, toward)
+
+
+def no_less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, unit: str = "") -> Claim:
+    """Claim that `a` is at least `b`, up to a margin.
+
+    It holds if the interval of the difference lies above -margin, and is reversed if it lies below. The arguments are
+    those
+    of `more`, with the `margin` in units of the values.
+    """
+    shown = more(claim, paper, a, b, unit)
+    shifted = more(claim, paper, np.asarray(a, float) + margin, b, unit)
+    return replace(shifted, ours=f"{shown.ours} (margin {significant(margin)}{unit})")
+
+
+def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> Claim:
+    """Claim that `a` is smaller than `b`; the arguments are those of `more`."""
+    reverse = more(claim, paper, a, b, unit)
+    swapped = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
+    toward = None if reverse.toward is None else -reverse.toward
+    return replace(reverse, verdict=swapped[reverse.verdict], toward=toward)
+
+
+def fact(claim: str, paper: str, ours: str, holds: bool) -> Claim:
+    """Claim about figures without spread, such as an order of means."""
+    return Claim(claim, paper, ours, "", None, None, HOLDS if holds else REVERSED, True)
+
+
+def undecided(claim: str, paper: str, ours: str, n: str = "") -> Claim:
+    """Claim with too few data for a test."""
+    return Claim(claim, paper, ours, n, None, None, OPEN, None)
+
+
+def corrected(claims: Sequence[Claim]) -> list[Claim]:
+    """Claims of one figure, with Holm's correction for the number of tested claims.
+
+    The correction uses exact p-values; then both are rounded to three digits.
+    """
+    adjusted = iter(holm([claim.p for claim in claims if claim.p is not None]))
+    return [claim if claim.p is None else _judged(claim, next(adjusted)) for claim in claims]
+
+
+def _judged(claim: Claim, p_holm: float) -> Claim:
+    survives = None if claim.verdict == OPEN else p_holm < LEVEL
+    return replace(
+        claim, p=_rounded(claim.p), p_holm=_rounded(p_holm), survives=survives, toward=_rounded(claim.toward)
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")
+
+
+def write_claims(claims: Iterable[Claim], path: Path) -> None:
+    """Replace a file of claims."""
+    survival = {True: "yes", False: "no", None: ""}
+    rows = [(asdict(claim) | {"survives": survival[claim.survives]}).values() for claim in claims]
+    write_table(path, [field.name for field in fields(Claim)], map(tuple, rows))
+
+
+def read_claims(path: Path) -> list[Claim]:
+    """What `write_claims` wrote; by files of earlier versions, which were not corrected, no verdict survives."""
+    return read_rows(path, _claim)
+
+
+def _claim(row: dict[str, str]) -> Claim:
+    return Claim(
+        row["claim"],
+        row["paper"],
+        row["ours"],
+        row.get("n") or "",
+        float(row["p"]) if row.get("p") else None,
+        float(row["p_holm"]) if row.get("p_holm") else None,
+        row["verdict"],
+        {"yes": True, "no": False}.get(row.get("survives", "")),
+        float(row["toward"]) if row.get("toward") else None,
+    )
+
+
+def _interval(values: np.ndarray, unit: str) -> str:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return "nothing known"
+    mean, half_width = mean_ci95(known)
+    text = f"${significant(mean)}" if unit == "$" else f"{significant(mean)}{unit}"
+    text += _half(half_width)
+    return text if len(known) == len(values) else f"{text} (known of {len(known)} of {len(values)})"
+
+
+def _half(width: float) -> str:
+    return f" ± {significant(width, 2)}" if np.isfinite(width) else ""
+
+
+def _count(sides: Sequence[np.ndarray]) -> str:
+    return " and ".join(dict.fromkeys(str(len(side)) for side in sides))

@@ -1,0 +1,131 @@
+"""Index of all claims with their configurations, commands and verdicts: `results/README.md`."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from textwrap import fill
+from typing import Any, NamedTuple
+
+from stellaris_jax.base.outputs import write_atomically
+from studies.claims import HOLDS, OPEN, REVERSED, Claim, read_claims
+from studies.map import settings
+
+
+class Paper(NamedTuple):
+    """Paper under study.
+
+    Attributes:
+      module: module of its figures, below `studies`.
+      title: title for readers.
+      settings: path of its configurations.
+    """
+
+    module: str
+    title: str
+    settings: str
+
+
+PAPERS = {
+    "stellaris": Paper("stellaris.figures", "Stellaris (SC'24)", "configs/experiment/stellaris"),
+    "nitro": Paper("nitro.study", "Nitro (VLDB'25)", "configs/experiment/nitro"),
+    "minionsrl": Paper("minionsrl.study", "MinionsRL (AAAI'24)", "configs/experiment/minionsrl"),
+    "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
+}
+ABOUT = (
+    "Every claim that has been put to the test here, with what it was tested on, the command that does it again, and "
+    "what came out. A verdict is of the 95 % interval of a difference of means over seeds: it *holds* where the "
+    "interval lies on the claim's side of zero, is *reversed* where it lies on the other, and *not shown* where zero "
+    "is in it; in **bold** it survives Holm's correction for the number of claims of its figure; those of figures "
+    "made by an earlier version are not corrected. What each figure shows, its data and its pictures are in the page "
+    "of its study. This page is made by `python scripts/reproduce.py index`."
+)
+
+
+def module_of(paper: str) -> Any:
+    """Module with a paper's `FIGURES` and `ENVS`."""
+    return import_module(f"studies.{PAPERS[paper].module}")
+
+
+def write_index(results: Path) -> None:
+    """Write `README.md` in the directory of all results, and the settings of methods on the map's page."""
+    write_atomically(results / "README.md", index(results))
+    settings.write(results / "map" / "README.md")
+
+
+def index(results: Path) -> str:
+    """Text of the index."""
+    made = {paper: _claims(results / paper, list(module_of(paper).FIGURES)) for paper in PAPERS}
+    lines = ["# Claims", "", fill(ABOUT, 120), ""]
+    newer = [(figure, claim) for figure, claims in made["map"].items() for claim in claims if ": " in claim.paper]
+    if newer:
+        lines += ["## Newer papers on staleness", "", *_newer(newer)]
+    for paper, figures in made.items():
+        lines += _section(paper, figures)
+    return "\n".join(lines)
+
+
+def _claims(results: Path, figures: Sequence[str]) -> dict[str, list[Claim]]:
+    paths = {figure: results / f"claims_{figure}.csv" for figure in figures}
+    return {figure: read_claims(path) for figure, path in paths.items() if path.is_file()}
+
+
+def _newer(claims: Sequence[tuple[str, Claim]]) -> list[str]:
+    text = (
+        "They are about language models and theirs are single tasks; here are small control tasks, one learner, "
+        "updates of 64 samples, each learned from once, and a learning rate for every method and staleness, chosen on "
+        "other seeds."
+    )
+    rows = [
+        f"| {claim.paper} | {claim.claim} | {claim.ours} | {_verdict(claim)} | `reproduce.py map --figure {figure}` |"
+        for figure, claim in claims
+    ]
+    return [fill(text, 120), "", "| their claim | tested as | here | | command |", "|---|---|---|---|---|", *rows, ""]
+
+
+def _section(paper: str, figures: dict[str, list[Claim]]) -> list[str]:
+    title, settings = PAPERS[paper].title, PAPERS[paper].settings
+    lines = [
+        f"## {title}",
+        "",
+        f"Configurations: [{settings}](../{settings}). Data and pictures: [{paper}]({paper}/README.md).",
+        "",
+    ]
+    if not figures:
+        return [*lines, "Nothing has been made of it yet.", ""]
+    lines += ["| figure | what | command | claims | hold | not shown | reversed |", "|---|---|---|---|---|---|---|"]
+    for figure, claims in figures.items():
+        counts = " | ".join(_counted(claims, verdict) for verdict in (HOLDS, OPEN, REVERSED))
+        command = f"`python scripts/reproduce.py {paper} --figure {figure}`"
+        lines.append(f"| {figure} | {_about(paper, figure)} | {command} | {len(claims)} | {counts} |")
+    lines += ["", "<details><summary>Claim by claim</summary>", "", "| figure | claim | paper | here | |"]
+    lines += ["|---|---|---|---|---|"]
+    lines += [
+        f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {_verdict(claim)} |"
+        for figure, claims in figures.items()
+        for claim in claims
+    ]
+    return [*lines, "", "</details>", ""]
+
+
+def _about(paper: str, figure: str) -> str:
+    """First paragraph of the docstring of a figure's function."""
+    function = module_of(paper).FIGURES[figure]
+    text = inspect.getdoc(getattr(function, "func", function)) or ""  # a partial function has no docstring of its own
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def _counted(claims: Sequence[Claim], verdict: str) -> str:
+    """Number of claims with a verdict and, if they were corrected, the number of those that survive."""
+    survivals = Counter(claim.survives for claim in claims if claim.verdict == verdict)
+    total = sum(survivals.values())
+    if not total or verdict == OPEN:
+        return str(total)
+    return f"{total} (not corrected)" if survivals[None] == total else f"{total} (**{survivals[True]}**)"
+
+
+def _verdict(claim: Claim) -> str:
+    return f"**{claim.verdict}**" if claim.survives else claim.verdict

@@ -1,0 +1,95 @@
+"""Repeats a paper's evaluation: trains missing runs, then writes CSV files, pictures and a table of claims.
+
+stellaris-jax reproduce stellaris --results mine/stellaris                    everything, six environments, days
+stellaris-jax reproduce stellaris --figure 11                                 one figure (or 11a, 11b)
+stellaris-jax reproduce stellaris --figure 6 --envs hopper --seeds 3 --results mine/stellaris    less of it
+stellaris-jax reproduce nitro --figure 15                                     rules that scale actors
+stellaris-jax reproduce minionsrl --figure schedulers --results mine/minionsrl    trained and fine-tuned here
+stellaris-jax reproduce map --figure methods --envs cartpole --results mine/map   every method against staleness
+stellaris-jax reproduce index                                                 all claims: results/README.md
+
+Trained runs are stored below --runs, so an interrupted call can be repeated. Their returns are stored in learned.csv of
+the results, so no run is trained twice. Each figure ends with both numbers: "0 trained, 120 read" (runs of one seed).
+Several calls at once share the work.
+
+A published figure is never replaced with fewer seeds, environments or series, nor extended with runs of other versions
+or another machine. --results DIR writes elsewhere; --overwrite replaces the figure. Remove lines of learned.csv to
+train them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import check_directory
+from stellaris_jax.cli import program
+from stellaris_jax.cli.working import working
+
+PAPERS = ("stellaris", "nitro", "minionsrl", "map")
+INDEX = "index"
+RESULTS = Path("results")
+_NO_TUNING = {"untuned": "its figures are at the paper's learning rates only"}
+UNUSED: dict[str, dict[str, str]] = {
+    "nitro": _NO_TUNING,
+    "minionsrl": _NO_TUNING,
+    "map": {
+        "seeds": "seeds 0 to 7 choose and seeds 8 to 15 judge, always",
+        "untuned": "--figure untuned compares methods without tuned learning rates",
+    },
+}
+"""Options without effect on a paper's figures, with the reason."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with these arguments, by default those of the process."""
+    program.run(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+    parser = program.Parser("reproduce", __doc__)
+    parser.add_argument("paper", choices=[*PAPERS, INDEX])
+    parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")
+    count = program.at_least(1)
+    parser.add_argument("--seeds", type=count, metavar="N", help="seeds per curve; default 5, and 10 for Figure 11")
+    parser.add_argument("--envs", nargs="+", metavar="ENV", help="environments, such as hopper; default the paper's")
+    parser.add_argument("--untuned", action="store_true", help="at the paper's learning rates only")
+    parser.add_argument("--runs", type=Path, help="directory of the trained runs; default runs/<paper>")
+    parser.add_argument("--results", type=Path, help="directory of the results; default results/<paper>")
+    parser.add_argument("--overwrite", action="store_true", help="replace published figures, even with less")
+    arguments = parser.parse_args(argv)
+    for option in UNUSED.get(arguments.paper, ()):
+        if getattr(arguments, option):
+            raise ConfigError(f"--{option} does not go with {arguments.paper}: {UNUSED[arguments.paper][option]}.")
+    # Imported late, so that --help is answered at once.
+    from studies.index import module_of
+    from studies.study import Study, reproduce
+
+    if arguments.paper == INDEX:
+        _index(arguments.results or RESULTS)
+        return
+    paper = module_of(arguments.paper)
+    unknown = [env for env in arguments.envs or () if env not in paper.ENVS]
+    if unknown:
+        raise ConfigError(f"--envs {unknown[0]} is not one of {', '.join(paper.ENVS)}.")
+    study = Study(
+        runs=arguments.runs or Path("runs") / arguments.paper,
+        results=arguments.results or RESULTS / arguments.paper,
+        envs=arguments.envs,
+        seeds=arguments.seeds,
+        tuning=not arguments.untuned,
+        overwrite=arguments.overwrite,
+    )
+    with program.signalled():
+        reproduce(study, paper.FIGURES, arguments.figure or list(paper.FIGURES))
+    if not arguments.results:
+        _index(RESULTS)
+
+
+def _index(results: Path) -> None:
+    from studies.index import write_index
+
+    check_directory("--results", results)
+    with working(f"writing {results / 'README.md'}"):
+        write_index(results)

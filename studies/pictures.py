@@ -1,0 +1,240 @@
+"""Pictures of the papers' figures with our results: curves with intervals, bars, and lines over a parameter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain, cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from stellaris_jax.base.statistics import FEWEST, mean_ci95
+from stellaris_jax.report.curves import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    LINES,
+    TEXT,
+    VERMILION,
+    about_spread,
+    begin_at_zero,
+    draw_band,
+    legend_below,
+    save,
+    tidy,
+    titled,
+)
+from stellaris_jax.report.style import drawing
+from stellaris_jax.telemetry.format import compact, dollars
+from studies.history import History
+
+PAPER: dict[str, Any] = {"color": BLACK, "marker": "o", "markerfacecolor": "white", "linestyle": ":"}
+"""Style of the paper's points."""
+AXES = {"env_steps": "env steps", "seconds": "simulated seconds", "cost_usd": "dollars"}
+TUNED = ", tuned"
+"""Suffix of the names of series whose learning rate was tuned."""
+SLOW = ", a target a round"
+"""Suffix of the names of IMPACT's series whose target network is replaced once a round instead of with every version.
+
+The paper's "target update frequency 1.0" can mean either. With every version, every policy is its own target, and
+neither IMPACT's clip nor its KL penalty ever has an effect.
+"""
+
+
+class Mark(NamedTuple):
+    """Points of the paper, drawn as open circles and joined if there are several.
+
+    Attributes:
+      series: series of the points.
+      axis: one of `AXES`.
+      x: positions on the axis.
+      y: returns.
+    """
+
+    series: str
+    axis: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+Panels = Mapping[str, Sequence[History]]
+Marks = Mapping[str, Sequence[Mark]]
+
+
+@drawing()
+def curves(panels: Panels, marks: Marks, path: Path, title: str) -> None:
+    """Draw return against env steps, simulated seconds and dollars, a row per panel.
+
+    Args:
+      panels: histories by panel.
+      marks: points of the paper by panel, drawn as open circles.
+      path: picture to write.
+      title: title of the picture.
+    """
+    names = list(dict.fromkeys(_name(history) for history in chain(*panels.values())))
+    styles = looks(names)
+    figure = titled(title, 0.5 + 2.4 * len(panels))
+    rows = figure.subplots(len(panels), len(AXES), sharey="row", squeeze=False)
+    for row, (panel, histories) in zip(rows, panels.items(), strict=True):
+        for axes, (axis, label) in zip(row, AXES.items(), strict=True):
+            for name in names:
+                members = [history for history in histories if _name(history) == name]
+                if members:
+                    drawn = [(getattr(history, axis), history.returns) for history in members]
+                    draw_band(axes, drawn, styles[name])
+            for mark in marks.get(panel, ()):
+                if mark.axis == axis:
+                    axes.plot(mark.x, mark.y, linewidth=1, **PAPER | {"color": styles[mark.series]["color"]})
+            begin_at_zero(axes)
+            axes.set_xlabel(label, fontsize=TEXT)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            written = dollars if axis == "cost_usd" else compact
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _, written=written: written(value)))
+            tidy(axes)
+        row[0].set_ylabel(f"{panel}\nreturn", fontsize=TEXT)
+    handles = [Line2D([], [], label=name, **styles[name]) for name in names]
+    if any(marks.values()):
+        handles.append(Line2D([], [], label="paper", **PAPER))
+    counts = Counter((panel, history.series) for panel, members in panels.items() for history in members)
+    legend_below(figure, handles, columns=5, note=about_spread(counts.values()))
+    save(figure, path)
+
+
+def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Style of each name's curve: colour and dashes, so that coinciding curves stay visible."""
+    pairs = zip(cycle(COLOURS), cycle(LINES), strict=False)
+    return {name: {"color": colour, "linestyle": line} for name, (colour, line) in zip(names, pairs, strict=False)}
+
+
+def _name(history: History) -> str:
+    """Name of the series without its suffix, which the panel shows."""
+    return history.series.removesuffix(TUNED).removesuffix(SLOW)
+
+
+@drawing()
+def widths(panels: Mapping[str, Mapping[str, Sequence[Sequence[int]]]], path: Path, title: str) -> None:
+    """Draw the actors of every round, as means with intervals, in a panel each.
+
+    Args:
+      panels: actors `[seeds][rounds]` by rule, by panel.
+      path: picture to write.
+      title: title of the picture.
+    """
+    figure = titled(title, 3.0)
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    names = list(dict.fromkeys(chain(*panels.values())))
+    styles = looks(names)
+    for axes, (panel, rules) in zip(grid, panels.items(), strict=True):
+        for name, seeds in rules.items():
+            drawn = [(np.arange(1, len(actors) + 1, dtype=float), np.array(actors, float)) for actors in seeds]
+            draw_band(axes, drawn, styles[name])
+        axes.set_title(panel, fontsize=TEXT)
+        axes.set_xlabel("round", fontsize=TEXT)
+        axes.set_ylim(bottom=0)
+        tidy(axes)
+    grid[0].set_ylabel("actors", fontsize=TEXT)
+    note = about_spread(len(seeds) for rules in panels.values() for seeds in rules.values())
+    legend_below(figure, [Line2D([], [], label=name, **styles[name]) for name in names], columns=6, note=note)
+    save(figure, path)
+
+
+class Bar(NamedTuple):
+    """Bar of a panel.
+
+    Attributes:
+      label: label of the bar.
+      paper: the paper's value, or None.
+      ours: our values `[seeds]`.
+    """
+
+    label: str
+    paper: float | None
+    ours: Sequence[float]
+
+
+@drawing()
+def bars(panels: Mapping[str, Sequence[Bar]], path: Path, title: str, unit: str) -> None:
+    """Draw horizontal bars: the paper's in grey, if any, ours in blue with their 95 % intervals.
+
+    Args:
+      panels: bars by panel.
+      path: picture to write.
+      title: title of the picture.
+      unit: unit of the values.
+    """
+    published = any(bar.paper is not None for panel in panels.values() for bar in panel)
+    offset, thick = (0.2, 0.38) if published else (0.0, 0.6)
+    figure = titled(title, 1.0 + 0.42 * max(len(panel) for panel in panels.values()))
+    for axes, (name, panel) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for i, bar in enumerate(panel):
+            mean, half_width = mean_ci95(bar.ours)
+            if published:
+                axes.barh(i - offset, bar.paper or 0.0, height=thick, color="0.7", label="paper" if i == 0 else None)
+            axes.barh(i + offset, mean, height=thick, color=BLUE, label="here" if i == 0 else None)
+            if len(bar.ours) < FEWEST:
+                axes.plot(bar.ours, [i + offset] * len(bar.ours), color=BLACK, linestyle="", marker=".", markersize=4)
+            else:
+                axes.errorbar(mean, i + offset, xerr=half_width, color=BLACK, linewidth=1, capsize=2)
+        axes.set_yticks(range(len(panel)), [bar.label for bar in panel])
+        axes.invert_yaxis()
+        axes.set_title(name, fontsize=TEXT)
+        axes.set_xlabel(unit, fontsize=TEXT)
+        tidy(axes)
+    handles = figure.axes[0].get_legend_handles_labels()[0] if published else []
+    counts = [len(bar.ours) for panel in panels.values() for bar in panel]
+    legend_below(figure, handles, columns=2, note=about_spread(counts, "lines", "points"))
+    save(figure, path)
+
+
+class Point(NamedTuple):
+    """Value of a parameter, with results.
+
+    Attributes:
+      value: value of the parameter.
+      paper: the paper's return and dollars.
+      returns: our returns `[seeds]`.
+      cost_usd: our dollars `[seeds]`.
+    """
+
+    value: str
+    paper: tuple[float, float]
+    returns: Sequence[float]
+    cost_usd: Sequence[float]
+
+
+@drawing()
+def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -> None:
+    """Draw return (top) and dollars (bottom) over the values of parameters; the paper's are dotted.
+
+    Args:
+      panels: points by parameter, a column each.
+      path: picture to write.
+      title: title of the picture.
+    """
+    figure = titled(title, 4.4)
+    grid = figure.subplots(2, len(panels), squeeze=False, sharex="col", sharey="row")
+    for column, (name, points) in zip(grid.T, panels.items(), strict=True):
+        for index, axes in enumerate(column):
+            x = range(len(points))
+            intervals = [mean_ci95(point[2 + index]) for point in points]
+            axes.plot(x, [mean for mean, _ in intervals], color=BLUE, marker="o", label="here")
+            for at, (mean, half_width), point in zip(x, intervals, points, strict=True):
+                if len(point[2 + index]) < FEWEST:
+                    axes.plot([at] * len(point[2 + index]), point[2 + index], color=BLUE, linestyle="", marker="_")
+                else:
+                    axes.errorbar(at, mean, yerr=half_width, color=BLUE, capsize=3)
+            axes.plot(x, [point.paper[index] for point in points], color=VERMILION, marker="o",
+                      markerfacecolor="white", linestyle=":", label="paper")  # fmt: skip
+            axes.set_xticks(x, [point.value for point in points])
+            tidy(axes)
+        column[1].set_xlabel(name, fontsize=TEXT)
+    for axes, measure in zip(grid[:, 0], ("return", "dollars"), strict=True):
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(measure, fontsize=TEXT)
+    note = about_spread([len(point.returns) for points in panels.values() for point in points], "lines", "dashes")
+    legend_below(figure, grid[0][0].get_legend_handles_labels()[0], columns=2, note=note)
+    save(figure, path)

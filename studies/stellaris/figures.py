@@ -1,0 +1,314 @@
+"""Figures of "Stellaris" (SC'24), and the paper's claims with each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from stellaris_jax.execute.loading import load_config
+from stellaris_jax.timeline import Timeline
+from studies import published
+from studies.claims import Claim, less, more
+from studies.history import History, Series, alike, cost, final, of, seconds
+from studies.pictures import SLOW, TUNED, Bar, Mark, bars, curves
+from studies.published import End
+from studies.sensitivity import Parameter, one_at_a_time
+from studies.stellaris.study import ATARI, STEPS, swept, tuned, variant
+from studies.stellaris.systems import latency, staleness
+from studies.study import Figure, Study
+from studies.training import Variant
+
+SEEDS, MANY_SEEDS = 5, 10
+MUJOCO = ("hopper", "humanoid", "walker2d")
+ENVS = (*MUJOCO, *ATARI)
+
+BASELINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "PPO": ("ppo", "central", ("system=central",)),
+    "IMPACT": ("impact", "impact", ("system=impact",)),
+    "RLlib": ("ppo", "rllib", ("system=rllib",)),
+    "MinionsRL": ("ppo", "central", ("system=minionsrl",)),
+}
+"""Algorithm, trained system and billed settings of each baseline.
+
+MinionsRL learns as the central learner does, and pays for functions.
+"""
+WHOLE = ", whole GPU"
+"""Suffix of the names of baselines whose learner has a GPU to itself.
+
+If functions that share a GPU are bound by it, this learner computes as fast as all of them together. The training is
+the same; its time is not.
+"""
+RATES = {"": "the paper's rate", TUNED: "tuned rates"}
+"""Learning rates by the suffixes of their series' names."""
+COMPARISONS = {"6": "PPO", "7": "IMPACT", "9": "RLlib", "10": "MinionsRL"}
+
+
+def motivation(study: Study) -> list[Claim]:
+    """Fig. 2: Stellaris on Hopper without asynchronous learners, and without serverless ones."""
+    env = "hopper"
+    series = []
+    for suffix in _rates(study):
+        full = _trained(study, env, "stellaris", suffix)
+        series += [
+            Series(f"Stellaris{suffix}", env, full),
+            Series(f"without asynchrony{suffix}", env, _trained(study, env, "no-async", suffix)),
+            Series(f"without serverless{suffix}", env, full, ("system=stellaris_no_serverless",)),
+        ]
+    histories = study.histories("2", series, SEEDS)
+    marks = [mark for name, end in published.MOTIVATION.items() for mark in _end(name, histories, end)]
+    panels = _by_rates(study, histories)
+    curves(panels, dict.fromkeys(panels, marks), study.picture("2"), "Figure 2: what asynchrony and functions give")
+    ours, sync, serverful = (of(histories, env, curve.name) for curve in series[:3])
+    return [
+        *(
+            more(
+                f"asynchronous learners end higher, {rates}",
+                "351 against 223",
+                final(of(histories, env, f"Stellaris{suffix}")),
+                final(of(histories, env, f"without asynchrony{suffix}")),
+            )
+            for suffix, rates in _rates(study).items()
+        ),
+        less("asynchronous learners take less time", "264 s against 293 s", seconds(ours), seconds(sync), " s"),
+        less("serverless learners cost less", "$0.73 against $1.13", cost(ours), cost(serverful), "$"),
+    ]
+
+
+def comparison(study: Study, figure: str) -> list[Claim]:
+    """Fig. 6, 7, 9, 10: a baseline without and with Stellaris, at the paper's learning rate and at the best of each."""
+    name = COMPARISONS[figure]
+    envs = study.envs or ENVS
+    histories = study.histories(figure, _compared(study, name, envs), SEEDS)
+    panels: dict[str, list[History]] = {}
+    marks: dict[str, list[Mark]] = {}
+    claims = []
+    for env in _envs(histories):
+        base, ours = published.ENDS[name][env]
+        for suffix, rates in {**RATES, SLOW: SLOW.removeprefix(", ")}.items():
+            panel = f"{env}, {rates}"
+            a, b = of(histories, env, f"{name} + Stellaris{suffix}"), of(histories, env, f"{name}{suffix}")
+            if not a:
+                continue  # published earlier, at the paper's learning rate only
+            panels[panel] = [*b, *of(histories, env, f"{name}{WHOLE}{suffix}"), *a]
+            marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
+            where = f"{name} on {env}, {rates}: Stellaris"
+            paper = f"{ours.reward:.0f} against {base.reward:.0f}"
+            claims.append(more(f"{where} ends higher", paper, final(a), final(b)))
+        a = of(histories, env, f"{name} + Stellaris")
+        for rival in _rivals(name):
+            b, where = of(histories, env, rival), f"{rival} on {env}: Stellaris"
+            paper = f"{ours.seconds} s against {base.seconds} s"
+            claims.append(less(f"{where} takes less time", paper, seconds(a), seconds(b), " s"))
+            for axis, what in (("seconds", "time"), ("cost_usd", "dollars")):
+                claims.append(more(f"{where} is higher after the same {what}", "–", *alike(a, b, axis)))
+    curves(panels, marks, study.picture(figure), f"Figure {figure}: {name} without and with Stellaris")
+    return claims
+
+
+def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
+    algorithm, system, billed = BASELINES[name]
+    functions = ("system.actor_billing=serverless",) if name == "MinionsRL" else ()
+    series = []
+    for env in envs:
+        for suffix in (*_rates(study), *([SLOW] if algorithm == "impact" else [])):
+            base, ours = (_trained(study, env, trained, suffix, algorithm) for trained in (system, "stellaris"))
+            series.append(Series(f"{name}{suffix}", env, base, billed))
+            series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
+            if algorithm == "ppo":
+                series.append(Series(f"{name}{WHOLE}{suffix}", env, base, (*billed, *_whole_gpu(base))))
+    return series
+
+
+def _rivals(name: str) -> list[str]:
+    """Baseline and, if its timing does not affect what it learns, the baseline with a GPU to itself."""
+    return [name, f"{name}{WHOLE}"] if BASELINES[name][0] == "ppo" else [name]
+
+
+def _whole_gpu(base: Variant) -> tuple[str, ...]:
+    """Settings of a learner that computes as fast as all functions of its GPU together, and pays for all of it."""
+    config = load_config(list(base.overrides))
+    alone = config.delays.learner.seconds / config.platform.slots_per_gpu
+    return "platform.slots_per_gpu=1", "prices.learner_vm_slots=1", f"delays.learner.seconds={alone:.4g}"
+
+
+def costs(study: Study) -> list[Claim]:
+    """Fig. 8: dollars of the runs of figures 6, 7, 9 and 10, by each system's own rule and at the common price."""
+    envs = study.envs or ENVS
+    rows, claims = [], []
+    panels: dict[str, list[Bar]] = {}
+    for figure, name in COMPARISONS.items():
+        histories = study.histories(figure, _compared(study, name, envs), SEEDS)
+        panels[name] = []
+        for env in _envs(histories):
+            ends = published.ENDS[name][env]
+            ours = of(histories, env, f"{name} + Stellaris")
+            paper = f"${ends[1].dollars:.2f} against ${ends[0].dollars:.2f}"
+            for rival in _rivals(name):
+                base = of(histories, env, rival)
+                where = f"{rival} on {env}: Stellaris costs less"
+                claims.append(less(f"{where}, each by its own rule", paper, cost(ours), cost(base), "$"))
+                ours_common, base_common = ([h.common_usd[-1] for h in members] for members in (ours, base))
+                claims.append(less(f"{where}, at the common price", paper, ours_common, base_common, "$"))
+            for label in (*_rivals(name), f"{name} + Stellaris"):
+                members, end = of(histories, env, label), ends["Stellaris" in label]
+                panels[name].append(Bar(f"{env}\n{label}", end.dollars, cost(members)))
+                for h in members:
+                    dollars = (end.dollars, h.cost_usd[-1], h.learner_usd[-1], h.common_usd[-1])
+                    rows.append((env, h.series, h.seed, *(f"{value:.5g}" for value in dollars)))
+    header = ("env", "series", "seed", "paper_usd", "cost_usd", "learner_usd", "common_usd")
+    study.table("8", header, rows)
+    bars(panels, study.picture("8"), "Figure 8: cost of training", "dollars")
+    return claims
+
+
+def ablation(study: Study) -> list[Claim]:
+    """Fig. 11a: other aggregation rules in the place of Stellaris's, on Hopper."""
+    env = "hopper"
+    systems = {
+        "Stellaris": "stellaris",
+        "softsync": swept(study, env, "softsync"),
+        "SSP": swept(study, env, "ssp"),
+        "asynchronous": "async",
+    }
+    series = [
+        Series(f"{name}{suffix}", env, _trained(study, env, system, suffix))
+        for suffix in _rates(study)
+        for name, system in systems.items()
+    ]
+    histories = study.histories("11a", series, MANY_SEEDS)
+    panels = _by_rates(study, histories)
+    rounds = [round_ * STEPS for round_ in published.AGGREGATION_ROUNDS]
+    marks = [Mark(name, "env_steps", rounds, values) for name, values in published.AGGREGATION.items()]
+    marks += [
+        Mark(name, "seconds", [second], [published.AGGREGATION[name][-1]])
+        for name, second in published.AGGREGATION_SECONDS.items()
+    ]
+    title = f"Figure 11a: aggregation rules on Hopper ({', '.join(systems.values())})"
+    curves(panels, dict.fromkeys(panels, marks), study.picture("11a"), title)
+    claims = []
+    for suffix, rates in _rates(study).items():
+        ours = of(histories, env, f"Stellaris{suffix}")
+        for name in list(systems)[1:]:
+            other = of(histories, env, f"{name}{suffix}")
+            paper = f"{published.AGGREGATION['Stellaris'][-1]} against {published.AGGREGATION[name][-1]}"
+            text = f"Stellaris ends higher than {name} ({systems[name]}), {rates}"
+            claims.append(more(text, paper, final(ours), final(other)))
+    theirs = published.AGGREGATION_SECONDS
+    ours = of(histories, env, "Stellaris")
+    for name, claim in (("softsync", less), ("SSP", less), ("asynchronous", more)):
+        text = f"Stellaris takes {'less' if claim is less else 'more'} time than {name}"
+        paper = f"{theirs['Stellaris']} s against {theirs[name]} s"
+        claims.append(claim(text, paper, seconds(ours), seconds(of(histories, env, name)), " s"))
+    return claims
+
+
+def truncation(study: Study) -> list[Claim]:
+    """Fig. 11b: Hopper without truncation, and with each of our modes of Eq. 2."""
+    env = "hopper"
+    modes = {"weight": "stellaris", "surrogate": "surrogate", "artifact": "artifact", "without": "no-truncation"}
+    series = [Series(name, env, variant(env, system)) for name, system in modes.items()]
+    histories = study.histories("11b", series, MANY_SEEDS)
+    marks = [
+        *_end("weight", histories, published.TRUNCATION["with"]),
+        *_end("without", histories, published.TRUNCATION["without"]),
+    ]
+    curves({"Hopper": histories}, {"Hopper": marks}, study.picture("11b"), "Figure 11b: truncation, in each mode")
+    ends = {name: final(of(histories, env, name)) for name in modes}
+    return [
+        more(f"truncation (mode {name}) ends higher than none", "406 against 345", ends[name], ends["without"])
+        for name in list(modes)[:-1]
+    ]
+
+
+def cluster(study: Study) -> list[Claim]:
+    """Fig. 12: PAR-RL without and with Stellaris on the HPC testbed, in rounds of four times the minibatches."""
+    claims = []
+    wide = ("system.learners=64", "system.versions=96")
+    envs = study.envs or tuple(published.CLUSTER)
+    series = []
+    for env in envs:
+        steps = 4 * load_config([*variant(env, "par-rl").overrides]).total_steps
+        large = ("platform=hpc", "prices=hpc", "env.num_envs=64", "algorithm.minibatches=16", f"total_steps={steps}")
+        series += [
+            Series("PAR-RL", env, variant(env, "par-rl").with_settings("hpc", *large, "system.learners=16")),
+            Series("PAR-RL + Stellaris", env, variant(env, "stellaris").with_settings("hpc", *large, *wide)),
+        ]
+    histories = study.histories("12", series, SEEDS)
+    panels: dict[str, list[History]] = {}
+    marks: dict[str, list[Mark]] = {}
+    for env in dict.fromkeys(history.env for history in histories):
+        base, ours = (of(histories, env, name) for name in ("PAR-RL", "PAR-RL + Stellaris"))
+        first, second = published.CLUSTER[env]
+        panels[env] = [*base, *ours]
+        marks[env] = [*_end("PAR-RL", base, first), *_end("PAR-RL + Stellaris", ours, second)]
+        paper = f"{second.reward} against {first.reward}"
+        claims.append(more(f"{env}, HPC: Stellaris ends higher", paper, final(ours), final(base)))
+        paper = f"${second.dollars:.2f} against ${first.dollars:.2f}"
+        claims.append(less(f"{env}, HPC: Stellaris costs less", paper, cost(ours), cost(base), "$"))
+    curves(panels, marks, study.picture("12"), "Figure 12: PAR-RL without and with Stellaris, HPC testbed")
+    return claims
+
+
+def parameters(study: Study) -> list[Claim]:
+    """Fig. 13: decay d, root v and threshold rho of Stellaris on Hopper, one at a time around the paper's choice."""
+    chosen, symbols = {"decay": "0.96", "root": "3", "rho": "1.0"}, {"decay": "d", "root": "v", "rho": "ρ"}
+    varied = [
+        Parameter(key, symbols[key], chosen[key], list(paper), paper) for key, paper in published.SENSITIVITY.items()
+    ]
+    title = "Figure 13: sensitivity of Stellaris on Hopper"
+    return one_at_a_time(study, "13", title, variant("hopper", "stellaris"), "system", varied, SEEDS)
+
+
+def _rates(study: Study) -> dict[str, str]:
+    """Compared learning rates, as in `RATES`."""
+    return RATES if study.tuning else {"": RATES[""]}
+
+
+def _by_rates(study: Study, histories: Sequence[History]) -> dict[str, list[History]]:
+    """Histories by learning rate, for a panel each."""
+    return {
+        rates: [history for history in histories if history.series.endswith(TUNED) == (suffix == TUNED)]
+        for suffix, rates in _rates(study).items()
+    }
+
+
+def _envs(histories: Iterable[History]) -> list[str]:
+    """Environments of the histories, in the paper's order."""
+    present = {history.env for history in histories}
+    return [env for env in ENVS if env in present]
+
+
+def _trained(study: Study, env: str, system: str, suffix: str, algorithm: str = "ppo") -> Variant:
+    if suffix == TUNED:
+        return tuned(study, env, system, algorithm)
+    base = variant(env, system, algorithm)
+    if suffix != SLOW:
+        return base
+    return base.with_settings("target", f"algorithm.options.target_interval={_versions(base)}")
+
+
+def _versions(trained: Variant) -> int:
+    """Mean number of versions of a round."""
+    config = load_config([*trained.overrides])
+    timeline = Timeline.of(config, seed=0)
+    return round(sum(len(timeline.next_round().groups) for _ in range(config.rounds)) / config.rounds)
+
+
+def _end(series: str, ours: Sequence[History], end: End) -> list[Mark]:
+    """The paper's last point of a series on every axis; in env steps it is where ours is."""
+    x = {"env_steps": float(ours[0].env_steps[-1]), "seconds": end.seconds, "cost_usd": end.dollars}
+    return [Mark(series, axis, [value], [end.reward]) for axis, value in x.items()]
+
+
+FIGURES: dict[str, Figure] = {
+    "2": motivation,
+    "3": staleness,
+    **{figure: partial(comparison, figure=figure) for figure in ("6", "7")},
+    "8": costs,
+    **{figure: partial(comparison, figure=figure) for figure in ("9", "10")},
+    "11a": ablation,
+    "11b": truncation,
+    "12": cluster,
+    "13": parameters,
+    "14": latency,
+}

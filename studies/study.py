@@ -1,0 +1,178 @@
+"""Evaluation of one paper: directories of its runs and results, and the table of claims over all of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from stellaris_jax.base import inputs
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.outputs import check_directory, write_atomically
+from studies import gate
+from studies.claims import OPEN, Claim, corrected, read_claims, write_claims
+from studies.files import write_table
+from studies.glance import glance
+from studies.history import History, Series, read_csv, write_csv
+from studies.making import making, under_way
+from studies.store import Learned, learned
+from studies.training import Variant
+
+BEGIN, END = "<!-- made by scripts/reproduce.py: begin -->", "<!-- made by scripts/reproduce.py: end -->"
+"""Lines of a README that enclose the generated part; the rest is kept."""
+ABOUT = (
+    "Intervals are of 95 %, over n seeds or measurements a side: of means by Student's t, of differences (behind the "
+    "colon) by Welch's. A claim *holds* if the interval of the difference lies on the paper's side of zero, is "
+    "*reversed* if it lies on the other side, and *not shown* if zero is in it, or if something is not *known*: a "
+    "seed that was not evaluated within the time or money. What has no interval has no spread over seeds, and its "
+    "verdict is not tested. Of many claims some hold by chance: verdicts in **bold** survive Holm's correction for "
+    "the number of claims of their figure (to 5 % that any of its verdicts is chance), the others do not."
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Request for a paper's figures.
+
+    Args:
+      runs: directory of the training runs.
+      results: directory of CSV files, pictures and README.md; runs in its `learned.csv` are not trained again.
+      envs: environments, as in `experiment=stellaris/<env>`; None for the environments of the paper's figure.
+      seeds: seeds per series; None for a figure's own number.
+      tuning: whether rules are also compared at their own learning rates, chosen on other seeds.
+      overwrite: whether a published figure may be replaced with less; see `studies.making`.
+    """
+
+    runs: Path
+    results: Path
+    envs: Sequence[str] | None = None
+    seeds: int | None = None
+    tuning: bool = True
+    overwrite: bool = False
+
+    def learned(self, variants: Iterable[Variant], seeds: range) -> dict[Variant, list[Learned]]:
+        """Results of variants with these seeds; variants missing from the results' `learned.csv` are trained."""
+        return learned(variants, seeds, self.runs, self.results / "learned.csv")
+
+    def actors(self, variants: Mapping[str, Variant], seeds: int) -> dict[str, list[tuple[int, ...]]]:
+        """Actors of every round of variants that scale them, `[seeds][rounds]` by name."""
+        results = self.learned(variants.values(), range(self.seeds or seeds))
+        return {name: [result.actors for result in results[variant]] for name, variant in variants.items()}
+
+    def histories(self, figure: str, series: Iterable[Series], seeds: int) -> list[History]:
+        """Train missing runs, write `figure_<figure>.csv` and `gate.csv`, and return all histories of the figure.
+
+        Published results of other environments are kept.
+
+        Args:
+          figure: name of the figure.
+          series: its curves.
+          seeds: the figure's own number of seeds.
+
+        Raises:
+          ConfigError: a published curve would lose seeds or vanish.
+        """
+        series = list(series)
+        count = self.seeds or seeds
+        path = self.results / f"figure_{figure}.csv"
+        published = read_csv(path)
+        curves = ((history.env, history.series) for history in published)
+        under_way().check_series(curves, [(curve.env, curve.name) for curve in series], count)
+        results = self.learned([curve.variant for curve in series], range(count))
+        fresh = [history for curve in series for history in curve.histories(results[curve.variant])]
+        envs = {curve.env for curve in series}
+        kept = [history for history in published if history.env not in envs]
+        write_csv([*kept, *fresh], path)
+        escaped = [gate.escapes(figure, curve, results[curve.variant]) for curve in series]
+        gate.write([row for row in escaped if row is not None], self.results / gate.FILE)
+        return [*kept, *fresh]
+
+    def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Write `figure_<figure>.csv` of a figure without curves.
+
+        Raises ConfigError if the published table has more lines or other environments.
+        """
+        rows = list(rows)
+        under_way().check_table(figure, header, rows)
+        write_table(self.results / f"figure_{figure}.csv", header, rows)
+
+    def picture(self, figure: str) -> Path:
+        return self.results / f"figure_{figure}.png"
+
+
+Figure = Callable[[Study], list[Claim] | None]
+"""Maker of one figure: trains, writes its CSV and picture, and returns its claims.
+
+It returns None, and changes nothing, if the request concerns none of its environments.
+"""
+
+
+def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]) -> None:
+    """Make the wanted figures in order, and update the claims and the README after each.
+
+    Args:
+      study: the request.
+      figures: makers of all figures, by name.
+      wanted: names of figures, or numbers that stand for all parts: 11 for 11a and 11b.
+
+    Raises:
+      ConfigError: there is no such figure, or a directory cannot be written.
+    """
+    parts = {name: [figure for figure in figures if figure.rstrip("ab") == name or figure == name] for name in wanted}
+    for name in wanted:
+        if not parts[name]:
+            raise ConfigError(f"--figure {name} is not one of {', '.join(figures)}.")
+    check_directory("--runs", study.runs)
+    check_directory("--results", study.results)
+    for figure in chain.from_iterable(parts.values()):
+        print(f"figure {figure}", flush=True)
+        with making(figure, study.results, study.overwrite) as current:
+            claims = figures[figure](study)
+        if claims is None:
+            continue
+        write_claims(corrected(claims), current.claims)
+        current.done()
+        write_readme(study.results, figures)
+        print(current, flush=True)
+
+
+def write_readme(results: Path, figures: Iterable[str]) -> None:
+    """Update the generated part of a study's README.md, and the picture at its head."""
+    path = results / "README.md"
+    text = inputs.read_text(path) if path.is_file() else f"{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    write_atomically(path, f"{before}{BEGIN}\n{_body(results, list(figures))}\n{END}{after}")
+
+
+def _body(results: Path, figures: Sequence[str]) -> str:
+    """Generated part of a README: tables of claims and of escapes, and the pictures of all figures."""
+    made = [figure for figure in figures if (results / f"claims_{figure}.csv").is_file()]
+    claims = [(figure, claim) for figure in made for claim in read_claims(results / f"claims_{figure}.csv")]
+    drawn: dict[str, list[Claim]] = {}
+    for figure, claim in claims:
+        drawn.setdefault(figure, []).append(claim)
+    picture = glance(drawn, results / "claims.png", "All claims that have an interval, by figure")
+    judged = [claim.survives for _, claim in claims if claim.p is not None and claim.survives is not None]
+    lines = [
+        *(["![All claims at one glance](claims.png)", ""] if picture else []),
+        fill(f"{ABOUT} Of {len(judged)} verdicts {sum(judged)} survive.", 118),
+        "",
+        "| figure | claim | paper | here | n | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for figure, claim in claims:
+        verdict = f"**{claim.verdict}**" if claim.survives else claim.verdict
+        if claim.survives is None and claim.verdict != OPEN:
+            verdict += ", not corrected"  # of an earlier version
+        lines.append(f"| {figure} | {claim.claim} | {claim.paper} | {claim.ours} | {claim.n} | {verdict} |")
+    lines += ["", *gate.table(results / gate.FILE, made)]
+    for figure in made:
+        for picture in [*results.glob(f"figure_{figure}.png"), *sorted(results.glob(f"figure_{figure}_*.png"))]:
+            lines += ["", f"![Figure {figure}]({picture.name})"]
+        for table in [*results.glob(f"figure_{figure}.csv"), *sorted(results.glob(f"figure_{figure}_*.csv"))]:
+            lines += ["", f"[{table.name}]({table.name})"]
+    return "\n".join(lines)
