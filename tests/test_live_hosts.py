@@ -20,9 +20,7 @@ from stellaris_jax.execute.live import LiveTrainer
 from stellaris_jax.execute.replay import ReplayTrainer
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
-from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.hosts import Standing
-from stellaris_jax.live.pool import Threads
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.live import LiveSource
 from stellaris_jax.timeline import trace
@@ -258,7 +256,7 @@ def test_a_repetition_is_resumed_after_environments_began_anew(tmp_path: Path) -
 @pytest.mark.slow
 def test_threads_step_their_own_environments() -> None:
     config = config_of(*IN_ORDER)
-    trainer = LiveTrainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 1))
+    trainer = LiveTrainer(config.replace({"live.pool": "threads"}))
     trainer.run()
     trainer.close()
     assert standing(trainer).digest == standing(lived(config)).digest

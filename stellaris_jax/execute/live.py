@@ -19,10 +19,9 @@ from stellaris_jax.execute.planner import Planner
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.actors import Width
-from stellaris_jax.live.broker import Broker
 from stellaris_jax.live.conductor import Conductor
 from stellaris_jax.live.driver_steps import DriverSteps
-from stellaris_jax.live.pool import Pool
+from stellaris_jax.live.pool import Pool, make_pool
 from stellaris_jax.sources.live import LiveSource
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.plan import empty_plan
@@ -85,7 +84,7 @@ class LiveTrainer(Trainer):
 
     Args:
       config, stopping, programs: see `Trainer`.
-      make_pool: makes the pool that runs the functions, when it is needed; processes on Ray by default.
+      make_pool: makes the pool that runs the functions, when it is needed; by default the one that `live.pool` names.
     """
 
     executor = "live"
@@ -96,7 +95,7 @@ class LiveTrainer(Trainer):
         config: Config,
         stopping: threading.Event | None = None,
         programs: ProgramCache | None = None,
-        make_pool: MakePool | None = None,
+        make_pool: MakePool = make_pool,
     ):
         super().__init__(settled(config), stopping, programs)
         if self.spec.hosted and is_scaled(config):
@@ -104,7 +103,7 @@ class LiveTrainer(Trainer):
                 f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
                 "environment, whose actors are always as many; scaling=fixed is, with live.actors of them."
             )
-        self._make_pool = make_pool or Broker
+        self._make_pool = make_pool
         self._is_warm = False
         self._written = 0
 
