@@ -22,8 +22,6 @@ from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.cli import sweep as cli_sweep
 from stellaris_jax.cli import train as cli_train
 from stellaris_jax.config.tree import Config
-from stellaris_jax.execute.executors import trainer_of
-from stellaris_jax.execute.live import LiveTrainer
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
 from stellaris_jax.live.functions import Functions
@@ -81,9 +79,9 @@ def test_the_engine_repeats_a_live_run(case: str, left: Any) -> None:
     records = trainer.run()
     directory = left(trainer, config)
     again = replayed(config, directory)
-    assert [one.version for one in again.deviations] == list(range(len(again.deviations)))
-    assert int(records[-1]["updates"]) == len(again.deviations) - 1 > 5
-    assert max(one.deviation for one in again.deviations) < 1e-5
+    assert [one.version for one in again.executor.deviations] == list(range(len(again.executor.deviations)))
+    assert int(records[-1]["updates"]) == len(again.executor.deviations) - 1 > 5
+    assert max(one.deviation for one in again.executor.deviations) < 1e-5
     np.testing.assert_allclose(params(again), params(trainer), atol=1e-5)
     assert again.usages == trainer.usages  # seconds and dollars are those that were measured
     once_more = replayed(config, directory)
@@ -100,12 +98,12 @@ def test_a_replay_may_differ_and_says_where(left: Any, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "replay.json").read_text())
     assert report["first_apart"]["version"] == 1
     assert report["identical"] == 1  # the one that nothing was learned from
-    assert report["versions"] == len(other.deviations)
+    assert report["versions"] == len(other.executor.deviations)
     # A weight of gradients that is configured otherwise is worked out anew.
     fresh = replayed(config, directory, **{"system.weights": "constant"})
-    (recorded,) = fresh.planner.timelines
+    (recorded,) = fresh.schedule.timelines
     recorded.restore({"done": 0})
-    rows = [recorded.next_round() for _ in fresh.trace.rounds]
+    rows = [recorded.next_round() for _ in fresh.executor.trace.rounds]
     weights = {weight for row in rows for group in row.groups for weight in group.weights}
     assert weights == {1.0}
 
@@ -126,7 +124,7 @@ def test_what_dies_is_done_again_and_counted_once(seed: int, left: Any, monkeypa
     config = config_of("system.actors=pipelined")
     trainer = live(config, deaths=0.5, seed=seed)
     trainer.compile()
-    pool = trainer.conductor.pool
+    pool = trainer.executor.conductor.pool
     assert isinstance(pool, Chaos)
     before = pool.died
     trainer.run()
@@ -141,7 +139,7 @@ def test_what_dies_is_done_again_and_counted_once(seed: int, left: Any, monkeypa
     assert len(set(used)) == len(used) == usage.gradients
     # The last fragment of a pipeline is still to be learned from; of all others every minibatch was.
     assert {fragment: 16 for fragment in range(len(rounds) - 1)}.items() <= _counts(used).items()
-    assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
+    assert max(one.deviation for one in replayed(config, directory).executor.deviations) < 1e-5
 
 
 def _counts(used: list[tuple[int, int]]) -> dict[int, int]:
@@ -158,18 +156,19 @@ def test_who_is_restored_goes_on_with_what_was_under_way(left: Any, tmp_path: Pa
     config = config_of("system.actors=pipelined", "system=async", "system.learners=6", "total_steps=1280")
     first = live(config)
     first.step()
-    while len(first.host_state()["timelines"][0]["learning"]) < 3:
+    while len(first.metadata()["timelines"][0]["learning"]) < 3:
         first.step()
         assert first.round < config.rounds - 1, "something is under way, sooner or later"
     directory = left(first, config)
-    saved, engine = json.loads(json.dumps(first.host_state())), jax.device_get(first.state.params)
+    saved, engine = json.loads(json.dumps(first.metadata())), jax.device_get(first.state.params)
     state = jax.tree.map(lambda x: x.copy(), first.state)
     first.step()
     first.write(directory)  # a round that the checkpoint does not know
 
     second = live(config, seed=1)
     second.members.state = state
-    second.planner.restore(saved)
+    second.schedule.restore(saved)
+    second.executor.restart()
     np.testing.assert_array_equal(second.state.params, engine)
     second.run()
     second.write(directory)
@@ -177,7 +176,7 @@ def test_who_is_restored_goes_on_with_what_was_under_way(left: Any, tmp_path: Pa
     assert [one.record.index for one in rounds] == list(range(config.rounds))
     used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
     assert len(set(used)) == len(used) == second.usages[0].gradients
-    assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
+    assert max(one.deviation for one in replayed(config, directory).executor.deviations) < 1e-5
 
 
 def test_seconds_are_measured_and_billed() -> None:
@@ -199,13 +198,13 @@ def test_processes_are_cold_at_first_where_they_are_not_to_be_warm() -> None:
     for prewarm, cooled in (("true", 0), ("false", 1)):
         trainer = live(config_of(f"platform.prewarm={prewarm}"))
         trainer.compile()
-        assert isinstance(trainer.conductor.pool, Chaos)
-        assert trainer.conductor.pool.cooled == cooled
+        assert isinstance(trainer.executor.conductor.pool, Chaos)
+        assert trainer.executor.conductor.pool.cooled == cooled
 
 
 def test_threads() -> None:
     config = config_of()
-    trainer = LiveTrainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 3))
+    trainer = Trainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 3))
     assert len(trainer.run()) == config.rounds
     trainer.close()
 
@@ -264,13 +263,9 @@ def test_what_cannot_run_is_refused_in_a_sentence(overrides: list[str], sentence
         config_of(*overrides)
 
 
-def test_no_trainer_does_what_it_was_not_asked_for() -> None:
-    config = config_of()
-    with pytest.raises(ConfigError, match="executor=live is not what this trainer does"):
-        Trainer(config)
-    with pytest.raises(ConfigError, match="executor=live is not what this trainer does"):
-        Population([config])
-    assert isinstance(trainer_of(config), LiveTrainer)
+def test_a_population_refuses_live_runs() -> None:
+    with pytest.raises(ConfigError, match="executor=live is not possible in a Population"):
+        Population([config_of()])
 
 
 def test_points_of_a_live_sweep_are_trained_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from commands import call
 from stellaris_jax import load_config
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import to_yaml
-from stellaris_jax.execute.live import LiveTrainer
 from stellaris_jax.execute.run import train
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import Timeline, trace
@@ -48,7 +48,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a live run."""
     run_dir = tmp_path_factory.mktemp("live")
     config = load_config([*SMALL, "executor=live", "live.actors=2"])
-    trainer = LiveTrainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 3))
+    trainer = Trainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 3))
     trainer.run()
     trainer.write(run_dir)
     trainer.close()
