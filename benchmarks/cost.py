@@ -18,7 +18,6 @@ from benchmarks.beside import INSTALL, has
 from benchmarks.live import JOB
 from benchmarks.process import figures
 from stellaris_jax.base.errors import ConfigError, RunError
-from stellaris_jax.execute.live import LiveTrainer
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.trainer import Trainer
 
@@ -27,7 +26,7 @@ JOBS = {
     "cartpole": ("env=gymnasium/CartPole-v1", *JOB[1:]),
     "hopper": ("env=envpool/Hopper-v4", *JOB[1:]),
 }
-OURS = {"live": LiveTrainer, "compiled": Trainer}
+OURS = {"live": Trainer, "compiled": Trainer}
 RLLIB = {f"RLlib's {algorithm.upper()}": (algorithm, ("cartpole", "hopper")) for algorithm in ("ppo", "appo")}
 """Its algorithms, as `benchmarks.peers.rllib` calls them, and the jobs that it knows."""
 MODULES = ("ray.rllib", "torch", "envpool")

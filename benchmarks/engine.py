@@ -14,6 +14,7 @@ from benchmarks.own import waiting
 from stellaris_jax.agent.losses import PolicyObjective
 from stellaris_jax.base.registry import register
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.execute.trainer import Trainer
 
 Jobs = dict[str, list[str]]
@@ -46,7 +47,7 @@ def policy_passes(trainer: Trainer) -> dict[str, float]:
     direct: as they are taken, each version once per gradient that asks for it. table: if log-probabilities were kept,
     and every version evaluated once on the whole fragment wherever that is cheaper, as the plan can tell.
     """
-    chunk, whole = trainer.planner.next, trainer.spec.minibatch_layout.minibatches
+    chunk, whole = planner_of(trainer.executor).next(), trainer.spec.minibatch_layout.minibatches
     asked: Counter[tuple[int, int, int, int]] = Counter()
     gradients = 0
     for r, row in enumerate(chunk.rounds):
@@ -85,7 +86,7 @@ def gradient_cost(jobs: Jobs, rounds: int, repeats: int, note: Callable[[str], N
             trainer.step()
             times[name].append(time.perf_counter() - begin)
     (first, base), *_ = times.items()
-    gradients = rounds * trainers[first].shape.gradients
+    gradients = rounds * trainers[first].spec.shape.gradients
     return {
         "env": trainers[first].config.env.name,
         "gradients_per_chunk": gradients,

@@ -88,7 +88,7 @@ def measure(name: str, repeats: int) -> Figures:
 def policy(env: VecEnv | HostEnv, config: Config) -> tuple[Run, float]:
     """Actors rolling fragments, and the seconds it took to compile them."""
     trainer = Trainer(config)
-    return trainer.source.rehearsal(trainer.members)
+    return trainer.source.timed_rollout(trainer.members)
 
 
 def _rounds(trainer: Trainer) -> Run:

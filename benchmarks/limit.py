@@ -24,6 +24,7 @@ from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, init_actor, rollout
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.execute.trainer import Trainer
 
 Figures = dict[str, Any]
@@ -68,7 +69,7 @@ def measure(job: str, overrides: list[str], repeats: int, machine: Figures) -> F
     """
     trainer = Trainer(load_config([*overrides, "total_steps=1e12", "evaluation.points=0"]))
     trainer.step()
-    steps = len(trainer.planner.next.rounds) * trainer.steps_per_round
+    steps = len(planner_of(trainer.executor).next().rounds) * trainer.steps_per_round
     works, held = works_of(trainer), size(trainer.state)
     seconds = profile(trainer, repeats)
     spent = spent_of(seconds, trainer.spec.hosted)
@@ -145,7 +146,8 @@ def works_of(trainer: Trainer) -> dict[str, Work]:
 
     Final observations of truncated episodes, which the critic sees where there are any, are left out.
     """
-    chunk, spec, network, options = trainer.planner.next, trainer.spec, trainer.network, trainer.config.env
+    chunk = planner_of(trainer.executor).next()
+    spec, network, options = trainer.spec, trainer.network, trainer.config.env
     plan, rounds = chunk.plans[0], len(chunk.rounds)
     hyper, state = single(trainer)
     key, space = jax.random.key(0), network.observation_space
@@ -187,7 +189,7 @@ def works_of(trainer: Trainer) -> dict[str, Work]:
 
 def gradient_work(trainer: Trainer) -> Work:
     """One gradient, with as many versions in flight beside its own as the next chunk's have on average."""
-    plan = trainer.planner.next.plans[0]
+    plan = planner_of(trainer.executor).next().plans[0]
     hyper, state = single(trainer)
     peers = plan.invocations.peers
     trips = 0.0 if peers is None else float(peers.number[plan.weights > 0].mean())
@@ -198,7 +200,7 @@ def gradient_work(trainer: Trainer) -> Work:
 
 def aggregation_work(trainer: Trainer) -> Work:
     """The aggregation of all waves of the next chunk, of which some complete a group and move the optimizer."""
-    plan = trainer.planner.next.plans[0]
+    plan = planner_of(trainer.executor).next().plans[0]
     hyper, state = single(trainer)
     completing = int(np.count_nonzero(plan.sizes))
 

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
-from stellaris_jax.execute.live import LiveTrainer, settled
+from stellaris_jax.execute.job import as_executed
+from stellaris_jax.execute.live import LiveExecutor
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.report.curves import save
 from stellaris_jax.report.gantt import pictured
@@ -125,8 +127,8 @@ def _compared(
             config = _config(rule, count, seed, rounds)
             records = lived(config)
             simulated = foretell(config, machines[-1], seed)
-            real[rule, count].append(Figures.of(settled(config), records))
-            foretold[rule, count].append(Figures.of(settled(config), simulated))
+            real[rule, count].append(Figures.of(as_executed(config), records))
+            foretold[rule, count].append(Figures.of(as_executed(config), simulated))
             note(_told(seed, rule, count, real[rule, count][-1], foretold[rule, count][-1]))
             if out is not None and count == max(learners) and seed == SEEDS[-1]:
                 out.mkdir(parents=True, exist_ok=True)
@@ -158,9 +160,10 @@ def _config(rule: str, learners: int, seed: int, rounds: int) -> Config:
 
 def lived(config: Config, directory: Path | None = None) -> list[Round]:
     """The rounds of a live run, whose trace may be left in a directory."""
-    with closing(LiveTrainer(config)) as trainer:
+    with closing(Trainer(config)) as trainer:
         trainer.run()
-        rounds = [one.record for one in trainer.conductor.traced]
+        assert isinstance(trainer.executor, LiveExecutor)
+        rounds = [one.record for one in trainer.executor.conductor.traced]
         if directory is not None:
             trainer.write(directory)
             (directory / "config.yaml").write_text(to_yaml(config))
@@ -180,14 +183,14 @@ def foretell(config: Config, machine: Machine, seed: int) -> list[Round]:
     delays = load_config(["delays=trace", f"delays.log={machine.log}"]).delays
     shared = {f"platform.{name}": getattr(machine, name) for name in ("interference", "contention")}
     values = {"delays": delays, **shared, "executor": "simulated", **MEASURED}
-    timeline = Timeline.of(settled(config).replace(values), seed)
+    timeline = Timeline.of(as_executed(config).replace(values), seed)
     return [timeline.next_round() for _ in range(config.rounds)]
 
 
 def fitted(machine: Machine, field: str, crowded: Sequence[Round], learners: int, rounds: int) -> Machine:
     """The machine with the number with which the simulator comes to the seconds of busy learners in a run of so many
     that was lived through."""
-    config = settled(_config("async", learners, 0, rounds))
+    config = as_executed(_config("async", learners, 0, rounds))
     lived_through = Figures.of(config, crowded)
     wanted = lived_through.utilisation * lived_through.seconds
     low, high = 0.0, 4.0

@@ -90,7 +90,7 @@ def trace(overrides: list[str]) -> Figures:
         events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     for trainer in (plain, traced):
         trainer.close()
-    gradients, found = traced.shape.rounds * traced.shape.gradients, summarise(events, names)
+    gradients, found = traced.spec.shape.rounds * traced.spec.shape.gradients, summarise(events, names)
     return {
         "seconds": seconds,
         "traced_seconds": traced_seconds,

@@ -25,6 +25,7 @@ from stellaris_jax.engine.mesh import compile_for_backend
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, Trajectory, init_actor, rollout
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.sources.source import Run
 from stellaris_jax.timeline.plan import Plan
@@ -64,7 +65,7 @@ def parts(trainer: Trainer) -> list[Part]:
     if isinstance(trainer.env, HostEnv):
         runs["environment"] = host_adapter(trainer.env, trainer.config)
         actors = Trainer(trainer.config, programs=trainer.programs)
-        runs["acting"] = actors.source.rehearsal(actors.members)[0]
+        runs["acting"] = actors.source.timed_rollout(actors.members)[0]
     else:
         runs |= {"environment": environment(whole, trainer.env), "acting": acting(whole, trainer.env)}
     return [partial(executing, whole), *(partial(_timed, name, run) for name, run in runs.items())]
@@ -79,14 +80,14 @@ def _timed(name: str, run: Callable[[], Any]) -> Seconds:
 def executing(trainer: Trainer) -> Seconds:
     """Train one chunk, with each thing at its time: `planning`, then data from the host, then `executing`."""
     begin = time.perf_counter()
-    chunk = trainer.planner.next
+    chunk = planner_of(trainer.executor).next()
     planned = time.perf_counter() - begin
-    received = trainer.source.receive(trainer.members, chunk, trainer.planner.following(chunk))
+    received = trainer.source.receive(trainer.members, chunk, trainer.schedule.following(chunk))
     fragment = None if received is None else received.fragment
     begin = time.perf_counter()
     trainer.members.finish(trainer.members.start(chunk, fragment))
     seconds = time.perf_counter() - begin
-    trainer.planner.executed()
+    planner_of(trainer.executor).executed()
     return {"planning": planned, "executing": seconds}
 
 
@@ -162,12 +163,12 @@ def _fragments(trainer: Trainer, fragment: Callable[..., tuple[Any, Any]], state
     key = jax.random.key(0)
     # The last fragment is carried along, so that all of it has to be computed.
     seen = zeros(jax.eval_shape(fragment, state, key, *given)[1])
-    return looped(one, (state, seen), len(trainer.planner.next.rounds), (key, *given))
+    return looped(one, (state, seen), len(planner_of(trainer.executor).next().rounds), (key, *given))
 
 
 def collecting(trainer: Trainer) -> Run:
     """The data of a chunk, as the program collects it; of host environments, a fragment of zeros becomes data."""
-    chunk, example = trainer.planner.next, trainer.source.example(1)
+    chunk, example = planner_of(trainer.executor).next(), trainer.source.example(1)
     hyper, state = single(trainer)
 
     def one(r: jax.Array, carry: Any, data: tuple[Hyper, Plan, Fragment | None]) -> Any:
@@ -194,7 +195,7 @@ def gradients(trainer: Trainer) -> Run:
         given = (hyper, cache, jax.tree.map(lambda x: x[w, 0, 0], invocations))
         return jax.tree.map(jnp.add, sums, learner.gradient(trainer.network, trainer.spec, *given))
 
-    invocations = jax.tree.map(jnp.asarray, trainer.planner.next.plans[0].invocations)
+    invocations = jax.tree.map(jnp.asarray, planner_of(trainer.executor).next().plans[0].invocations)
     first = jax.tree.map(lambda x: x[0, 0, 0], invocations)
     learned = (hyper, learner.Cache(state.ring, state.version, state.loader, state.kl_coefficient))
     sums = zeros(jax.eval_shape(partial(learner.gradient, trainer.network, trainer.spec), *learned, first))
@@ -204,7 +205,7 @@ def gradients(trainer: Trainer) -> Run:
 def aggregation(trainer: Trainer) -> Run:
     """The aggregations of a chunk, published in the ring; its gradients are two that take turns."""
     hyper, state = single(trainer)
-    plan = trainer.planner.next.plans[0]
+    plan = planner_of(trainer.executor).next().plans[0]
 
     def one(w: jax.Array, carry: Any, data: Any) -> Any:
         params, version, ring, aggregator = carry
@@ -215,14 +216,14 @@ def aggregation(trainer: Trainer) -> Run:
         updates, aggregator = update(sums, aggregator, params, weights=weights[w, 0], size=size)
         return params + updates, version + (size > 0), ring, aggregator
 
-    gradients = jax.random.normal(jax.random.key(0), (2, trainer.shape.wave_size, *state.params.shape))
+    gradients = jax.random.normal(jax.random.key(0), (2, trainer.spec.shape.wave_size, *state.params.shape))
     data = (hyper, gradients, jnp.asarray(plan.weights), jnp.asarray(plan.sizes))
     return looped(one, (state.params, state.version, state.ring, state.aggregator), waves(trainer), data)
 
 
 def waves(trainer: Trainer) -> int:
     """Waves of gradients of the next chunk."""
-    chunk = trainer.planner.next
+    chunk = planner_of(trainer.executor).next()
     return int(chunk.plans[0].bounds[len(chunk.rounds) - 1, 1])
 
 

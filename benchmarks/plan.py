@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.execute import planner as planning
 from stellaris_jax.execute.loading import load_config
-from stellaris_jax.execute.records import Accounts
+from stellaris_jax.execute.planner import Planner
+from stellaris_jax.execute.schedule import Schedule
 from stellaris_jax.timeline import Timeline
 
 Figures = dict[str, Any]
@@ -71,8 +71,7 @@ def measure(job: str, seconds: float) -> Figures:
     config = load_config([*JOBS[job], "total_steps=1e12", "evaluation.points=0", "checkpoint.interval=1_000_000"])
     spec = ProgramSpec.of(config)
     seeds = list(range(config.num_seeds))
-    source: Any = SimpleNamespace(asked=None)
-    planner = planning.Planner(config, spec, seeds, source, Accounts(config))
+    planner = Planner(Schedule(config, spec, seeds, [Timeline.of(config, seed) for seed in seeds]))
     watch = Stopwatch()
     chunks: list[dict[str, float]] = []
     with ExitStack() as patches:

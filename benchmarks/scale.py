@@ -85,10 +85,10 @@ def measure(axis: str, size: int, repeats: int) -> Figures:
         trainer.step()
         times.append(time.perf_counter() - begin)
     trainer.close()
-    each = trainer.steps_per_round if AXES[axis].unit == STEP else trainer.shape.gradients
+    each = trainer.steps_per_round if AXES[axis].unit == STEP else trainer.spec.shape.gradients
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {
-        "microseconds": 1e6 * statistics.median(times) / (trainer.shape.rounds * each * len(trainer.seeds)),
+        "microseconds": 1e6 * statistics.median(times) / (trainer.spec.shape.rounds * each * len(trainer.seeds)),
         "peak_memory_mb": peak / 2**20,
         "compile_seconds": compile_seconds,
         "chunks": len(times),

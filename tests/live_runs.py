@@ -16,8 +16,6 @@ from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.execute import live as training_live
-from stellaris_jax.execute.live import LiveTrainer
-from stellaris_jax.execute.replay import ReplayTrainer
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.driver_steps import DriverSteps
 from stellaris_jax.live.functions import Functions
@@ -97,12 +95,12 @@ def shared_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_live, "DriverSteps", SharedParts)
 
 
-def live(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:
+def live(config: Config, deaths: float = 0.0, seed: int = 0) -> Trainer:
     """A live run of `Chaos`."""
-    return LiveTrainer(config, make_pool=lambda config, actors: Chaos(functions_of(config), deaths, seed))
+    return Trainer(config, make_pool=lambda config, actors: Chaos(functions_of(config), deaths, seed))
 
 
-def left(trainer: LiveTrainer, config: Config, directory: Path) -> Path:
+def left(trainer: Trainer, config: Config, directory: Path) -> Path:
     """The directory, with what a live run leaves in it."""
     directory.mkdir(exist_ok=True)
     trainer.write(directory)
@@ -110,9 +108,9 @@ def left(trainer: LiveTrainer, config: Config, directory: Path) -> Path:
     return directory
 
 
-def replayed(config: Config, directory: Path, **values: Any) -> ReplayTrainer:
+def replayed(config: Config, directory: Path, **values: Any) -> Trainer:
     """The engine's repetition of what a directory holds."""
-    trainer = ReplayTrainer(config.replace({"executor": "replay", "trace": str(directory), **values}))
+    trainer = Trainer(config.replace({"executor": "replay", "trace": str(directory), **values}))
     trainer.run()
     trainer.close()
     return trainer

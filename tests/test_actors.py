@@ -155,9 +155,9 @@ def test_what_is_learned_depends_on_no_evaluation_and_no_checkpoint(overlap: str
         records = []
         while not trainer.finished:
             records += trainer.step()
-            if trainer.round in trainer.evaluation_rounds:
+            if trainer.round in trainer.schedule.evaluation_rounds:
                 trainer.evaluate()
-            if trainer.round in trainer.checkpoint_rounds:
+            if trainer.round in trainer.schedule.checkpoint_rounds:
                 trainer.save(checkpoints)
         trainer.close()
         checkpoints.close()

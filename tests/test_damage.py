@@ -104,7 +104,7 @@ def check_resumption(run_dir: Path, whole: Trainer, metrics_damaged: bool, **_: 
         return trainers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stellaris_jax.execute.run.trainer_of", make)
+        patch.setattr("stellaris_jax.execute.run.Trainer", make)
         patch.setattr("stellaris_jax.report.curves.plot_run", lambda run_dir: None)
         done = call("train.py", f"resume={run_dir}", steps(LONGER))
     if not refused(done):

@@ -14,8 +14,8 @@ from sweeps import SMALL
 
 from stellaris_jax import load_config
 from stellaris_jax.config.stored import to_yaml
-from stellaris_jax.execute.live import LiveTrainer
 from stellaris_jax.execute.run import train
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.timeline import trace
 
 CASES: dict[str, tuple[str, str, Any]] = {
@@ -130,7 +130,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a live run leaves, as far as its timeline asks for it."""
     run_dir = tmp_path_factory.mktemp("live")
     config = load_config([*SMALL, "system.learners=2", "executor=live", "live.actors=2"])
-    trainer = LiveTrainer(config.replace({"live.pool": "threads"}))
+    trainer = Trainer(config.replace({"live.pool": "threads"}))
     records = trainer.run()
     trainer.write(run_dir)
     trainer.close()

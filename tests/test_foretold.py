@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import live
-from stellaris_jax.execute.live import settled
+from stellaris_jax.execute.job import as_executed
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.joblog import durations
 from stellaris_jax.timeline.trace import Header, Roll, RoundTrace
@@ -21,7 +21,7 @@ LOADING = 0.25
 
 def simulated(rule: str, learners: int, contention: float = 0.0, interference: float = 0.0) -> list[Round]:
     """Rounds with durations that are drawn, as if they had been lived through."""
-    config = settled(live._config(rule, learners, 0, ROUNDS))
+    config = as_executed(live._config(rule, learners, 0, ROUNDS))
     shared = {"platform.contention": contention, "platform.interference": interference}
     values = {"executor": "simulated", "delays.loader.seconds": LOADING, **shared, **live.MEASURED}
     timeline = Timeline.of(config.replace(values), 0)
@@ -40,15 +40,15 @@ def machine(tmp_path: Path) -> live.Machine:
 
 def test_what_was_lived_through_is_foretold(machine: live.Machine) -> None:
     config = live._config("async", 1, 0, ROUNDS)
-    real = live.Figures.of(settled(config), simulated("async", 1))
-    foretold = live.Figures.of(settled(config), live.foretell(config, machine, 0))
+    real = live.Figures.of(as_executed(config), simulated("async", 1))
+    foretold = live.Figures.of(as_executed(config), live.foretell(config, machine, 0))
     # Actors' durations are as long as their rounds' collecting here, which is the longer of two.
     assert foretold == pytest.approx(real, rel=0.02)
 
 
 def test_loaders_are_foretold(machine: live.Machine) -> None:
     assert durations(machine.log, "loader") == pytest.approx([LOADING] * ROUNDS)
-    slow = live.Figures.of(settled(live._config("async", 1, 0, ROUNDS)), simulated("async", 1))
+    slow = live.Figures.of(as_executed(live._config("async", 1, 0, ROUNDS)), simulated("async", 1))
     assert slow.seconds > LOADING
 
 
@@ -62,7 +62,7 @@ def test_what_slows_whom_down_is_found_again(machine: live.Machine) -> None:
 
 
 def test_the_table_has_errors_with_intervals() -> None:
-    config = settled(live._config("stellaris", 2, 0, ROUNDS))
+    config = as_executed(live._config("stellaris", 2, 0, ROUNDS))
     real = [live.Figures.of(config, simulated("stellaris", 2))] * 3
     foretold = [one._replace(seconds=2 * one.seconds) for one in real]
     row = live._row("stellaris", 2, real, foretold)

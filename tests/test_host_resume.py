@@ -308,7 +308,7 @@ def test_staleness_of_actors_counts_from_the_version_that_acted(
     reported = []
     while not trainer.finished:
         trainer.compile()
-        ((record,),) = trainer.planner.next.rounds
+        ((record,),) = trainer.executor.planner.next().rounds
         arrived.append(record.arrived)
         reported += [row["actor_staleness"] for row in trainer.step()]
     trainer.close()

@@ -42,7 +42,7 @@ OWNERS = {
 
 def lowered(config: Config) -> str:
     trainer = Trainer(config)
-    chunk = trainer.planner.next
+    chunk = trainer.executor.planner.next()
     return trainer.engine.lower(trainer.state, trainer.members.hyper, chunk.plans[0]).as_text()
 
 

@@ -108,7 +108,7 @@ def trained(*overrides: str) -> Trainer:
         return trainers[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stellaris_jax.execute.run.trainer_of", make)
+        patch.setattr("stellaris_jax.execute.run.Trainer", make)
         train(load_config([*overrides]))
     return trainers[0]
 

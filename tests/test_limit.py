@@ -43,7 +43,7 @@ def test_a_gradient_takes_what_a_pencil_says() -> None:
 
 def test_versions_in_flight_take_a_forward_pass_of_the_policy_each() -> None:
     stellaris = trainer_of("stellaris")
-    plan = stellaris.planner.next.plans[0]
+    plan = stellaris.executor.planner.next().plans[0]
     peers = plan.invocations.peers.number[plan.weights > 0].mean()
     assert peers > 0
     more = gradient_work(stellaris).product_flops - 2 * BATCH * (POLICY + CRITIC + BACKWARD)

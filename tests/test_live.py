@@ -25,8 +25,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.cli import sweep as cli_sweep
 from stellaris_jax.cli import train as cli_train
 from stellaris_jax.config.tree import Config
-from stellaris_jax.execute.executors import check_installed, trainer_of
-from stellaris_jax.execute.live import LiveTrainer
+from stellaris_jax.execute.executors import check_installed
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import broker, conductor
 from stellaris_jax.live.functions import Functions, Pointer
@@ -84,9 +83,9 @@ def test_the_engine_repeats_a_live_run(case: str, left: Any) -> None:
     records = trainer.run()
     directory = left(trainer, config)
     again = replayed(config, directory)
-    assert [one.version for one in again.deviations] == list(range(len(again.deviations)))
-    assert int(records[-1]["updates"]) == len(again.deviations) - 1 > 5
-    assert max(one.deviation for one in again.deviations) < 1e-5
+    assert [one.version for one in again.executor.deviations] == list(range(len(again.executor.deviations)))
+    assert int(records[-1]["updates"]) == len(again.executor.deviations) - 1 > 5
+    assert max(one.deviation for one in again.executor.deviations) < 1e-5
     np.testing.assert_allclose(params(again), params(trainer), atol=1e-5)
     assert again.usages == trainer.usages  # seconds and dollars are those that were measured
     once_more = replayed(config, directory)
@@ -103,12 +102,12 @@ def test_a_replay_may_differ_and_says_where(left: Any, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "replay.json").read_text())
     assert report["first_apart"]["version"] == 1
     assert report["identical"] == 1  # the one that nothing was learned from
-    assert report["versions"] == len(other.deviations)
+    assert report["versions"] == len(other.executor.deviations)
     # A weight of gradients that is configured otherwise is worked out anew.
     fresh = replayed(config, directory, **{"system.weights": "constant"})
-    (recorded,) = fresh.planner.timelines
+    (recorded,) = fresh.schedule.timelines
     recorded.restore({"done": 0})
-    rows = [recorded.next_round() for _ in fresh.trace.rounds]
+    rows = [recorded.next_round() for _ in fresh.executor.trace.rounds]
     weights = {weight for row in rows for group in row.groups for weight in group.weights}
     assert weights == {1.0}
 
@@ -129,7 +128,7 @@ def test_what_dies_is_done_again_and_counted_once(seed: int, left: Any, monkeypa
     config = config_of("system.actors=pipelined")
     trainer = live(config, deaths=0.5, seed=seed)
     trainer.compile()
-    pool = trainer.conductor.pool
+    pool = trainer.executor.conductor.pool
     assert isinstance(pool, Chaos)
     before = pool.died
     trainer.run()
@@ -144,7 +143,7 @@ def test_what_dies_is_done_again_and_counted_once(seed: int, left: Any, monkeypa
     assert len(set(used)) == len(used) == usage.gradients
     # The last fragment of a pipeline is still to be learned from; of all others every minibatch was.
     assert {fragment: 16 for fragment in range(len(rounds) - 1)}.items() <= _counts(used).items()
-    assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
+    assert max(one.deviation for one in replayed(config, directory).executor.deviations) < 1e-5
 
 
 def _counts(used: list[tuple[int, int]]) -> dict[int, int]:
@@ -161,18 +160,19 @@ def test_who_is_restored_goes_on_with_what_was_under_way(left: Any, tmp_path: Pa
     config = config_of("system.actors=pipelined", "system=async", "system.learners=6", "total_steps=1280")
     first = live(config)
     first.step()
-    while len(first.host_state()["timelines"][0]["learning"]) < 3:
+    while len(first.metadata()["timelines"][0]["learning"]) < 3:
         first.step()
         assert first.round < config.rounds - 1, "something is under way, sooner or later"
     directory = left(first, config)
-    saved, engine = json.loads(json.dumps(first.host_state())), jax.device_get(first.state.params)
+    saved, engine = json.loads(json.dumps(first.metadata())), jax.device_get(first.state.params)
     state = jax.tree.map(lambda x: x.copy(), first.state)
     first.step()
     first.write(directory)  # a round that the checkpoint does not know
 
     second = live(config, seed=1)
     second.members.state = state
-    second.planner.restore(saved)
+    second.schedule.restore(saved)
+    second.executor.restart()
     np.testing.assert_array_equal(second.state.params, engine)
     second.run()
     second.write(directory)
@@ -180,7 +180,7 @@ def test_who_is_restored_goes_on_with_what_was_under_way(left: Any, tmp_path: Pa
     assert [one.record.index for one in rounds] == list(range(config.rounds))
     used = [(g.fragment, g.minibatch) for one in rounds for group in one.record.groups for g in group.gradients]
     assert len(set(used)) == len(used) == second.usages[0].gradients
-    assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
+    assert max(one.deviation for one in replayed(config, directory).executor.deviations) < 1e-5
 
 
 def test_seconds_are_measured_and_billed() -> None:
@@ -202,8 +202,8 @@ def test_processes_are_cold_at_first_where_they_are_not_to_be_warm() -> None:
     for prewarm, cooled in (("true", 0), ("false", 1)):
         trainer = live(config_of(f"platform.prewarm={prewarm}"))
         trainer.compile()
-        assert isinstance(trainer.conductor.pool, Chaos)
-        assert trainer.conductor.pool.cooled == cooled
+        assert isinstance(trainer.executor.conductor.pool, Chaos)
+        assert trainer.executor.conductor.pool.cooled == cooled
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +211,9 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "find_spec", lambda name: None)
     config = config_of("live.pool=threads", "system.actors=pipelined", "system=async")
     check_installed(config)
-    with closing(LiveTrainer(config)) as trainer:
+    with closing(Trainer(config)) as trainer:
         assert len(trainer.run()) == config.rounds
-        assert isinstance(trainer.conductor.pool, Threads)
+        assert isinstance(trainer.executor.conductor.pool, Threads)
 
 
 def test_an_error_in_a_thread_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_an_error_in_a_thread_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
         raise ValueError("it has\nno samples")
 
     monkeypatch.setattr(Functions, "learn", broken)
-    with closing(LiveTrainer(config_of("live.pool=threads"))) as trainer, pytest.raises(RunError) as told:
+    with closing(Trainer(config_of("live.pool=threads"))) as trainer, pytest.raises(RunError) as told:
         trainer.run()
     assert str(told.value) in {f"learner {n} cannot go on: ValueError: no samples" for n in range(3)}
 
@@ -251,9 +251,9 @@ def test_the_fragment_of_a_learner_is_its_own(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_pool_of_a_plugin() -> None:
     plugin = REPOSITORY / "examples" / "plugins" / "pool.py"
-    with closing(LiveTrainer(config_of(f"plugins=[{plugin}]", "live.pool=inline"))) as trainer:
+    with closing(Trainer(config_of(f"plugins=[{plugin}]", "live.pool=inline"))) as trainer:
         assert len(trainer.run()) == trainer.config.rounds
-        assert type(trainer.conductor.pool) is register.pool["inline"]
+        assert type(trainer.executor.conductor.pool) is register.pool["inline"]
 
 
 def test_an_unknown_pool_is_one_sentence() -> None:
@@ -315,13 +315,9 @@ def test_what_cannot_run_is_refused_in_a_sentence(overrides: list[str], sentence
         config_of(*overrides)
 
 
-def test_no_trainer_does_what_it_was_not_asked_for() -> None:
-    config = config_of()
-    with pytest.raises(ConfigError, match="executor=live is not what this trainer does"):
-        Trainer(config)
-    with pytest.raises(ConfigError, match="executor=live is not what this trainer does"):
-        Population([config])
-    assert isinstance(trainer_of(config), LiveTrainer)
+def test_a_population_refuses_live_runs() -> None:
+    with pytest.raises(ConfigError, match="executor=live is not possible in a Population"):
+        Population([config_of()])
 
 
 def test_points_of_a_live_sweep_are_trained_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

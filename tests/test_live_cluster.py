@@ -25,8 +25,7 @@ from stellaris_jax.timeline import trace
 
 ray = pytest.importorskip("ray")
 
-from stellaris_jax.execute.live import LiveTrainer  # noqa: E402
-from stellaris_jax.execute.replay import ReplayTrainer  # noqa: E402
+from stellaris_jax.execute.trainer import Trainer  # noqa: E402
 from stellaris_jax.live.join import LOCAL, join, leave  # noqa: E402
 from stellaris_jax.live.keeper import alive, cluster, processes  # noqa: E402
 
@@ -80,7 +79,7 @@ def all_gone(seconds: float = 10.0) -> bool:
     return not workers()
 
 
-def killed(trainer: LiveTrainer, deaths: int, seconds: float) -> int:
+def killed(trainer: Trainer, deaths: int, seconds: float) -> int:
     """Train to the end while functions are killed, and say how many were."""
     trainer.compile()
     done, over = 0, threading.Event()
@@ -105,7 +104,7 @@ def killed(trainer: LiveTrainer, deaths: int, seconds: float) -> int:
     return done
 
 
-def check(trainer: LiveTrainer, directory: Path) -> list[trace.Failure]:
+def check(trainer: Trainer, directory: Path) -> list[trace.Failure]:
     """Every minibatch was learned from once, and the engine repeats all of it; what has died."""
     directory.mkdir(exist_ok=True)
     trainer.write(directory)
@@ -117,11 +116,11 @@ def check(trainer: LiveTrainer, directory: Path) -> list[trace.Failure]:
     from stellaris_jax.config.stored import to_yaml
 
     (directory / "config.yaml").write_text(to_yaml(trainer.config))
-    again = ReplayTrainer(
+    again = Trainer(
         trainer.config.replace({"executor": "replay", "trace": str(directory), "total_steps": 64 * len(rounds)})
     )
     again.run()
-    assert max(one.deviation for one in again.deviations) < 1e-4
+    assert max(one.deviation for one in again.executor.deviations) < 1e-4
     return [failure for one in rounds for failure in one.failures]
 
 
@@ -137,9 +136,7 @@ def check(trainer: LiveTrainer, directory: Path) -> list[trace.Failure]:
 )
 def test_functions_are_killed(env: str, deaths: int, tmp_path: Path) -> None:
     pytest.importorskip(env.partition("/")[0])
-    with closing(
-        LiveTrainer(load_config([*SMALL, f"env={env}", "env.num_envs=4", "total_steps=1_000_000"]))
-    ) as trainer:
+    with closing(Trainer(load_config([*SMALL, f"env={env}", "env.num_envs=4", "total_steps=1_000_000"]))) as trainer:
         assert killed(trainer, deaths, 4.0 if deaths > 5 else 2.0) == deaths
         failures = check(trainer, tmp_path)
     # Who was idle when it was killed is found to be dead when it is next invoked.
@@ -153,7 +150,7 @@ def test_functions_are_killed(env: str, deaths: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_who_hangs_is_replaced(tmp_path: Path) -> None:
     config = load_config([*SMALL, "total_steps=1_000_000", "live.timeout=2"])
-    with closing(LiveTrainer(config)) as trainer:
+    with closing(Trainer(config)) as trainer:
         trainer.compile()
         os.kill(workers()[0], signal.SIGSTOP)
         while not trainer.usages[0].failures:
@@ -209,7 +206,7 @@ def test_what_a_function_raises_ends_the_run(tmp_path: Path) -> None:
         )
     )
     with (
-        closing(LiveTrainer(load_config([*SMALL, "plugins=[faulty.py]", "algorithm.masks=[faulty]"]))) as trainer,
+        closing(Trainer(load_config([*SMALL, "plugins=[faulty.py]", "algorithm.masks=[faulty]"]))) as trainer,
         pytest.raises(RunError, match=r"learner \d cannot go on: "),
     ):
         trainer.run()
@@ -224,7 +221,7 @@ def test_what_a_function_raises_ends_the_run(tmp_path: Path) -> None:
     ],
 )
 def test_clusters_that_cannot_do_it(overrides: list[str], sentence: str) -> None:
-    with closing(LiveTrainer(load_config([*SMALL, *overrides]))) as trainer, pytest.raises(ConfigError, match=sentence):
+    with closing(Trainer(load_config([*SMALL, *overrides]))) as trainer, pytest.raises(ConfigError, match=sentence):
         trainer.compile()
 
 
@@ -250,11 +247,11 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
         import ray
         from ray.cluster_utils import Cluster
         from stellaris_jax import load_config
-        from stellaris_jax.execute.live import LiveTrainer
+        from stellaris_jax.execute.trainer import Trainer
         cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 2, "include_dashboard": False}})
         second = cluster.add_node(num_cpus=2)
         config = load_config([*{SMALL!r}, "total_steps=6400", "live.address=" + cluster.address])
-        with closing(LiveTrainer(config)) as trainer:
+        with closing(Trainer(config)) as trainer:
             trainer.compile()
             ray.init(cluster.address, log_to_driver=False)
             used = {{node["NodeID"] for node in ray.nodes() if node["Alive"]}}

@@ -16,8 +16,6 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import make
 from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv, GymnasiumPool
-from stellaris_jax.execute.live import LiveTrainer
-from stellaris_jax.execute.replay import ReplayTrainer
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
 from stellaris_jax.live.hosts import Standing
@@ -66,7 +64,7 @@ def config_of(*overrides: str) -> Config:
     return load_config([*SMALL, *overrides])
 
 
-def standing(trainer: LiveTrainer) -> Standing:
+def standing(trainer: Trainer) -> Standing:
     assert isinstance(trainer.source, LiveSource)
     return trainer.source.standing
 
@@ -76,7 +74,7 @@ def opened(directory: Path) -> list[int]:
     return [one.record.index for one in trace.read(directory / trace.NAME).rounds if one.opened]
 
 
-def lived(config: Config, deaths: float = 0.0, seed: int = 0) -> LiveTrainer:
+def lived(config: Config, deaths: float = 0.0, seed: int = 0) -> Trainer:
     """A live run from its beginning to its end."""
     trainer = live(config, deaths, seed)
     trainer.run()
@@ -107,8 +105,8 @@ def test_the_engine_repeats_a_live_run(overrides: tuple[str, ...], tmp_path: Pat
     directory = left(trainer, config, tmp_path / "run")
     assert not opened(directory)
     again = replayed(config, directory)
-    assert len(again.deviations) - 1 == int(records[-1]["updates"]) > 5
-    assert max(one.deviation for one in again.deviations) < 1e-5
+    assert len(again.executor.deviations) - 1 == int(records[-1]["updates"]) > 5
+    assert max(one.deviation for one in again.executor.deviations) < 1e-5
     np.testing.assert_allclose(params(again), params(trainer), atol=1e-5)
     assert again.usages == trainer.usages
 
@@ -148,12 +146,12 @@ def test_who_has_come_too_far_begins_anew_and_so_does_the_repetition(tmp_path: P
     rounds = opened(directory)
     assert rounds and standing(trainer).opened == rounds[-1]
     again = replayed(config, directory)
-    assert max(one.deviation for one in again.deviations) < 1e-5
+    assert max(one.deviation for one in again.executor.deviations) < 1e-5
     # Without a word of when, it is another run.
     path = directory / trace.NAME
     told = trace.read(path)
     trace.write(path, told.header, (replace(one, opened=False) for one in told.rounds))
-    assert max(one.deviation for one in replayed(config, directory).deviations) > 1e-5
+    assert max(one.deviation for one in replayed(config, directory).executor.deviations) > 1e-5
 
 
 @pytest.mark.usefixtures("fickle")
@@ -225,7 +223,7 @@ def test_a_resumed_run_that_cannot_go_on_begins_anew(
     checkpoints.close()
     assert opened(directory) == [3] == [standing(second).opened]
     if reason == "long":
-        assert max(one.deviation for one in replayed(config, directory).deviations) < 1e-5
+        assert max(one.deviation for one in replayed(config, directory).executor.deviations) < 1e-5
 
 
 @pytest.mark.slow
@@ -236,27 +234,27 @@ def test_a_repetition_is_resumed_after_environments_began_anew(tmp_path: Path) -
     round_ = opened(directory)[0]
     again = {"executor": "replay", "trace": str(directory), "checkpoint.replay": 2_000_000}
     config = config.replace(again)
-    first = ReplayTrainer(config)
+    first = Trainer(config)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     for _ in range(round_ + 2):
         first.step()
         first.save(checkpoints)
     checkpoints.wait()
     first.close()
-    second = ReplayTrainer(config)
+    second = Trainer(config)
     notes: list[str] = []
     second.restore(checkpoints, notes.append)
     assert "stand where they stood" in notes[0]
     second.run()
     second.close()
     checkpoints.close()
-    assert max(one.deviation for one in second.deviations) < 1e-5
+    assert max(one.deviation for one in second.executor.deviations) < 1e-5
 
 
 @pytest.mark.slow
 def test_threads_step_their_own_environments() -> None:
     config = config_of(*IN_ORDER)
-    trainer = LiveTrainer(config.replace({"live.pool": "threads"}))
+    trainer = Trainer(config.replace({"live.pool": "threads"}))
     trainer.run()
     trainer.close()
     assert standing(trainer).digest == standing(lived(config)).digest
@@ -299,4 +297,4 @@ def test_a_part_of_a_pool_is_a_pool_of_that_part(name: str) -> None:
 def test_scaling_is_refused_in_a_sentence() -> None:
     config = config_of("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1")
     with pytest.raises(ConfigError, match=r"scaling=nitro is not possible with executor=live and env=gymnasium/Cart"):
-        LiveTrainer(config)
+        Trainer(config)

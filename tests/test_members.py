@@ -60,7 +60,7 @@ def test_rounds_of_different_widths() -> None:
     widths = set()
     while not trainer.finished:
         trainer.compile()
-        widths.add(tuple(trainer.planner.next.widths))
+        widths.add(tuple(trainer.executor.planner.next().widths))
         trainer.step()
     assert any(len(set(row)) > 1 for row in widths)
     for i in range(3):

@@ -19,6 +19,7 @@ from stellaris_jax.engine.state import StateLayout
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
 from stellaris_jax.execute.footprint import _sizes, parts
+from stellaris_jax.execute.simulated import planner_of
 
 GIB = 2**30
 
@@ -135,7 +136,7 @@ def test_what_is_counted_is_there(overrides: list[str]) -> None:
     assert 0.9 * held(state.ring) < found["policy versions"].device / 2 <= held(state.ring)
     assert 0.9 * held(state.params) < found["policies and optimizers"].device / 8 <= held(state.params)
     assert 0.8 * held(state.actor[:2]) < found["environments"].device / 2 <= held(state.actor)
-    plans = trainer.plan(0, 1).plans
+    plans = planner_of(trainer.executor).plan(0, 1).plans
     waves = [(plan.invocations, plan.weights) for plan in plans]
     assert 0.5 * held(waves) < found["waves of gradients"].device <= held(plans)
     assert found["orders of minibatches"].device == held([plan.order for plan in plans])
@@ -144,7 +145,7 @@ def test_what_is_counted_is_there(overrides: list[str]) -> None:
 def test_longer_chunks_than_the_run_are_the_run() -> None:
     """119 GiB were asked for once, for four rounds."""
     trainer = Trainer(tiny("total_steps=512", "evaluation.points=0", "engine.chunk_rounds=1000000000"))
-    assert trainer.shape.rounds == trainer.total_rounds == 4
+    assert trainer.spec.shape.rounds == trainer.total_rounds == 4
     assert [record["round"] for record in trainer.run()] == [1, 2, 3, 4]
 
 

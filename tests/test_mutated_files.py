@@ -27,8 +27,9 @@ from stellaris_jax.config.stored import from_yaml, read_yaml, to_yaml
 from stellaris_jax.config.trust import admit
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.execute.loading import checked
-from stellaris_jax.execute.replay import Outline, ReplayTrainer
+from stellaris_jax.execute.recording import Outline
 from stellaris_jax.execute.run import train
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.report import curves, perfetto
 from stellaris_jax.report.page import charts, panels
 from stellaris_jax.report.page.page import write_page
@@ -111,7 +112,7 @@ def test_a_replay_needs_the_weights_of_the_penalty(tmp_path: Path) -> None:
     trace.write(tmp_path / trace.NAME, Header(0, 4), [one])
     few = {"executor": "replay", "trace": str(tmp_path), "total_steps": 64}
     with pytest.raises(ConfigError, match="has gradients without kl_coefficient"):
-        ReplayTrainer(config.replace(few))
+        Trainer(config.replace(few))
 
 
 def test_a_whole_round_is_read_as_it_was_written() -> None:

@@ -14,8 +14,8 @@ from commands import call
 from stellaris_jax import load_config
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import to_yaml
-from stellaris_jax.execute.live import LiveTrainer
 from stellaris_jax.execute.run import train
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.timeline import Timeline, trace
 from stellaris_jax.timeline.delays import delay_of
 from stellaris_jax.timeline.joblog import durations, read_log
@@ -46,7 +46,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a live run."""
     run_dir = tmp_path_factory.mktemp("live")
     config = load_config([*SMALL, "executor=live", "live.actors=2"])
-    trainer = LiveTrainer(config.replace({"live.pool": "threads"}))
+    trainer = Trainer(config.replace({"live.pool": "threads"}))
     trainer.run()
     trainer.write(run_dir)
     trainer.close()

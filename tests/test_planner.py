@@ -13,6 +13,7 @@ from training import assert_identical
 
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.engine.seed_states import Running
+from stellaris_jax.execute.simulated import planner_of
 
 JOB = (
     "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1",
@@ -44,7 +45,7 @@ def test_a_chunk_that_failed_is_the_next_one_still(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(broken.source, "receive", receive)
     records = broken.run()
     assert [r["simulated_seconds"] for r in records] == [r["simulated_seconds"] for r in expected]
-    assert json.dumps(broken.timeline_states) == json.dumps(whole.timeline_states)
+    assert json.dumps(broken.schedule.states) == json.dumps(whole.schedule.states)
     assert np.asarray(broken.state.params).tobytes() == np.asarray(whole.state.params).tobytes()
 
 
@@ -52,26 +53,27 @@ def test_planning_ahead_is_no_part_of_what_is_saved() -> None:
     """The timelines are ahead of the run by a chunk; what a checkpoint gets is where the run stands."""
     one = trainer()
     one.step()
-    assert one.round == 2 and one.timelines[0].state() != one.timeline_states[0]
-    saved = json.loads(json.dumps(one.host_state()))
+    assert one.round == 2 and one.schedule.timelines[0].state() != one.schedule.states[0]
+    saved = json.loads(json.dumps(one.metadata()))
     following = one.step()
     again = trainer()
-    again.planner.restore(saved)
+    again.schedule.restore(saved)
+    again.executor.restart()
     assert again.round == 2
-    chunk = again.planner.next
+    chunk = again.executor.planner.next()
     assert [row[0].usage.seconds for row in chunk.rounds] == [r["simulated_seconds"] for r in following]
 
 
 def test_what_depends_on_a_round_is_not_planned_before_it() -> None:
     adaptive = trainer("scaling=hydrozoa")
     adaptive.step()
-    assert adaptive.round == 1 and adaptive.timelines[0].state() == adaptive.timeline_states[0]
+    assert adaptive.round == 1 and adaptive.schedule.timelines[0].state() == adaptive.schedule.states[0]
 
 
 def test_a_rehearsal_changes_nothing() -> None:
     one = trainer()
     before = jax.tree.map(np.asarray, one.state.params)
-    run, _ = one.source.rehearsal(one.members)
+    run, _ = one.source.timed_rollout(one.members)
     run()
     run()
     assert one.round == 0
@@ -82,13 +84,14 @@ def test_seconds_that_the_device_may_have_waited_for_a_plan(monkeypatch: pytest.
     """A plan that comes after the chunk before it is over counts, and one that is there by then does not."""
     one = trainer()
     one.step()
-    before, plan_ahead = one.counters.planning_seconds, one.planner.plan_ahead
+    planner = planner_of(one.executor)
+    before, plan_ahead = one.counters.planning_seconds, planner.plan_ahead
 
-    def slowly() -> None:
-        plan_ahead()
+    def slowly(in_flight: list[int] | None) -> None:
+        plan_ahead(in_flight)
         time.sleep(0.3)
 
-    monkeypatch.setattr(one.planner, "plan_ahead", slowly)
+    monkeypatch.setattr(planner, "plan_ahead", slowly)
     one.step()
     waited = one.counters.planning_seconds
     assert waited - before >= 0.3 and one.summary(None)["planning_seconds"] == waited

@@ -73,7 +73,8 @@ def test_a_resumed_run_takes_what_the_others_planned() -> None:
     begun, other, again = (Trainer(job(), programs=ProgramCache(plans)) for _ in range(3))
     other.run()
     begun.run(4)
-    again.planner.restore(json.loads(json.dumps(begun.host_state())))
+    again.schedule.restore(json.loads(json.dumps(begun.metadata())))
+    again.executor.restart()
     again.state = begun.state
     again.run()
     assert_identical(other, again)
@@ -99,8 +100,8 @@ def test_plans_that_hang_on_what_is_learned_are_not_shared() -> None:
 
 
 def test_two_that_ask_at_once_wait_for_one_plan() -> None:
-    planner, plans, planned = Trainer(job()).planner, Plans(2**30), []
-    chunk, both = planner.next, threading.Barrier(2)
+    planner, plans, planned = Trainer(job()).executor.planner, Plans(2**30), []
+    chunk, both = planner.next(), threading.Barrier(2)
 
     def plan() -> Any:
         planned.append(1)
@@ -118,7 +119,7 @@ def test_two_that_ask_at_once_wait_for_one_plan() -> None:
 
 def test_memory_is_bounded() -> None:
     """The plans of whoever asked longest ago go first; of those at hand no more are kept than there is room for."""
-    chunk = Trainer(job()).planner.next
+    chunk = Trainer(job()).executor.planner.next()
     plans = Plans(3 * size_of(chunk))
     for run in ("old", "new"):
         for begin in (0, 2):
@@ -139,7 +140,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_plan_that_failed_is_planned_by_the_next_who_asks() -> None:
-    plans, chunk = Plans(2**30), Trainer(job()).planner.next
+    plans, chunk = Plans(2**30), Trainer(job()).executor.planner.next()
 
     def fails() -> Any:
         raise ConfigError("no")
@@ -150,7 +151,7 @@ def test_a_plan_that_failed_is_planned_by_the_next_who_asks() -> None:
 
 
 def test_python_collects_its_garbage_again_after_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = Trainer(job()).planner
+    planner = Trainer(job()).executor.planner
     seen: list[bool] = []
     next_round = Timeline.next_round
 

@@ -274,7 +274,7 @@ def test_rounds_of_different_widths() -> None:
     widths, changed = set(), []
     while not trainer.finished:
         before = jax.device_get(trainer.state.actor.carry["actor_body"][0])
-        envs = trainer.planner.next.envs[0]
+        envs = trainer.executor.planner.next().envs[0]
         widths.add(envs)
         trainer.step()
         after = jax.device_get(trainer.state.actor.carry["actor_body"][0])

@@ -41,7 +41,7 @@ def test_a_run_lets_go_of_what_it_is_made_of(kind: str, tmp_path: Path, uncollec
     seen: dict[str, weakref.ref[Any]] = {}
 
     def keep(number: int, record: dict[str, Any], trainer: Trainer) -> None:
-        parts = {"trainer": trainer, "engine": trainer.engine, "planner": trainer.planner, "source": trainer.source}
+        parts = {"trainer": trainer, "engine": trainer.engine, "executor": trainer.executor, "source": trainer.source}
         seen.update({name: weakref.ref(part) for name, part in parts.items()})
         seen["policy"] = weakref.ref(trainer.members.states[0].params)
 

@@ -146,7 +146,7 @@ def test_what_is_refused_leaves_no_directory(tmp_path: Path, monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise ConfigError("a package is missing.")
 
-    monkeypatch.setattr("stellaris_jax.execute.run.trainer_of", refuse)
+    monkeypatch.setattr("stellaris_jax.execute.run.Trainer", refuse)
     (tmp_path / "empty").mkdir()
     for overrides in ([], [f"run.dir={tmp_path / 'new'}"], [f"run.dir={tmp_path / 'empty'}"]):
         with pytest.raises(ConfigError, match="a package is missing"):

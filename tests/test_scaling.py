@@ -113,7 +113,7 @@ def test_a_wider_program_changes_nothing(algorithm: str) -> None:
     exact, masked = Trainer(settings), Trainer(settings)
     before = to_host(exact.state.actor)
     assert isinstance(masked.source, CompiledSource)
-    masked.source.limits = masked.limits._replace(buckets=(8,))
+    masked.schedule.limits = masked.schedule.limits._replace(buckets=(8,))
     narrow, wide = exact.run(), masked.run()
     assert list(exact.engine.compiled_by_width) == [6] and list(masked.engine.compiled_by_width) == [16]
     assert [r["env_steps"] for r in narrow] == [k * T * 3 * EACH for k in range(1, 7)]
@@ -201,14 +201,14 @@ def test_nitro_trains_and_only_compiles_its_widths() -> None:
     records = trainer.run()
     chosen = np.array([record["per_seed"]["actors"] for record in records])
     assert np.all(chosen[0] == 2) and len(np.unique(chosen)) > 2
-    assert set(trainer.engine.compiled_by_width) == {trainer.limits.bucket(max(row)) * EACH for row in chosen}
+    assert set(trainer.engine.compiled_by_width) == {trainer.schedule.limits.bucket(max(row)) * EACH for row in chosen}
     assert set(trainer.engine.compiled_by_width) <= {4, 8, 16}
     steps = np.cumsum(chosen, axis=0) * EACH * T
     assert [record["env_steps"] for record in records] == pytest.approx(steps.mean(axis=1))
     # Every seed chooses by what was measured of it.
     for s in range(2):
         rounds = [seen(k, probe=tuple(record["per_seed"]["probe"][s])) for k, record in enumerate(records, 1)]
-        rule = Nitro(trainer.config.scaling, trainer.limits)
+        rule = Nitro(trainer.config.scaling, trainer.schedule.limits)
         for observation, next_ in zip(rounds, chosen[1:, s], strict=False):
             rule.observe(observation)
             assert rule.actors == next_
@@ -253,7 +253,7 @@ def test_seeds_that_are_finished_compute_nothing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(trainer.engine, "run", noted)
     expected = 0
     while not trainer.finished:
-        expected += sum(not scaling.finished for scaling in trainer.planner.scalings)
+        expected += sum(not scaling.finished for scaling in trainer.schedule.scalings)
         trainer.step()
     assert len(ran) == expected < 3 * trainer.round
     assert np.asarray(trainer.state.round).tolist() == [trainer.round] * 3

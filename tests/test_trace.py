@@ -14,7 +14,7 @@ from hostile_files import MIB, bomb, little_memory
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError, RunError
-from stellaris_jax.execute.replay import Outline
+from stellaris_jax.execute.recording import Outline
 from stellaris_jax.timeline import Gradient, Group, Round, trace
 from stellaris_jax.timeline.joblog import durations
 from stellaris_jax.timeline.records import Usage

@@ -149,7 +149,7 @@ def test_seeds_have_their_own_delays_and_data() -> None:
     assert seconds[0] != seconds[1]
     alone = Trainer(tiny(steps(4), "seed=6"))
     alone.run()
-    assert alone.timelines[0].state() == trainer.timelines[1].state()
+    assert alone.schedule.timelines[0].state() == trainer.schedule.timelines[1].state()
     np.testing.assert_allclose(np.asarray(alone.state.params)[0], params[1], rtol=1e-4, atol=1e-5)
 
 
@@ -169,7 +169,7 @@ def test_nonfinite_gradients_are_rejected_and_counted() -> None:
     trainer = Trainer(tiny(steps(12), "env=diagnostic/nonfinite", "env.kwargs={}", "env.normalize_reward=false"))
     before = np.asarray(trainer.state.params)
     records = trainer.run()
-    rejected, all_ = records[-1]["nonfinite_gradients"], trainer.timelines[0].usage.gradients
+    rejected, all_ = records[-1]["nonfinite_gradients"], trainer.schedule.timelines[0].usage.gradients
     assert 0 < rejected < 0.7 * all_
     assert records[-1]["train_return"] is not None
     after = np.asarray(trainer.state.params)

@@ -113,7 +113,7 @@ def assert_identical(one: Trainer, other: Trainer) -> None:
     """Bit for bit, engine state and timelines."""
     for a, b in zip(leaves(one), leaves(other), strict=True):
         assert a.tobytes() == b.tobytes()
-    assert json.dumps(one.host_state()["timelines"]) == json.dumps(other.host_state()["timelines"])
+    assert json.dumps(one.metadata()["timelines"]) == json.dumps(other.metadata()["timelines"])
 
 
 def assert_resumes(whole: Trainer, tmp_path: Path) -> None:
@@ -129,5 +129,5 @@ def assert_resumes(whole: Trainer, tmp_path: Path) -> None:
     second.run()
     second.close()
     assert_identical(whole, second)
-    assert whole.host_state()["scalings"] == second.host_state()["scalings"]
+    assert whole.metadata()["scalings"] == second.metadata()["scalings"]
     checkpoints.close()

@@ -1,8 +1,8 @@
-"""Chunk of planned rounds that a trainer executes at once."""
+"""Chunk of rounds that a trainer executes at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stellaris_jax.timeline import Plan, Round
@@ -10,25 +10,27 @@ from stellaris_jax.timeline import Plan, Round
 
 @dataclass(frozen=True)
 class Chunk:
-    """Chunk of planned rounds, for `S` seeds and `R` rounds.
+    """Chunk of rounds, for `S` seeds and `R` rounds.
 
     Attributes:
       begin: number of rounds before the chunk.
-      plans: plans for the engine, one for each block of seeds that runs side by side.
-      widths: number of environments that each plan is compiled for.
-      envs: `[S]`, participating environments, the same in all rounds.
       rounds: `[R][S]`, rounds as the timelines report them.
+      factors: `[R]`, factors on the learning rate.
+      envs: `[S]`, participating environments, the same in all rounds.
       computed: `[R]`, gradients that the engine computes, padding included.
       timelines: `[S]`, timeline states after the last round.
+      plans: plans for the engine, one for each block of seeds that runs side by side; none for a live round.
+      widths: number of environments that each plan is compiled for.
     """
 
     begin: int
-    plans: list[Plan]
-    widths: list[int]
-    envs: list[int]
     rounds: list[list[Round]]
+    factors: list[float]
+    envs: list[int]
     computed: list[int]
     timelines: list[dict[str, Any]]
+    plans: list[Plan] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
 
     @property
     def end(self) -> int:

@@ -24,7 +24,7 @@ from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Fragment, Normalizers
 from stellaris_jax.engine.state import EngineState, policies
 from stellaris_jax.engine.wave import RoundMetrics
-from stellaris_jax.timeline import Plan, Usage
+from stellaris_jax.timeline import Plan
 
 T = TypeVar("T")
 
@@ -48,24 +48,6 @@ class Running(NamedTuple):
             return block.done() if isinstance(block, Future) else all(x.is_ready() for x in jax.tree.leaves(block[1]))
 
         return all(map(is_over, self.blocks))
-
-
-class UnderWay(NamedTuple):
-    """Chunk in execution, with the data that its records need.
-
-    Attributes:
-      chunk: the chunk.
-      received: fragments from the host; `None` if the program makes its own.
-      running: its execution on the device.
-      before: usage of each seed before the chunk.
-      begun: start time, of `time.perf_counter`.
-    """
-
-    chunk: Chunk
-    received: Any
-    running: Running
-    before: list[Usage]
-    begun: float
 
 
 class SeedStates:

@@ -31,9 +31,9 @@ def calibrate(config: Config, repeats: int) -> Table:
     trainer = Trainer(config)
     trainer.run(1)  # fragments to learn from
     state, hyper = jax.tree.map(lambda x: x[0], (trainer.state, trainer.members.hyper))
-    first = jax.tree.map(lambda x: jnp.asarray(x[0, 0, 0]), empty_plan(trainer.shape).invocations)
+    first = jax.tree.map(lambda x: jnp.asarray(x[0, 0, 0]), empty_plan(trainer.spec.shape).invocations)
     if first.peers is not None:
-        first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.shape.peers)))  # the maximum
+        first = first._replace(peers=first.peers._replace(number=jnp.int32(trainer.spec.shape.peers)))  # the maximum
 
     @jax.jit
     def gradient(invocation: Invocation) -> jax.Array:
@@ -49,7 +49,7 @@ def calibrate(config: Config, repeats: int) -> Table:
     gradients = gradient(first)[None]
     parts: dict[str, Callable[[], Any]] = {
         "learner": partial(gradient, first),
-        "actor": trainer.source.rehearsal(trainer.members)[0],
+        "actor": trainer.source.timed_rollout(trainer.members)[0],
         "aggregate": partial(update, gradients),
     }
     if trainer.probe is not None:

@@ -1,19 +1,18 @@
-"""Choice of the trainer for a configuration."""
+"""Choice of the executor for a configuration."""
 
 from __future__ import annotations
 
-import threading
-
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.program_cache import ProgramCache
-from stellaris_jax.execute.distributed import Leader
-from stellaris_jax.execute.live import LiveTrainer
-from stellaris_jax.execute.replay import ReplayTrainer
-from stellaris_jax.execute.trainer import Trainer
-
-EXECUTORS = {"simulated": Trainer, "live": LiveTrainer, "replay": ReplayTrainer}
-"""Trainer classes, keyed by the value of `executor`."""
+from stellaris_jax.engine import processes
+from stellaris_jax.execute.distributed import LeadingExecutor
+from stellaris_jax.execute.executor import Executor, Parts
+from stellaris_jax.execute.live import LiveExecutor, MakePool
+from stellaris_jax.execute.recording import Recording
+from stellaris_jax.execute.replay import ReplayExecutor
+from stellaris_jax.execute.schedule import Schedule
+from stellaris_jax.execute.simulated import SimulatedExecutor
+from stellaris_jax.timeline import Timeline
 
 
 def check_installed(config: Config) -> None:
@@ -22,10 +21,19 @@ def check_installed(config: Config) -> None:
         register.pool[config.live.pool].check_installed()
 
 
-def trainer_of(
-    config: Config, stopping: threading.Event | None = None, programs: ProgramCache | None = None
-) -> Trainer:
-    """Trainer for `config.executor`; the leader if the run has several processes. See `Trainer`."""
-    if config.engine.distributed:
-        return Leader(config, stopping, programs)
-    return EXECUTORS[config.executor](config, stopping, programs)
+def executor_of(parts: Parts, recording: Recording | None = None, make_pool: MakePool | None = None) -> Executor:
+    """Executor for `config.executor`, and for `engine.distributed`.
+
+    Args:
+      parts: parts of the trainer.
+      recording: live run that `executor=replay` repeats.
+      make_pool: see `LiveExecutor`.
+    """
+    config = parts.config
+    if config.executor == "live":
+        return LiveExecutor(parts, make_pool)
+    if recording is not None:
+        return ReplayExecutor(parts, recording)
+    schedule = Schedule(config, parts.spec, parts.seeds, [Timeline.of(config, seed) for seed in parts.seeds])
+    planned = SimulatedExecutor(parts, schedule)
+    return LeadingExecutor(planned) if config.engine.distributed and processes.is_first() else planned

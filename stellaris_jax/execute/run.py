@@ -20,8 +20,9 @@ from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.config.trust import Trust, admit
 from stellaris_jax.engine.processes import is_first
 from stellaris_jax.engine.program_cache import ProgramCache
-from stellaris_jax.execute.distributed import follow
-from stellaris_jax.execute.executors import check_installed, trainer_of
+from stellaris_jax.execute.executors import check_installed
+from stellaris_jax.execute.follower import follow
+from stellaris_jax.execute.job import prepare
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.session import Callback, Session
@@ -97,7 +98,7 @@ def train_within(
             _refuse_lost_checkpoints(run_dir)
         display.working(f"building {config.env.name} and the network")
         with signals.during("the environment and the network to be built", transient=True):
-            trainer = stack.enter_context(closing(trainer_of(config, signals.stopping, programs)))
+            trainer = stack.enter_context(closing(Trainer(prepare(config), signals.stopping, programs)))
         with writing(run_dir):
             checkpoints = stack.enter_context(closing(_checkpoints(run_dir, config)))
         anchor = stack.enter_context(closing(Anchor(run_dir)))
@@ -188,7 +189,7 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
     config = config.replace({"engine.devices": 1, "engine.distributed": False, "init_from": "", **(values or {})})
     if config.engine.compile_cache:
         enable_compile_cache()
-    trainer = trainer_of(config)
+    trainer = Trainer(config)
     with closing(_checkpoints(Path(run_dir), config, read_only=True)) as checkpoints:
         restored = trainer.restore(checkpoints, complain, train=False)
     summary = read_run(Path(run_dir), lambda message: None, last=1).summary or {}

@@ -89,8 +89,8 @@ class Session:
         self.saved = self.trainer.round  # newest round with a checkpoint, possibly still being written
         # Not a bound method, because display and trainer would then keep each other in memory after the run.
         self.display.farewell = partial(farewell, self.checkpoints, self.run_dir, self.anchor)
-        self.evaluation_rounds = set(self.trainer.evaluation_rounds)
-        self.checkpoint_rounds = set(self.trainer.checkpoint_rounds)
+        self.evaluation_rounds = set(self.trainer.schedule.evaluation_rounds)
+        self.checkpoint_rounds = set(self.trainer.schedule.checkpoint_rounds)
         for record in self.telemetry.evaluations:
             self.checkpoints.score(record["round"], record["eval_return_mean"])
             # An evaluation comes after its round's checkpoint, so its wall time is missing from the checkpoint.
@@ -143,7 +143,7 @@ class Session:
             if not trainer.compiled:
                 self._compile()
                 continue
-            with self.signals.during(f"{trainer.about_chunk} to end, and then to be saved"):
+            with self.signals.during(f"{trainer.executor.about_next()} to end, and then to be saved"):
                 records = trainer.step(ahead=not (self.callbacks or stopping.is_set()))
             self._refuse_gone()
             with writing(self.run_dir):
@@ -179,7 +179,7 @@ class Session:
 
     def _compile(self) -> None:
         self.checkpoints.wait()
-        self.display.working(f"compiling {self.trainer.about_chunk}")
+        self.display.working(f"compiling {self.trainer.executor.about_next()}")
         with self.signals.during("the compiler", transient=self.trainer.round == self.saved):
             seconds = self.trainer.compile()
         self.display.worked(f"compiled in {seconds:.1f} s")

@@ -12,6 +12,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.plans import SHARED, Plans
 from stellaris_jax.engine.program_cache import ProgramCache
+from stellaris_jax.execute.job import prepare
 from stellaris_jax.execute.loading import check_and_start_jax
 from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.trainer import Trainer
@@ -41,9 +42,12 @@ class Population:
         if not configs:
             raise ConfigError("A population needs at least one configuration.")
         for config in configs:
+            if config.executor != "simulated" or config.engine.distributed:
+                setting = "engine.distributed=true" if config.engine.distributed else f"executor={config.executor}"
+                raise ConfigError(f"{setting} is not possible in a Population; make one Trainer of it.")
             check_and_start_jax(config)
         self.programs = ProgramCache(Plans(SHARED))
-        self.trainers = [Trainer(config, programs=self.programs) for config in configs]
+        self.trainers = [Trainer(prepare(config), programs=self.programs) for config in configs]
 
     @property
     def engines(self) -> int:

@@ -19,7 +19,6 @@ from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.sources.actionlog import ActionLog
-from stellaris_jax.timeline.scaling.limits import limits_of
 
 
 class CompiledSource:
@@ -30,17 +29,11 @@ class CompiledSource:
       programs: cache of compiled programs, for evaluators.
     """
 
-    asked = None
+    actors_in_flight = None
 
     def __init__(self, env: VecEnv, network: ActorCritic, config: Config, spec: ProgramSpec, programs: ProgramCache):
         self.env, self.network, self.config, self.spec = env, network, config, spec
-        self.limits, self.programs = limits_of(config), programs
-
-    def width(self, actors: int) -> int:
-        # On several devices all environments stay in place, so that the first ones are the same on any number of
-        # devices.
-        narrow = self.spec.devices == 1
-        return (self.limits.bucket(actors) if narrow else self.limits.maximum) * self.limits.envs
+        self.programs = programs
 
     def example(self, seeds: int) -> None:
         return None
@@ -48,13 +41,13 @@ class CompiledSource:
     def receive(self, members: SeedStates, chunk: Chunk, following: Following) -> None:
         return None
 
-    def learned(self, received: Any, chunk: Chunk) -> None:
+    def on_learned(self, received: Any, chunk: Chunk) -> None:
         pass
 
     def evaluator(self, episodes: int) -> Evaluator:
         return self.programs.evaluator(self.config, self.env, self.network, episodes)
 
-    def rehearsal(self, members: SeedStates) -> tuple[Callable[[], None], float]:
+    def timed_rollout(self, members: SeedStates) -> tuple[Callable[[], None], float]:
         params, normalizers = jax.tree.map(lambda x: x[0], members.learned)
         envs, algorithm = self.spec.envs, self.config.algorithm
         actor = init_actor(self.env, self.network, jax.random.split(jax.random.key(0), envs))

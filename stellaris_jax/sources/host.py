@@ -72,12 +72,8 @@ class HostSource:
         self._evaluators: dict[int, HostEvaluator] = {}
 
     @property
-    def asked(self) -> list[int] | None:
+    def actors_in_flight(self) -> list[int] | None:
         return None if self.ahead is None else self.ahead.actors
-
-    def width(self, actors: int) -> int:
-        # Only the needed environments are stepped; the shape of fragments never changes.
-        return self.actors.limits.maximum * self.actors.limits.envs
 
     def example(self, seeds: int) -> Fragment:
         return self.actors.example(seeds)
@@ -110,7 +106,7 @@ class HostSource:
                 self.actors.request(newest, following.envs)
         return received
 
-    def learned(self, received: Received | None, chunk: Chunk) -> None:
+    def on_learned(self, received: Received | None, chunk: Chunk) -> None:
         assert received is not None
         self._stand, self._carry = np.asarray(received.fragment.trajectory.last_obs), received.carry
         if self._actions is not None:
@@ -123,7 +119,7 @@ class HostSource:
             self._evaluators[episodes] = HostEvaluator(*self._evaluator_arguments, episodes, self.stopping)
         return self._evaluators[episodes]
 
-    def rehearsal(self, members: SeedStates) -> tuple[Callable[[], None], float]:
+    def timed_rollout(self, members: SeedStates) -> tuple[Callable[[], None], float]:
         behaviour = Behaviour([0] * len(self.actors.seeds), *jax.device_get(members.learned))
 
         def run() -> None:

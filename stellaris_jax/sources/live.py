@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax
 
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.spec import ProgramSpec
+from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.live.hosts import Standing
 from stellaris_jax.sources.actionlog import ActionLog
 from stellaris_jax.sources.host import HostSource
@@ -15,10 +20,21 @@ class LiveSource(HostSource):
     """Source that opens no environments; actors restore them at their first invocation. See `HostSource`.
 
     `standing` is the environments' position; the driver of the actors updates it.
+
+    Args:
+      env, network, config, spec, seeds, stopping: see `HostSource`.
     """
 
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        env: HostEnv,
+        network: ActorCritic,
+        config: Config,
+        spec: ProgramSpec,
+        seeds: list[int],
+        stopping: threading.Event,
+    ):
+        super().__init__(env, network, config, spec, seeds, stopping)
         most = self.config.checkpoint.replay // self.steps_per_round
         carry = jax.device_get(self.actors.network.initial_carry(self.config.env.num_envs))
         self.standing, self._in_log = Standing(self.actors.env, carry, most), (0, 0)

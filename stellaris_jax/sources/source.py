@@ -32,18 +32,14 @@ class Source(Protocol):
 
     Attributes:
       env: environment that the engine's actors step; `None` if fragments are passed to the engine.
-      asked: `[S]`, actors that roll the next fragment if it is already in flight, else `None`.
+      actors_in_flight: `[S]`, actors that roll the next fragment if it is already in flight, else `None`.
     """
 
     @property
     def env(self) -> VecEnv | None: ...
 
     @property
-    def asked(self) -> list[int] | None: ...
-
-    def width(self, actors: int) -> int:
-        """Number of environments that a round of `actors` actors is compiled for, if rounds differ in it."""
-        ...
+    def actors_in_flight(self) -> list[int] | None: ...
 
     def example(self, seeds: int) -> Fragment | None:
         """Fragment of zeros for `seeds` seeds, to compile for; `None` if the engine's actors roll it."""
@@ -59,7 +55,7 @@ class Source(Protocol):
         """
         ...
 
-    def learned(self, received: Received | None, chunk: Chunk) -> None:
+    def on_learned(self, received: Received | None, chunk: Chunk) -> None:
         """Note that a chunk and its data have become part of training."""
         ...
 
@@ -67,7 +63,7 @@ class Source(Protocol):
         """Evaluator of `episodes` episodes; cached."""
         ...
 
-    def rehearsal(self, members: SeedStates) -> tuple[Run, float]:
+    def timed_rollout(self, members: SeedStates) -> tuple[Run, float]:
         """Function that rolls fragments only for timing, and the seconds it took to compile."""
         ...
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.execute.calibrate import calibrate
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.report.curves import BLUE, COLOURS, DPI, TEXT, VERMILION, save, tidy
 from stellaris_jax.report.style import drawing
@@ -170,10 +171,11 @@ def _seconds_of_a_round(env: str) -> tuple[list[float], ...]:
     config = load_config(list(variant(env, "stellaris").overrides))
     table = calibrate(config, repeats=20)
     trainer = Trainer(config)
+    planner = planner_of(trainer.executor)
     planning, updates, gradients = [], 1.0, config.algorithm.epochs * config.algorithm.minibatches
     for round_ in range(20):
         begin = time.perf_counter()
-        chunk = trainer.plan(round_, 1)
+        chunk = planner.plan(round_, 1)
         planning.append(time.perf_counter() - begin)
         updates = chunk.rounds[0][0].usage.updates / (round_ + 1)
     trainer.close()

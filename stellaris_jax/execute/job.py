@@ -1,0 +1,94 @@
+"""Job: everything that a configuration decides before anything is compiled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stellaris_jax.agent.networks import ActorCritic
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.spec import ProgramSpec, in_program
+from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.envs.registry import from_config
+from stellaris_jax.execute.footprint import check_run, live_actors
+from stellaris_jax.execute.loading import check_and_start_jax
+from stellaris_jax.execute.plugin_checks import check_plugins
+from stellaris_jax.execute.recording import Recording
+from stellaris_jax.timeline.scaling.limits import is_scaled
+
+
+class Job(NamedTuple):
+    """Parts of a run that its configuration decides.
+
+    Attributes:
+      config: configuration as it is executed; see `as_executed`.
+      env: the environment.
+      network: the policy network.
+      seeds: one per agent.
+      spec: settings that shape the program.
+      recording: live run that is repeated; `None` unless `executor=replay`.
+    """
+
+    config: Config
+    env: VecEnv | HostEnv
+    network: ActorCritic
+    seeds: list[int]
+    spec: ProgramSpec
+    recording: Recording | None = None
+
+
+def check_and_prepare(config: Config) -> Job:
+    """Job of a configuration that nobody has checked. Starts JAX. Raises ConfigError if it cannot run."""
+    check_and_start_jax(config)
+    return prepare(config)
+
+
+def prepare(config: Config) -> Job:
+    """Job of a checked configuration: reads what it repeats, makes the environment and the network.
+
+    Raises:
+      ConfigError: a plug-in returns what training cannot use, or the run needs more than there is.
+    """
+    recording = Recording.of(config) if config.executor == "replay" else None
+    config = as_executed(config, recording)
+    env = from_config(config.env)
+    check_plugins(config)
+    network = ActorCritic(env.observation_space, env.action_space, config.network)
+    check_run(config, env, network)
+    spec = ProgramSpec.of(config, hosted=in_program(env) is None)
+    if spec.hosted:
+        _check_hosted(config)
+    return Job(config, env, network, list(range(config.seed, config.seed + config.num_seeds)), spec, recording)
+
+
+def _check_hosted(config: Config) -> None:
+    if config.engine.distributed:
+        raise ConfigError(
+            f"engine.distributed=true is not possible with env={config.env.name}, which is stepped by one process."
+        )
+    if config.executor == "live" and is_scaled(config):
+        raise ConfigError(
+            f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
+            "environment, whose actors are always as many; scaling=fixed is, with live.actors of them."
+        )
+
+
+def as_executed(config: Config, recording: Recording | None = None) -> Config:
+    """Configuration as it is executed; the one that is stored with the run stays as it was given.
+
+    A live run and its replay have as many actors as processes and one round per chunk. No rollout overlaps the learning
+    of the round before, except as `system.actors` says. A replay keeps as many versions as its recording reaches back.
+
+    Args:
+      config: configuration that can run.
+      recording: live run that is repeated.
+    """
+    if config.executor == "simulated":
+        return config
+    values: dict[str, object] = {"engine.chunk_rounds": 1, "env.overlap": False}
+    if recording is not None:
+        values["system.versions"] = max(recording.outline.oldest + 2, config.system.versions)
+    if not is_scaled(config):
+        recorded = 0 if recording is None else recording.outline.actors
+        values["platform.actors"] = min(recorded, config.env.num_envs) or live_actors(config)
+    return config.replace(values)

@@ -1,0 +1,128 @@
+"""Recording of a live run that `executor=replay` repeats: its trace, checked against the configuration."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.inputs import read_text
+from stellaris_jax.base.registry import register
+from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.config.tree import Config
+from stellaris_jax.report.runs import SUMMARY
+from stellaris_jax.telemetry.integrity import digest_of, seal_of
+from stellaris_jax.timeline import trace
+from stellaris_jax.timeline.trace import Recorded, Trace
+
+
+class Outline(NamedTuple):
+    """Summary of a trace, which is too large to hold in memory.
+
+    Attributes:
+      scales: learning rate factor of every round.
+      actors: number of actors in the first round.
+      oldest: largest number of versions that a gradient reaches back or that a round publishes.
+      penalised: whether every gradient has its KL penalty coefficient.
+    """
+
+    scales: Sequence[float]
+    actors: int
+    oldest: int
+    penalised: bool = True
+
+    @classmethod
+    def of(cls, trace: Trace) -> Outline:
+        """Read a trace from beginning to end."""
+        scales, actors, oldest, penalised = array("d"), 1, 0, True
+        for round_ in trace.rounds:
+            groups = round_.record.groups
+            actors = actors if scales else round_.record.actors
+            scales.append(round_.step_scale)
+            ages = (group.clock - min([g.version, *g.peers]) for group in groups for g in group.gradients)
+            oldest = max(oldest, len(groups), *ages)
+            penalised &= all(g.kl_coefficient is not None for group in groups for g in group.gradients)
+        return cls(scales, actors, oldest if scales else 1, penalised)
+
+
+class RecordedRounds(NamedTuple):
+    """Recorded rounds that a schedule follows.
+
+    Attributes:
+      timeline: timeline of the one seed.
+      factors: factors on the learning rate; `None` to compute them by the configuration.
+    """
+
+    timeline: Recorded
+    factors: Sequence[float] | None
+
+    def actors(self) -> int | None:
+        """Actors of the next round; `None` after the last one."""
+        timeline = self.timeline
+        return timeline.rounds[timeline.done].record.actors if timeline.done < len(timeline.rounds) else None
+
+
+class Recording(NamedTuple):
+    """Recording of a live run.
+
+    Attributes:
+      trace: its rounds.
+      outline: their summary.
+      stored: configuration of the live run.
+    """
+
+    trace: Trace
+    outline: Outline
+    stored: Config
+
+    @classmethod
+    def of(cls, config: Config) -> Recording:
+        """Recording that a configuration names.
+
+        Raises ConfigError if it cannot be read, does not match its run's seal, or lacks rounds or values that the
+        configuration asks for.
+        """
+        trace = read_trace(config)
+        outline = Outline.of(trace)
+        if config.rounds > len(outline.scales):
+            steps = config.env.num_envs * config.algorithm.rollout_length * len(outline.scales)
+            raise ConfigError(
+                f"total_steps={config.total_steps} is more than the {steps} that trace={config.trace} has; ask for "
+                "as many or fewer."
+            )
+        if config.algorithm.kl_coefficient > 0.0 and not outline.penalised:
+            raise ConfigError(
+                f"trace={config.trace} has gradients without kl_coefficient, which a replay with "
+                f"algorithm.kl_coefficient={config.algorithm.kl_coefficient} needs; put back the trace as it was."
+            )
+        return cls(trace, outline, from_yaml(_run_of(config) / "config.yaml"))
+
+    def rounds(self, config: Config) -> RecordedRounds:
+        """Rounds for a schedule; changed weights and another schedule of the learning rate take effect."""
+        system, stored = config.system, self.stored.system
+        changed = (system.weights, system.options) != (stored.weights, stored.options)
+        weights = register.weight[system.weights](system.options) if changed else None
+        same = config.algorithm.anneal == self.stored.algorithm.anneal
+        return RecordedRounds(Recorded(self.trace.rounds, weights), self.outline.scales if same else None)
+
+
+def read_trace(config: Config) -> Trace:
+    """Trace that a configuration names. Raises ConfigError, also if the run's seal does not match the trace."""
+    run, path = _run_of(config), _run_of(config) / trace.NAME
+    result = trace.read(path)
+    try:
+        summary = json.loads(read_text(run / SUMMARY))
+        seal = seal_of(summary) if isinstance(summary, dict) else None
+    except (OSError, ValueError):
+        seal = None
+    if seal is not None and seal.trace and seal.trace != digest_of(path):
+        raise ConfigError(f"{path} is not as its run left it, says {run / SUMMARY}; put the right one back.")
+    return result
+
+
+def _run_of(config: Config) -> Path:
+    path = Path(config.trace)
+    return path.parent if path.name == trace.NAME else path
