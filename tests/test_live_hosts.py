@@ -18,7 +18,7 @@ from stellaris_jax.envs.registry import make
 from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv, GymnasiumPool
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
-from stellaris_jax.live.hosts import Standing
+from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.live import LiveSource
 from stellaris_jax.timeline import trace
@@ -64,9 +64,9 @@ def config_of(*overrides: str) -> Config:
     return load_config([*SMALL, *overrides])
 
 
-def standing(trainer: Trainer) -> Standing:
+def position(trainer: Trainer) -> EnvPosition:
     assert isinstance(trainer.source, LiveSource)
-    return trainer.source.standing
+    return trainer.source.position
 
 
 def opened(directory: Path) -> list[int]:
@@ -131,7 +131,7 @@ def test_who_dies_is_brought_back(seed: int, overrides: tuple[str, ...]) -> None
     config = config_of(*IN_ORDER, *overrides)
     whole, killed = lived(config), lived(config, deaths=0.5, seed=seed)
     assert killed.usages[0].failures > 10
-    one, other = standing(whole), standing(killed)
+    one, other = position(whole), position(killed)
     assert one.actions is not None and other.actions is not None
     assert (one.opened, one.fragments, one.digest) == (other.opened, other.fragments, other.digest)
     for a, b in zip(one.actions, other.actions, strict=True):
@@ -144,7 +144,7 @@ def test_who_has_come_too_far_begins_anew_and_so_does_the_repetition(tmp_path: P
     trainer = lived(config, deaths=0.3)
     directory = left(trainer, config, tmp_path / "run")
     rounds = opened(directory)
-    assert rounds and standing(trainer).opened == rounds[-1]
+    assert rounds and position(trainer).opened == rounds[-1]
     again = replayed(config, directory)
     assert max(one.deviation for one in again.executor.deviations) < 1e-5
     # Without a word of when, it is another run.
@@ -187,13 +187,13 @@ def test_a_resumed_run_goes_on_to_the_bit(actors: int, overrides: tuple[str, ...
     second.run()
     second.save(checkpoints)
     second.close()
-    assert standing(second).digest == standing(whole).digest
+    assert position(second).digest == position(whole).digest
     np.testing.assert_allclose(params(second), params(whole), atol=0.0 if actors == 2 else 1e-5)
     longer = live(config.replace({"total_steps": (ROUNDS + 2) * T * N}))
     assert longer.restore(checkpoints) == ROUNDS
     longer.run()
     longer.close()
-    assert (standing(longer).opened, standing(longer).fragments) == (0, ROUNDS + 2)
+    assert (position(longer).opened, position(longer).fragments) == (0, ROUNDS + 2)
     checkpoints.close()
 
 
@@ -221,7 +221,7 @@ def test_a_resumed_run_that_cannot_go_on_begins_anew(
     second.write(directory)
     second.close()
     checkpoints.close()
-    assert opened(directory) == [3] == [standing(second).opened]
+    assert opened(directory) == [3] == [position(second).opened]
     if reason == "long":
         assert max(one.deviation for one in replayed(config, directory).executor.deviations) < 1e-5
 
@@ -257,7 +257,7 @@ def test_threads_step_their_own_environments() -> None:
     trainer = Trainer(config.replace({"live.pool": "threads"}))
     trainer.run()
     trainer.close()
-    assert standing(trainer).digest == standing(lived(config)).digest
+    assert position(trainer).digest == position(lived(config)).digest
 
 
 def test_what_an_environment_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

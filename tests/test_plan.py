@@ -82,7 +82,7 @@ def test_the_plan_is_the_records(options: list[Scenario], width: int, executed: 
 
 def test_the_data_loader_cuts_a_fresh_permutation_per_epoch() -> None:
     cut = MinibatchLayout(epochs=4, minibatches=8, steps=16, envs=4)
-    order = minibatch_order(seed=3, fragment=5, cut=cut)
+    order = minibatch_order(seed=3, fragment=5, layout=cut)
     assert order.shape == (32, 8) and order.dtype == np.int32
     epochs = order.reshape(4, 64)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.broadcast_to(np.arange(64), (4, 64)))

@@ -7,7 +7,7 @@ import warnings
 import jax.numpy as jnp
 import pytest
 
-from stellaris_jax import Cell
+from stellaris_jax import Admission, Cell
 from stellaris_jax.agent.losses import masks
 from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.engine.corrections import Context
@@ -42,3 +42,13 @@ def test_initial_carry_of_an_old_cell() -> None:
 
     assert float(Old(2, None).initial_carry(3).sum()) == 42.0  # type: ignore[arg-type]
     assert float(New(2, None).initial_carry(3).sum()) == 0.0  # type: ignore[arg-type]
+
+
+def test_patience_of_an_old_admission_policy() -> None:
+    with pytest.warns(FutureWarning, match="the method patience of Old is called largest_staleness now"):
+
+        class Old(Admission):
+            def patience(self) -> int | None:
+                return 3
+
+    assert Old({}).largest_staleness() == 3 and Admission({}).largest_staleness() is None

@@ -24,7 +24,7 @@ from stellaris_jax.policies.policy import policy_of
 from stellaris_jax.timeline import Timeline
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.scaling import Limits, MinionsRL, Scales, Scheduler
-from stellaris_jax.timeline.scaling.scheduler import SHIPPED, features
+from stellaris_jax.timeline.scaling.scheduler import SHIPPED, SchedulerInput, features
 
 SCALES = Scales(rounds=10, target=100.0, budget=1.0, seconds=10.0, kl=0.01)
 JOB = [
@@ -272,16 +272,16 @@ def test_files_that_are_no_schedulers(tmp_path: Path) -> None:
 def test_the_shipped_scheduler_acts_as_its_network() -> None:
     shipped = Scheduler.load(SHIPPED)
     assert shipped.actors == 16
-    found = [features(SCALES, k, 0.1, 50.0, 0.01, 1.0, 2.0, 3.0, 0.5) for k in range(10)]
+    found = [features(SCALES, SchedulerInput(k, 0.1, 50.0, 0.01, 1.0, 2.0, 3.0, 0.5)) for k in range(10)]
     assert {shipped(state) for state in found} <= set(range(1, 17))
 
 
 def test_features_are_on_the_job_s_scales() -> None:
-    state = features(SCALES, 5, np.e - 1, 25.0, 0.01, 2.0, 1.0, 4.0, 0.25)
+    state = features(SCALES, SchedulerInput(5, np.e - 1, 25.0, 0.01, 2.0, 1.0, 4.0, 0.25))
     np.testing.assert_allclose(state, [0.5, 1.0, 0.25, np.log(2), 0.2, 0.1, 0.4, 0.25], rtol=1e-6)
-    assert np.all(np.abs(features(SCALES, 1e9, -1e30, -1e9, 1e30, 1e9, 1e9, 1e9, -1e9)) <= 5)
-    traced = jax.jit(lambda x: features(SCALES, x, x, x, x, x, x, x, x, jnp))(jnp.float32(0.3))
-    np.testing.assert_allclose(traced, features(SCALES, *[0.3] * 8), rtol=1e-6)
+    assert np.all(np.abs(features(SCALES, SchedulerInput(1e9, -1e30, -1e9, 1e30, 1e9, 1e9, 1e9, -1e9))) <= 5)
+    traced = jax.jit(lambda x: features(SCALES, SchedulerInput(*[x] * 8), jnp))(jnp.float32(0.3))
+    np.testing.assert_allclose(traced, features(SCALES, SchedulerInput(*[0.3] * 8)), rtol=1e-6)
 
 
 @given(

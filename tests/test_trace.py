@@ -18,7 +18,7 @@ from stellaris_jax.execute.recording import Outline
 from stellaris_jax.timeline import Gradient, Group, Round, trace
 from stellaris_jax.timeline.joblog import durations
 from stellaris_jax.timeline.records import Usage
-from stellaris_jax.timeline.trace import Header, Published, Recorded, Roll, RoundTrace
+from stellaris_jax.timeline.trace import Header, Published, ReplayedTimeline, Roll, RoundTrace
 
 HEADER = Header(seed=3, parameters=5)
 
@@ -104,7 +104,7 @@ def test_those_who_use_a_trace_hold_little_of_it(long: Path, tmp_path: Path) -> 
     with little_memory(2 * MIB):
         found = trace.read(long)
         outline = Outline.of(found)
-        recorded = Recorded(found.rounds)
+        recorded = ReplayedTimeline(found.rounds)
         usages = [recorded.next_round().usage.updates for _ in range(100)]
         trace.write(tmp_path / trace.NAME, found.header, islice(found.rounds, 300))
     assert len(outline.scales) == len(found.rounds) == 600 and outline[1:3] == (2, 3)
@@ -114,7 +114,7 @@ def test_those_who_use_a_trace_hold_little_of_it(long: Path, tmp_path: Path) -> 
 
 
 def test_a_recorded_timeline_goes_on_from_anywhere(long: Path) -> None:
-    recorded = Recorded(trace.read(long).rounds)
+    recorded = ReplayedTimeline(trace.read(long).rounds)
     recorded.restore({"done": 450})
     assert recorded.next_round() == lived(450).record and recorded.state()["done"] == 451
     recorded.restore({"done": 599})

@@ -36,8 +36,8 @@ class LiveExecutor:
     def __init__(self, parts: Parts, make_pool: MakePool | None = None):
         self.parts = parts
         steps = DriverSteps(parts.engine, parts.members.hyper)
-        standing = parts.source.standing if isinstance(parts.source, LiveSource) else None
-        self.conductor = Conductor(parts.config, steps, parts.seeds[0], standing)
+        position = parts.source.position if isinstance(parts.source, LiveSource) else None
+        self.conductor = Conductor(parts.config, steps, parts.seeds[0], position)
         self.schedule = Schedule(parts.config, parts.spec, parts.seeds, [self.conductor])
         self._make_pool: MakePool = make_pool or pool.make_pool
         self._is_warm = False

@@ -16,7 +16,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.report.runs import SUMMARY
 from stellaris_jax.telemetry.integrity import digest_of, seal_of
 from stellaris_jax.timeline import trace
-from stellaris_jax.timeline.trace import Recorded, Trace
+from stellaris_jax.timeline.trace import ReplayedTimeline, Trace
 
 
 class Outline(NamedTuple):
@@ -56,7 +56,7 @@ class RecordedRounds(NamedTuple):
       factors: factors on the learning rate; `None` to compute them by the configuration.
     """
 
-    timeline: Recorded
+    timeline: ReplayedTimeline
     factors: Sequence[float] | None
 
     def actors(self) -> int | None:
@@ -106,7 +106,7 @@ class Recording(NamedTuple):
         changed = (system.weights, system.options) != (stored.weights, stored.options)
         weights = register.weight[system.weights](system.options) if changed else None
         same = config.algorithm.anneal == self.stored.algorithm.anneal
-        return RecordedRounds(Recorded(self.trace.rounds, weights), self.outline.scales if same else None)
+        return RecordedRounds(ReplayedTimeline(self.trace.rounds, weights), self.outline.scales if same else None)
 
 
 def read_trace(config: Config) -> Trace:

@@ -13,7 +13,7 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.engine.host_rollout import acting_key, pool_seed
 from stellaris_jax.engine.rollout import ActorState, Trajectory
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.live.hosts import Place, Standing
+from stellaris_jax.live.hosts import EnvPosition, RequestedPosition
 from stellaris_jax.live.pool import Pool
 
 
@@ -37,7 +37,7 @@ class Width(NamedTuple):
         return list(pairwise(bounds))
 
 
-class Handed(NamedTuple):
+class ActorInput(NamedTuple):
     """Input of an actor in addition to the policy.
 
     Attributes:
@@ -51,7 +51,7 @@ class Handed(NamedTuple):
     behind: int = 0
 
 
-class Joined(NamedTuple):
+class RolledFragment(NamedTuple):
     """Result of a round's actors.
 
     Attributes:
@@ -82,7 +82,7 @@ class Actors(Protocol):
         """Prepare to roll the fragment once more."""
         ...
 
-    def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
+    def actor_input(self, pool: Pool, first: int, end: int, again: bool = False) -> ActorInput | None:
         """Input of the actor of some environments; `None` if the whole fragment has to be rolled again.
 
         Args:
@@ -93,7 +93,7 @@ class Actors(Protocol):
         """
         ...
 
-    def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
+    def assembled(self, parts: Sequence[Any], width: Width) -> RolledFragment | None:
         """Join the actors' results, in order, to a fragment; `None` if all of it has to be rolled again."""
         ...
 
@@ -110,16 +110,16 @@ class ProgramActors:
         self._key = np.asarray(jax.random.key_data(state.key))
 
     def begin_anew(self) -> None:
-        raise AssertionError("whatever they are handed, they can go on from")
+        raise AssertionError("JAX environments can always continue")
 
-    def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
-        return Handed(self._key, pool.put(jax.tree.map(lambda x: x[first:end], self._state)))
+    def actor_input(self, pool: Pool, first: int, end: int, again: bool = False) -> ActorInput | None:
+        return ActorInput(self._key, pool.put(jax.tree.map(lambda x: x[first:end], self._state)))
 
-    def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
+    def assembled(self, parts: Sequence[Any], width: Width) -> RolledFragment | None:
         states = _concatenated([state for state, _ in parts], 0)
         actor = jax.tree.map(lambda new, old: np.concatenate([new, old[width.envs :]]), states, self._state)
         carry = jax.tree.map(lambda x: x[: width.width], self._state.carry)
-        return Joined(actor, _side_by_side([trajectory for _, trajectory in parts], width.width), carry)
+        return RolledFragment(actor, _side_by_side([trajectory for _, trajectory in parts], width.width), carry)
 
     def over(self) -> bool:
         return False
@@ -129,12 +129,12 @@ class HostedActors:
     """Actors that hold host environments; the driver tells them how to restore the environments' position.
 
     Args:
-      standing: position of the environments.
+      position: position of the environments.
       seed: seed of the run.
     """
 
-    def __init__(self, standing: Standing, seed: int):
-        self.standing, self.seed = standing, seed
+    def __init__(self, position: EnvPosition, seed: int):
+        self.position, self.seed = position, seed
         self._key = np.asarray(acting_key(seed))
 
     def begin(self, state: EngineState, index: int, rehearsal: bool = False) -> None:
@@ -144,35 +144,37 @@ class HostedActors:
     def begin_anew(self) -> None:
         """Prepare new episodes for all environments, because some could not be restored."""
         self._replay_unavailable = False
-        self.standing.open(self._index)
+        self.position.open(self._index)
 
-    def handed(self, pool: Pool, first: int, end: int, again: bool = False) -> Handed | None:
-        standing = self.standing
-        actions = standing.since(first, end) if again or standing.fragments == 0 else None
+    def actor_input(self, pool: Pool, first: int, end: int, again: bool = False) -> ActorInput | None:
+        position = self.position
+        actions = position.since(first, end) if again or position.fragments == 0 else None
         if again and actions is None:
             self._replay_unavailable = True
             return None
-        seed = pool_seed(self.seed, standing.opened, 0) + first  # same seeds as in the compiled engine's single pool
-        carry = jax.tree.map(lambda x: x[first:end], standing.carry)
-        place = Place(seed, end - first, standing.opened, standing.fragments, actions, self._rehearsal, carry)
-        return Handed(self._key, place, standing.fragments if again else 0)
+        seed = pool_seed(self.seed, position.opened, 0) + first  # same seeds as in the compiled engine's single pool
+        carry = jax.tree.map(lambda x: x[first:end], position.carry)
+        requested = RequestedPosition(
+            seed, end - first, position.opened, position.fragments, actions, self._rehearsal, carry
+        )
+        return ActorInput(self._key, requested, position.fragments if again else 0)
 
-    def joined(self, parts: Sequence[Any], width: Width) -> Joined | None:
+    def assembled(self, parts: Sequence[Any], width: Width) -> RolledFragment | None:
         if self._replay_unavailable:
             return None
-        trajectory, before = _side_by_side([trajectory for _, trajectory in parts], width.width), self.standing.carry
+        trajectory, before = _side_by_side([trajectory for _, trajectory in parts], width.width), self.position.carry
         if self._rehearsal:
-            return Joined(self._state, trajectory, before)
-        if not self.standing.has_come_to(np.asarray(trajectory.obs[0])):
+            return RolledFragment(self._state, trajectory, before)
+        if not self.position.matches(np.asarray(trajectory.obs[0])):
             return None
         self._rolled = trajectory, _concatenated([carry for carry, _ in parts], 0)
-        if self.standing.opened < self._index:
-            return Joined(self._state, trajectory, before)
-        return Joined(self._state._replace(totals=np.zeros_like(self._state.totals)), trajectory, before)
+        if self.position.opened < self._index:
+            return RolledFragment(self._state, trajectory, before)
+        return RolledFragment(self._state._replace(totals=np.zeros_like(self._state.totals)), trajectory, before)
 
     def over(self) -> bool:
-        self.standing.add(*self._rolled)
-        return 0 < self.standing.opened == self._index
+        self.position.add(*self._rolled)
+        return 0 < self.position.opened == self._index
 
 
 def _concatenated(parts: Sequence[Any], axis: int) -> Any:

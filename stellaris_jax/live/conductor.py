@@ -19,11 +19,11 @@ from stellaris_jax.engine.rollout import Fragment
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundMetrics, WaveCarry
 from stellaris_jax.live.actors import Actors, HostedActors, ProgramActors, Width
-from stellaris_jax.live.driver_steps import Delivered, DriverSteps, waves
+from stellaris_jax.live.driver_steps import Delivered, DriverSteps, StoredFragment, StoredGradient, waves
 from stellaris_jax.live.functions import Pointer
-from stellaris_jax.live.hosts import Standing
+from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
-from stellaris_jax.live.rolls import Rolls
+from stellaris_jax.live.rolls import ActingPolicy, Rolls
 from stellaris_jax.timeline import Gradient, Group, Round, Usage, minibatch_order
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.record_json import as_data, record_of
@@ -42,24 +42,24 @@ class Conductor:
       config: configuration of the run.
       programs: computations of the driver itself.
       seed: seed of the run.
-      standing: position of the environments, if they are host environments.
+      position: position of the environments, if they are host environments.
     """
 
-    def __init__(self, config: Config, programs: DriverSteps, seed: int, standing: Standing | None = None):
+    def __init__(self, config: Config, programs: DriverSteps, seed: int, position: EnvPosition | None = None):
         self.config, self.programs, self.seed = config, programs, seed
         self.spec, self.shape = programs.spec, programs.spec.shape
         self.depth = 2 if config.system.actors == "pipelined" else 1
         self.usage = Usage()
         self.coordinator = Coordinator(config.system, self.usage)
         self.pool: Pool | None = None
-        self.actors: Actors = ProgramActors() if standing is None else HostedActors(standing, seed)
+        self.actors: Actors = ProgramActors() if position is None else HostedActors(position, seed)
         self.rolls = Rolls(self.actors, self._call)
         self.traced: list[RoundTrace] = []
         self._origin = 0.0
         self._stamp = 0
         self._learning: dict[int, Gradient] = {}
-        self._delivered: dict[tuple[int, int], tuple[Delivered, list[int]]] = {}
-        self._fragments: dict[int, tuple[Any, int]] = {}
+        self._delivered: dict[tuple[int, int], StoredGradient] = {}
+        self._fragments: dict[int, StoredFragment] = {}
         self._versions: dict[int, Any] = {}
         self._interrupted: list[Gradient] = []
         self._deaths: dict[tuple[str, int], int] = {}
@@ -166,7 +166,7 @@ class Conductor:
 
     def _store_gradient(self, gradient: Gradient, delivered: Delivered) -> None:
         """Store a delivered gradient with its peers, which the ring may drop meanwhile."""
-        self._delivered[gradient.fragment, gradient.minibatch] = (delivered, gradient.peers)
+        self._delivered[gradient.fragment, gradient.minibatch] = StoredGradient(delivered, gradient.peers)
 
     def _count_death(self, done: Done) -> None:
         call = done.call
@@ -194,25 +194,26 @@ class Conductor:
 
     def _roll(self, index: int, width: Width, rehearsal: bool = False) -> None:
         """Start all actors on their shares of a fragment."""
-        self._acts_on = (self._versions[self.coordinator.clock], jax.device_get(self._state.normalizers))
-        acting = (self._acts_on[0], self._pool.put(self._acts_on[1]))
+        params = self._versions[self.coordinator.clock]
+        self._normalizers = jax.device_get(self._state.normalizers)
+        acting = self._acting = ActingPolicy(params, self._pool.put(self._normalizers))
         self.rolls.begin(self._pool, self._state, index, width, acting, rehearsal)
 
     def _collect(self) -> None:
         """Turn a complete fragment into training data for learners."""
         index, (_, envs, width) = self._record.index, self.rolls.width
-        joined = self.rolls.joined()
-        if joined is None:
+        rolled = self.rolls.assembled()
+        if rolled is None:
             return
         order = np.full((self.shape.gradients, self.shape.batch), -1, np.int32)
         drawn = minibatch_order(self.seed, index, self.spec.minibatch_layout, envs, width)
         order[: len(drawn)] = drawn
-        version, (params, normalizers) = self._record.behaviour_version, self._acts_on
-        fragment = Fragment(joined.trajectory, self._pool.get(params), normalizers, np.int32(version), joined.carry)
+        version, params = self._record.behaviour_version, self._pool.get(self._acting.params)
+        fragment = Fragment(rolled.trajectory, params, self._normalizers, np.int32(version), rolled.carry)
         self._state, self._episodes, samples = self.programs.collect(
-            self._state, joined.actor, fragment, np.int32(envs), order, width=width
+            self._state, rolled.actor, fragment, np.int32(envs), order, width=width
         )
-        self._fragments[index] = (self._pool.put((jax.device_get(samples), order)), version)
+        self._fragments[index] = StoredFragment(self._pool.put((jax.device_get(samples), order)), version)
         self._record.arrived, self._record.complete = self.coordinator.clock, self.now
         self.coordinator.on_data(index)
 
@@ -224,7 +225,7 @@ class Conductor:
 
     def _invoke(self, gradient: Gradient) -> None:
         """Start a learner on the newest version; its peers are the versions that other learners compute on."""
-        held = [version for version in self.coordinator.held if version != gradient.version]
+        held = [version for version in self.coordinator.learners_by_version if version != gradient.version]
         gradient.peers = held[-self.spec.peers :] if self.spec.peers else []
         gradient.kl_coefficient = self._coefficient
         self._learn(gradient)
@@ -370,8 +371,8 @@ class Conductor:
                 buffer = fragment % self.spec.buffers
                 samples = jax.tree.map(lambda x, at=buffer * size: x[at : at + size], loader.fragments)
                 data = self._pool.put((samples, loader.order[buffer]))
-                self._fragments[fragment] = (data, int(loader.version[buffer]))
-        unapplied = [*self.coordinator.queue, *self.coordinator.early]
+                self._fragments[fragment] = StoredFragment(data, int(loader.version[buffer]))
+        unapplied = [*self.coordinator.queue, *self.coordinator.waiting_for_order]
         for gradient in [*unapplied, *self._interrupted]:
             gradient.peers = [version for version in gradient.peers if version in self._versions]
         for gradient in unapplied:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,30 @@ from stellaris_jax.timeline.records import Gradient, Group
 
 Delivered = tuple[np.ndarray, LossMetrics]
 """Gradient `[P]` and the metrics of its loss."""
+
+
+class StoredGradient(NamedTuple):
+    """Delivered gradient that waits for its aggregation.
+
+    Attributes:
+      delivered: the learner's result.
+      peers: versions of other learners at its invocation.
+    """
+
+    delivered: Delivered
+    peers: list[int]
+
+
+class StoredFragment(NamedTuple):
+    """Training data of a fragment.
+
+    Attributes:
+      data: samples and order of the minibatches, as a handle of the pool.
+      version: version of the policy that acted.
+    """
+
+    data: Any
+    version: int
 
 
 class DriverSteps:

@@ -26,7 +26,7 @@ from stellaris_jax.engine.rollout import ActorState, Normalizers, Trajectory, ro
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.live.hosts import HostActors, NotAtPosition, Place, Rolled
+from stellaris_jax.live.hosts import HostActors, RequestedPosition, Share, Timed
 from stellaris_jax.live.pool import LEARNER
 from stellaris_jax.timeline.plan import Peers
 
@@ -49,30 +49,6 @@ class Pointer(NamedTuple):
     kl_coefficient: float
 
 
-class Share(NamedTuple):
-    """Share of a round for an actor.
-
-    Attributes:
-      round: number of the round.
-      first: number of its first environment.
-    """
-
-    round: int
-    first: int
-
-
-class Timed(NamedTuple):
-    """Result of a function.
-
-    Attributes:
-      value: returned value.
-      seconds: seconds of computation, without compilation.
-    """
-
-    value: Any
-    seconds: float
-
-
 class Functions:
     """Functions of an actor and of a learner for a configuration, compiled at their first calls.
 
@@ -92,7 +68,12 @@ class Functions:
         self._fragment: tuple[int | None, Any] = (None, None)
 
     def roll(
-        self, share: Share, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, envs: ActorState | Place
+        self,
+        share: Share,
+        key: np.ndarray,
+        params: np.ndarray,
+        normalizers: Normalizers,
+        envs: ActorState | RequestedPosition,
     ) -> Timed:
         """Roll a share of a fragment.
 
@@ -106,10 +87,9 @@ class Functions:
           The actors' state after it and its trajectory, as NumPy arrays. For host environments the carry and the
           trajectory, or `NotAtPosition`.
         """
-        if isinstance(envs, Place):
+        if isinstance(envs, RequestedPosition):
             assert self._hosts is not None, "these actors step environments of JAX"
-            rolled: tuple[Rolled | NotAtPosition, float] = self._hosts.roll(*share, key, params, normalizers, envs)
-            return Timed(*rolled)
+            return self._hosts.roll(share, key, params, normalizers, envs)
         numbers = (np.int32(share.round), np.int32(share.first))
         return self._timed(("roll", len(envs.totals)), self._roll, numbers, key, params, normalizers, envs)
 

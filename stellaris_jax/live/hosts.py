@@ -23,7 +23,31 @@ from stellaris_jax.engine.rollout import Normalizers, Trajectory
 from stellaris_jax.envs.base import HostEnv
 
 
-class Place(NamedTuple):
+class Share(NamedTuple):
+    """Share of a round for an actor.
+
+    Attributes:
+      round: number of the round.
+      first: number of its first environment.
+    """
+
+    round: int
+    first: int
+
+
+class Timed(NamedTuple):
+    """Result of a function.
+
+    Attributes:
+      value: returned value.
+      seconds: seconds of computation, without compilation.
+    """
+
+    value: Any
+    seconds: float
+
+
+class RequestedPosition(NamedTuple):
     """Position of an actor's environments at an invocation.
 
     Attributes:
@@ -49,12 +73,8 @@ class NotAtPosition(NamedTuple):
     """Answer of a process that is not in position and was given no actions to replay."""
 
 
-Rolled = tuple[Carry, Trajectory]
-"""Recurrent state after a fragment, and the fragment."""
-
-
 @dataclass
-class Held:
+class OpenEnvs:
     """Environments that a process holds.
 
     Attributes:
@@ -69,9 +89,9 @@ class Held:
     opened: int
     fragments: int
 
-    def stands_at(self, place: Place) -> bool:
+    def is_at(self, requested: RequestedPosition) -> bool:
         """Whether the environments are in position, so that a fragment can be rolled at once."""
-        position = (place.seed, place.envs, place.opened, place.fragments)
+        position = (requested.seed, requested.envs, requested.opened, requested.fragments)
         return (self.seed, len(self.group.obs), self.opened, self.fragments) == position
 
 
@@ -86,64 +106,70 @@ class HostActors:
         self.env, self.network, self.length = env, network, config.algorithm.rollout_length
         self._act = jax.jit(acting(network, config.env, config.env.num_envs))
         self._unravel = jax.jit(network.unravel)
-        self._held: dict[int, Held] = {}
+        self._open_envs: dict[int, OpenEnvs] = {}
         self._compiled: set[int] = set()
 
     def roll(
-        self, round_: int, first: int, key: np.ndarray, params: np.ndarray, normalizers: Normalizers, place: Place
-    ) -> tuple[Rolled | NotAtPosition, float]:
-        """Roll a share of a fragment; also returns the seconds. See `stellaris_jax.live.functions.Functions.roll`."""
-        held = self._in_position(first, place)
-        if held is None:
-            return NotAtPosition(), 0.0
+        self,
+        share: Share,
+        key: np.ndarray,
+        params: np.ndarray,
+        normalizers: Normalizers,
+        requested: RequestedPosition,
+    ) -> Timed:
+        """Roll a share of a fragment; see `stellaris_jax.live.functions.Functions.roll`."""
+        round_, first = share
+        envs = self._in_position(first, requested)
+        if envs is None:
+            return Timed(NotAtPosition(), 0.0)
         tree, normalizers = self._unravel(params), jax.device_put(normalizers)
-        group = held.group
-        group.carry = place.carry
+        group = envs.group
+        group.carry = requested.carry
 
         def act(t: int, _: int, obs: np.ndarray, carry: Carry) -> Any:
             draw = np.array([round_, t, 0], np.uint32)
             return jax.device_get(self._act(tree, normalizers, obs, carry, key, draw, np.int32(first)))
 
-        if place.envs not in self._compiled:
-            act(0, 0, group.obs, place.carry)
-            self._compiled.add(place.envs)
+        if requested.envs not in self._compiled:
+            act(0, 0, group.obs, requested.carry)
+            self._compiled.add(requested.envs)
         begin = time.perf_counter()
-        group.envs = 0 if place.rehearsal else place.envs
-        if not place.rehearsal:
-            del self._held[first]  # between two positions: an error leaves them unusable
+        group.envs = 0 if requested.rehearsal else requested.envs
+        if not requested.rehearsal:
+            del self._open_envs[first]  # between two positions: an error leaves them unusable
         trajectory = host_rollout([group], act, self.network, self.length)
-        if not place.rehearsal:
-            self._held[first] = held
-            held.fragments += 1
+        if not requested.rehearsal:
+            self._open_envs[first] = envs
+            envs.fragments += 1
         last_obs = trajectory.last_obs.astype(trajectory.obs.dtype)
-        return (group.carry, trajectory._replace(last_obs=last_obs)), time.perf_counter() - begin
+        return Timed((group.carry, trajectory._replace(last_obs=last_obs)), time.perf_counter() - begin)
 
-    def _in_position(self, first: int, place: Place) -> Held | None:
+    def _in_position(self, first: int, requested: RequestedPosition) -> OpenEnvs | None:
         """Environments in position, after a replay if necessary; `None` if the actions for it are missing."""
-        held = self._held.get(first)
-        if held is not None and held.stands_at(place):
-            return held
-        if place.actions is None:
+        envs = self._open_envs.get(first)
+        if envs is not None and envs.is_at(requested):
+            return envs
+        if requested.actions is None:
             return None
         self._close(first)
-        group = HostGroup(self.env.open(place.envs, place.seed), self.env, place.envs, None)
-        self._held[first] = held = Held(group, place.seed, place.opened, place.fragments)
-        step_again([group], place.actions)
-        return held
+        group = HostGroup(self.env.open(requested.envs, requested.seed), self.env, requested.envs, None)
+        self._open_envs[first] = envs = OpenEnvs(group, requested.seed, requested.opened, requested.fragments)
+        step_again([group], requested.actions)
+        return envs
 
     def _close(self, first: int) -> None:
-        held = self._held.pop(first, None)
-        if held is not None:
-            held.group.pool.close()
+        envs = self._open_envs.pop(first, None)
+        if envs is not None:
+            envs.group.pool.close()
 
     def close(self) -> None:
         """Close all environments."""
-        for first in list(self._held):
+        for first in list(self._open_envs):
             self._close(first)
 
 
 @dataclass
-class Standing:
+class EnvPosition:
     """Position of a run's host environments, stored by its driver.
 
     Attributes:
@@ -193,6 +219,6 @@ class Standing:
             return np.zeros((0, end - first, *self.env.action_space.shape), self.env.action_space.compact)
         return np.concatenate([actions[:, first:end] for actions in self.actions])
 
-    def has_come_to(self, obs: np.ndarray) -> bool:
+    def matches(self, obs: np.ndarray) -> bool:
         """Whether observations `[N, ...]` match the current position."""
         return self.digest in ("", fingerprint(obs))

@@ -6,13 +6,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.live.actors import Actors, Joined, Width
-from stellaris_jax.live.functions import Share
-from stellaris_jax.live.hosts import NotAtPosition
+from stellaris_jax.live.actors import Actors, RolledFragment, Width
+from stellaris_jax.live.hosts import NotAtPosition, Share
 from stellaris_jax.live.pool import ACTOR, Call, Done, Pool
 
 GRACE = 2.0
 """Allowed time of a replay, relative to the time that rolling the same fragments took."""
+
+
+class ActingPolicy(NamedTuple):
+    """Policy of a round's actors: parameters and normalizers, as handles of the pool."""
+
+    params: Any
+    normalizers: Any
 
 
 class Rolling(NamedTuple):
@@ -61,7 +67,7 @@ class Rolls:
         state: EngineState,
         index: int,
         width: Width,
-        acting: tuple[Any, Any],
+        acting: ActingPolicy,
         rehearsal: bool = False,
     ) -> None:
         """Start all actors on their shares of a fragment.
@@ -71,7 +77,7 @@ class Rolls:
           state: state of the one seed before the fragment.
           index: number of the round.
           width: width of the round.
-          acting: parameters and normalizers of the acting policy, as handles of the pool.
+          acting: acting policy.
           rehearsal: prepare everything and discard the result.
         """
         self._pool, self._index, self.width, self._acting = pool, index, width, acting
@@ -85,10 +91,10 @@ class Rolls:
 
     def _start(self, actor: int, first: int, end: int, again: bool = False) -> None:
         """Start an actor on a share, if its input is available."""
-        handed = self.actors.handed(self._pool, first, end, again)
-        if handed is not None:
-            arguments = (Share(self._index, first), handed.key, *self._acting, handed.envs)
-            self._submit(Rolling(actor, first, end, arguments, handed.behind))
+        actor_input = self.actors.actor_input(self._pool, first, end, again)
+        if actor_input is not None:
+            arguments = (Share(self._index, first), actor_input.key, *self._acting, actor_input.envs)
+            self._submit(Rolling(actor, first, end, arguments, actor_input.behind))
 
     def _submit(self, rolling: Rolling) -> None:
         call = self._call(ACTOR, rolling.actor, GRACE * rolling.behind * self.seconds)
@@ -112,14 +118,14 @@ class Rolls:
         self._parts[rolling.first] = done.value
         return rolling
 
-    def joined(self) -> Joined | None:
+    def assembled(self) -> RolledFragment | None:
         """Join the shares to a fragment, once none is under way.
 
         Returns `None` if environments could not continue; all shares are then started again.
         """
-        joined = self.actors.joined([self._parts[first] for first in sorted(self._parts)], self.width)
+        rolled = self.actors.assembled([self._parts[first] for first in sorted(self._parts)], self.width)
         self._parts = {}
-        if joined is None:
+        if rolled is None:
             self.actors.begin_anew()
             self._start_all()
-        return joined
+        return rolled

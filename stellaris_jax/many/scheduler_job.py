@@ -30,7 +30,7 @@ from stellaris_jax.timeline import Invocation, Usage
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import Measured, delay_of
 from stellaris_jax.timeline.scaling.limits import limits_of
-from stellaris_jax.timeline.scaling.scheduler import FEATURES, LIMIT, Scales, features
+from stellaris_jax.timeline.scaling.scheduler import FEATURES, LIMIT, Scales, SchedulerInput, features
 
 REFUSED: dict[str, str] = {}
 TRAINING = "training"
@@ -220,7 +220,9 @@ class JobEnv(AutoResetEnv):
 
     def _features(self, state: JobState, loss: Array, kl: Array, learner: Array, actor: Array, seconds: Array) -> Array:
         left = self.scales.budget - self.cost(state)
-        return features(self.scales, state.round, loss, state.reward, kl, learner, actor, seconds, left, jnp)
+        return features(
+            self.scales, SchedulerInput(state.round, loss, state.reward, kl, learner, actor, seconds, left), jnp
+        )
 
 
 def draw(delay: DelayConfig, key: Array, size: int) -> Array:

@@ -11,7 +11,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import HostEnv
-from stellaris_jax.live.hosts import Standing
+from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.sources.actionlog import ActionLog
 from stellaris_jax.sources.host import HostSource
 
@@ -19,7 +19,7 @@ from stellaris_jax.sources.host import HostSource
 class LiveSource(HostSource):
     """Source that opens no environments; actors restore them at their first invocation. See `HostSource`.
 
-    `standing` is the environments' position; the driver of the actors updates it.
+    `position` is the environments' position; the driver of the actors updates it.
 
     Args:
       env, network, config, spec, seeds, stopping: see `HostSource`.
@@ -37,36 +37,36 @@ class LiveSource(HostSource):
         super().__init__(env, network, config, spec, seeds, stopping)
         most = self.config.checkpoint.replay // self.steps_per_round
         carry = jax.device_get(self.actors.network.initial_carry(self.config.env.num_envs))
-        self.standing, self._in_log = Standing(self.actors.env, carry, most), (0, 0)
+        self.position, self._in_log = EnvPosition(self.actors.env, carry, most), (0, 0)
 
     def open(self, round_: int) -> None:
         """Make all environments begin new episodes with fragment `round_`."""
-        self.standing.open(round_)
+        self.position.open(round_)
 
     def state(self, log: ActionLog) -> dict[str, Any]:
         """Position of the environments; appends the actions since the last call to the log."""
-        standing, mark = self.standing, None
+        position, mark = self.position, None
         opened, logged = self._in_log
-        if standing.actions is None or standing.opened != opened:
+        if position.actions is None or position.opened != opened:
             log.clear()
             logged = 0
-        if standing.actions is not None:
-            mark = log.append(standing.actions[logged:])
-        self._in_log = (standing.opened, standing.fragments)
-        return {"first": standing.opened, "mark": mark, "stand": standing.digest, "actors": None, "versions": None}
+        if position.actions is not None:
+            mark = log.append(position.actions[logged:])
+        self._in_log = (position.opened, position.fragments)
+        return {"first": position.opened, "mark": mark, "stand": position.digest, "actors": None, "versions": None}
 
     def arrays(self) -> Any:
-        return None, jax.tree.map(lambda x: x[None], self.standing.carry)
+        return None, jax.tree.map(lambda x: x[None], self.position.carry)
 
     def restore(self, state: dict[str, Any] | None, arrays: Any) -> None:
         super().restore(state, arrays)
         self._restored = jax.tree.map(lambda x: x[0], self._carry)
 
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
-        standing = self.standing
-        standing.open(saved["first"])
-        standing.actions = list(log.read(saved["mark"]))
-        standing.fragments, standing.digest, standing.carry = len(standing.actions), saved["stand"], self._restored
-        self._in_log = (standing.opened, standing.fragments)
-        steps = standing.fragments * self.steps_per_round
+        position = self.position
+        position.open(saved["first"])
+        position.actions = list(log.read(saved["mark"]))
+        position.fragments, position.digest, position.carry = len(position.actions), saved["stand"], self._restored
+        self._in_log = (position.opened, position.fragments)
+        steps = position.fragments * self.steps_per_round
         return f"actors bring environments to where they stood: {steps:,} env steps are replayed"

@@ -7,8 +7,10 @@ gradient values. To add one, subclass `Admission` and register it.
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 from stellaris_jax.base.registry import register
+from stellaris_jax.base.renamed import warn_renamed
 from stellaris_jax.config.options import Optioned
 from stellaris_jax.config.schema import knob
 from stellaris_jax.timeline.records import Gradient
@@ -18,6 +20,12 @@ from stellaris_jax.timeline.view import View
 @register.admission("all")
 class Admission(Optioned):
     """Admission of every learner and every gradient; the base of all policies."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        if "patience" in cls.__dict__ and "largest_staleness" not in cls.__dict__:
+            warn_renamed(f"the method patience of {cls.__name__}", "largest_staleness")
+            cls.largest_staleness = cls.patience  # type: ignore[attr-defined, method-assign]
+        super().__init_subclass__(**arguments)
 
     def may_start(self, learner: int, view: View) -> bool:
         """Whether a free learner may take the next minibatch now, if the rule allows it, too."""
@@ -31,7 +39,7 @@ class Admission(Optioned):
         """Whether a delivered gradient may join the queue now; evaluated again at every delivery."""
         return True
 
-    def patience(self) -> int | None:
+    def largest_staleness(self) -> int | None:
         """Largest staleness that a gradient may reach before the next version is delayed for it; `None`: no bound."""
         return None
 
@@ -63,7 +71,7 @@ class Waiting(Admission):
     def may_start(self, learner: int, view: View) -> bool:
         return self.bound > 0 or not (view.queue or view.aggregating)
 
-    def patience(self) -> int | None:
+    def largest_staleness(self) -> int | None:
         return self.bound
 
 

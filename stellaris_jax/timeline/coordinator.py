@@ -63,7 +63,7 @@ class Coordinator:
         self.remaining: Counter[int] = Counter()
         # Derived from `running` and updated with it: the number of learners on each version, oldest first; free
         # learners; idle learners whose start was refused for now.
-        self.held: dict[int, int] = {}
+        self.learners_by_version: dict[int, int] = {}
         self.free, self.refused = list(range(system.learners)), list[int]()
         self._wait([])
         # Most rules and policies keep the defaults, which allow everything: those need no call.
@@ -72,10 +72,10 @@ class Coordinator:
         self._keeps_all = not self.drops and _is(self.admission.keeps, Admission.keeps)
         self._orders = not _is(self.admission.admits, Admission.admits)
         self.computing: dict[int, Gradient] = {}
-        self.early: list[Gradient] = []
+        self.waiting_for_order: list[Gradient] = []
         # Largest staleness that a gradient may have when the next version is published.
-        bounds = [self.admission.patience(), None if self.drops else self.versions - 1]
-        self._patience = min((bound for bound in bounds if bound is not None), default=None)
+        bounds = [self.admission.largest_staleness(), None if self.drops else self.versions - 1]
+        self._largest_staleness = min((bound for bound in bounds if bound is not None), default=None)
 
     # Events --------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Coordinator:
         self._stop(gradient)
         self.iterations[gradient.learner] += 1
         gradient.end = now
-        gradient.peers = [v for v in self.held if v != gradient.version] if peers is None else peers
+        gradient.peers = [v for v in self.learners_by_version if v != gradient.version] if peers is None else peers
         gradient.in_flight = self.clock - gradient.version
         self.rule.delivered(gradient)
         for joining in self._admitted(gradient) if self._orders else (gradient,):
@@ -113,9 +113,9 @@ class Coordinator:
 
     def _admitted(self, gradient: Gradient) -> list[Gradient]:
         """Gradients that may join the queue after this delivery, in the order of their minibatches."""
-        self.early = sorted([*self.early, gradient], key=lambda g: (g.fragment, g.minibatch))
-        joining = [early for early in self.early if self.admission.admits(early, self)]
-        self.early = [early for early in self.early if early not in joining]
+        self.waiting_for_order = sorted([*self.waiting_for_order, gradient], key=lambda g: (g.fragment, g.minibatch))
+        joining = [early for early in self.waiting_for_order if self.admission.admits(early, self)]
+        self.waiting_for_order = [early for early in self.waiting_for_order if early not in joining]
         return joining
 
     def on_publish(self, fragments: Iterable[int], now: float) -> Sequence[Action]:
@@ -150,7 +150,7 @@ class Coordinator:
                 fragment, minibatch = self.pointers.popleft()
                 self.free.remove(learner)
                 self.running[learner] = version = self.clock
-                self.held[version] = self.held.get(version, 0) + 1
+                self.learners_by_version[version] = self.learners_by_version.get(version, 0) + 1
                 self.usage.invocations += 1
                 gradient = Gradient(fragment, minibatch, learner, version)
                 if self._orders:
@@ -166,10 +166,10 @@ class Coordinator:
         if self._orders:
             del self.computing[learner]
         insort(self.free, learner)
-        if self.held[version] > 1:
-            self.held[version] -= 1
+        if self.learners_by_version[version] > 1:
+            self.learners_by_version[version] -= 1
         else:
-            del self.held[version]
+            del self.learners_by_version[version]
 
     def _ask_again(self) -> None:
         """Return refused learners to the free ones, so that their start is checked again."""
@@ -189,14 +189,16 @@ class Coordinator:
         dropped = () if self._keeps_all else self._drop(oldest)
         if not self.queue:
             return dropped
-        needed = min([next(iter(self.held), self.clock + 1), *(g.version for g in self.early)])
-        if self._patience is not None and needed <= self.clock - self._patience:
+        needed = min(
+            [next(iter(self.learners_by_version), self.clock + 1), *(g.version for g in self.waiting_for_order)]
+        )
+        if self._largest_staleness is not None and needed <= self.clock - self._largest_staleness:
             # The next version would overwrite one that a learner in flight needs, or exceed the bound on staleness.
             self.usage.waits += 1
             return dropped
         escaped = False
         if not self.rule.ready(self.staleness[:], self):
-            crowded = self.rule.gated and len(self.queue) + len(self.early) >= self.learners
+            crowded = self.rule.gated and len(self.queue) + len(self.waiting_for_order) >= self.learners
             if not (crowded or stalled):
                 return dropped
             escaped = self.rule.gated
@@ -226,8 +228,8 @@ class Coordinator:
             name = type(self.rule).__name__
             raise RunError(f"{name}.take must be at least 1 of the queued gradients, not {shown(taken)}.")
         group, left = self.queue[:taken], self.queue[taken:]
-        if left and self._patience is not None:
-            edge = self.clock - self._patience
+        if left and self._largest_staleness is not None:
+            edge = self.clock - self._largest_staleness
             group += [g for g in left if g.version <= edge]
             left = [g for g in left if g.version > edge]
         self.queue = left  # its staleness is computed when the next version is published
@@ -271,7 +273,7 @@ class Coordinator:
             "running": [list(item) for item in self.running.items()],
             "pointers": [list(p) for p in self.pointers],
             "queue": [as_data(g) for g in self.queue],
-            "early": [as_data(g) for g in self.early],
+            "early": [as_data(g) for g in self.waiting_for_order],
             "computing": [as_data(g) for g in self.computing.values()],
             "remaining": [list(item) for item in self.remaining.items()],
             "rule": self.rule.state(),
@@ -284,11 +286,11 @@ class Coordinator:
         self.clock, self.aggregating = state["clock"], state["aggregating"]
         self.iterations = list(state["iterations"])
         self.running = {learner: version for learner, version in state["running"]}
-        self.held = dict(Counter(self.running.values()))
+        self.learners_by_version = dict(Counter(self.running.values()))
         self.free, self.refused = [n for n in range(self.learners) if n not in self.running], []
         self.pointers = deque((fragment, minibatch) for fragment, minibatch in state["pointers"])
         self._wait([record_of(Gradient, g) for g in state["queue"]])
-        self.early = [record_of(Gradient, g) for g in state["early"]]
+        self.waiting_for_order = [record_of(Gradient, g) for g in state["early"]]
         self.computing = {g["learner"]: record_of(Gradient, g) for g in state["computing"]}
         self.remaining = Counter({fragment: count for fragment, count in state["remaining"]})
         self.rule.restore(state["rule"])

@@ -154,14 +154,14 @@ class MinibatchLayout(NamedTuple):
 
 
 def minibatch_order(
-    seed: int, fragment: int, cut: MinibatchLayout, envs: int | None = None, width: int | None = None
+    seed: int, fragment: int, layout: MinibatchLayout, envs: int | None = None, width: int | None = None
 ) -> np.ndarray:
     """Minibatches of a fragment: a fresh permutation per epoch, cut into minibatches.
 
     Args:
       seed: seed of the run.
       fragment: index of the fragment.
-      cut: the layout.
+      layout: the layout.
       envs: environments that took part, the first of `width`; N by default.
       width: environments of the fragment, whose samples are rows `[T, width]`; N by default.
 
@@ -169,27 +169,27 @@ def minibatch_order(
       Indices of samples, int32 `[epochs * count, B]`. If the samples do not fill the minibatches, they are spread
       evenly, and the remaining places hold -1.
     """
-    envs = cut.envs if envs is None else envs
-    width = cut.envs if width is None else width
+    envs = layout.envs if envs is None else envs
+    width = layout.envs if width is None else width
     if envs == 0:
-        return np.empty((0, cut.batch), np.int32)
+        return np.empty((0, layout.batch), np.int32)
     generator = np.random.Generator(np.random.Philox(key=(fragment << 64) | (seed << 1) | 1))
-    sequences, places, count = cut.steps * envs // cut.length, cut.batch // cut.length, cut.count(envs)
+    sequences, places, count = layout.steps * envs // layout.length, layout.batch // layout.length, layout.count(envs)
     # Permute 64-bit integers: NumPy swaps them twice as fast as shorter ones.
-    order = np.tile(np.arange(sequences), (cut.epochs, 1))
+    order = np.tile(np.arange(sequences), (layout.epochs, 1))
     order = generator.permuted(order, axis=1, out=order).astype(np.int32)
-    if width != envs and cut.length == 1:
+    if width != envs and layout.length == 1:
         order += (width - envs) * (order // envs)  # sample t * envs + e is row t * width + e
     if sequences == count * places:
-        first = order.reshape(cut.epochs, count, places)
+        first = order.reshape(layout.epochs, count, places)
     else:
-        first = np.full((cut.epochs, count, places), -1, np.int32)
+        first = np.full((layout.epochs, count, places), -1, np.int32)
         for minibatch, part in enumerate(np.array_split(order, count, axis=1)):
             first[:, minibatch, : part.shape[1]] = part
-    if cut.length > 1:
-        rows = first[:, :, None] + width * np.arange(cut.length, dtype=np.int32)[:, None]
+    if layout.length > 1:
+        rows = first[:, :, None] + width * np.arange(layout.length, dtype=np.int32)[:, None]
         first = np.where(first[:, :, None] < 0, -1, rows)
-    return first.reshape(cut.epochs * count, cut.batch)
+    return first.reshape(layout.epochs * count, layout.batch)
 
 
 def empty_plan(shape: PlanShape) -> Plan:

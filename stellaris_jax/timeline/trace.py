@@ -33,7 +33,7 @@ FORMAT = 1
 NAME = "trace.jsonl.gz"
 PROJECTIONS = 8
 """Length of a version's sketch."""
-HELD = 16
+CACHED = 16
 """Number of recent rounds of a trace that are cached for sequential access."""
 DAMAGE = (EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """Exceptions raised while reading a file that is truncated, damaged, or no trace."""
@@ -191,7 +191,7 @@ def _check_group(group: Group) -> None:
 
 
 class Rounds(Sequence[RoundTrace]):
-    """Rounds of a trace, read lazily from its file; only the `HELD` latest are cached.
+    """Rounds of a trace, read lazily from its file; only the `CACHED` latest are cached.
 
     Iterating reads the file once. Indexing is fast for cached rounds and later ones. An earlier index reads the file
     again from its beginning.
@@ -200,7 +200,7 @@ class Rounds(Sequence[RoundTrace]):
     def __init__(self, path: Path):
         self.path = path
         self._count: int | None = None
-        self._held: deque[RoundTrace] = deque(maxlen=HELD)
+        self._cached: deque[RoundTrace] = deque(maxlen=CACHED)
         self._stream: Iterator[RoundTrace] = iter(())
         self._next = 0  # index of the round that the stream is at
 
@@ -220,16 +220,16 @@ class Rounds(Sequence[RoundTrace]):
         """Round of an index of at least 0. Raises IndexError beyond the last round."""
         if not 0 <= index < len(self):
             raise IndexError(f"{self.path} has no round {index}")
-        if index < self._next - len(self._held) or not self._next:
+        if index < self._next - len(self._cached) or not self._next:
             self._next, self._stream = 0, _rounds(self.path)
-            self._held.clear()
+            self._cached.clear()
         while self._next <= index:
             try:
-                self._held.append(next(self._stream))
+                self._cached.append(next(self._stream))
             except StopIteration:
                 raise RunError(f"{self.path} was changed while it was read.") from None
             self._next += 1
-        return self._held[index - self._next]
+        return self._cached[index - self._next]
 
 
 class Trace(NamedTuple):
@@ -299,7 +299,7 @@ def _next_round(path: Path, lines: Iterator[bytes], index: int) -> RoundTrace | 
     return round_ if round_.record.index == index else None
 
 
-class Recorded:
+class ReplayedTimeline:
     """Timeline of one seed that replays a trace: `next_round` returns the recorded rounds.
 
     Args:

@@ -71,38 +71,44 @@ class Scales(NamedTuple):
         return cls(config.rounds, scaling.target or 0.0, scaling.budget, max(seconds, 1e-6), algorithm.kl_target)
 
 
-def features(
-    scales: Scales,
-    round_: Any,
-    loss: Any,
-    reward: Any,
-    kl: Any,
-    learner_seconds: Any,
-    actor_seconds: Any,
-    seconds: Any,
-    left: Any,
-    numpy: ModuleType = np,
-) -> Any:
+class SchedulerInput(NamedTuple):
+    """State of a training job after a round, before scaling; numbers, or arrays of JAX.
+
+    Attributes:
+      round, loss, reward, kl, learner_seconds, actor_seconds, seconds: as in `RoundSummary`.
+      left: rest of the budget, in dollars.
+    """
+
+    round: Any
+    loss: Any
+    reward: Any
+    kl: Any
+    learner_seconds: Any
+    actor_seconds: Any
+    seconds: Any
+    left: Any
+
+
+def features(scales: Scales, job: SchedulerInput, numpy: ModuleType = np) -> Any:
     """Scheduler state `[8]` after a round: (k, L, mean return, KL, P^l, mean P^a, P, b), on the job's scales.
 
     Loss and KL have no natural upper bound, so their logarithms are used.
 
     Args:
       scales: scales of the job.
-      round_, loss, reward, kl, learner_seconds, actor_seconds, seconds: as in `RoundSummary`.
-      left: rest of the budget, in dollars.
+      job: state of the job.
       numpy: `numpy` or `jax.numpy`.
     """
     state = numpy.stack(
         [
-            round_ / scales.rounds,
-            numpy.sign(loss) * numpy.log1p(numpy.abs(loss)),
-            reward / scales.target,
-            numpy.log1p(numpy.maximum(kl, 0.0) / scales.kl),
-            learner_seconds / scales.seconds,
-            actor_seconds / scales.seconds,
-            seconds / scales.seconds,
-            left / scales.budget,
+            job.round / scales.rounds,
+            numpy.sign(job.loss) * numpy.log1p(numpy.abs(job.loss)),
+            job.reward / scales.target,
+            numpy.log1p(numpy.maximum(job.kl, 0.0) / scales.kl),
+            job.learner_seconds / scales.seconds,
+            job.actor_seconds / scales.seconds,
+            job.seconds / scales.seconds,
+            job.left / scales.budget,
         ]
     )
     return numpy.clip(state.astype(numpy.float32), -LIMIT, LIMIT)
@@ -205,7 +211,7 @@ class MinionsRL(Scaling):
         self.digest = self.policy.digest
         self.reward, self.cost = 0.0, 0.0
         self.dearest_round, self.dearest_actor = 0.0, 0.0
-        self.next = config.actors or self._scheduled(features(scales, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
+        self.next = config.actors or self._scheduled(features(scales, SchedulerInput(*[0.0] * 7, config.budget)))
 
     def _scheduled(self, state: np.ndarray) -> int:
         """Scheduler's choice for a state, scaled to the limits."""
@@ -219,7 +225,8 @@ class MinionsRL(Scaling):
         self.dearest_actor = max(self.dearest_actor, price / seen.actors)
         left = self.config.budget - seen.cost_usd
         seconds = (seen.learner_seconds, seen.actor_seconds, seen.seconds)
-        chosen = self._scheduled(features(self.scales, seen.round, seen.loss, self.reward, seen.kl, *seconds, left))
+        job = SchedulerInput(seen.round, seen.loss, self.reward, seen.kl, *seconds, left)
+        chosen = self._scheduled(features(self.scales, job))
         affordable = int(left / self.dearest_actor) if self.dearest_actor > 0.0 else chosen
         self.finished = self.config.ends and (affordable < self.limits.minimum or left < self.dearest_round)
         return min(chosen, max(affordable, self.limits.minimum))
