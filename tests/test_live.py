@@ -209,7 +209,7 @@ def test_processes_are_cold_at_first_where_they_are_not_to_be_warm() -> None:
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """They need no Ray."""
     monkeypatch.setattr(broker, "find_spec", lambda name: None)
-    config = config_of("live.pool=threads", "system.actors=pipelined", "system=async")
+    config = config_of("live.pool=threads")
     check_installed(config)
     with closing(Trainer(config)) as trainer:
         assert len(trainer.run()) == config.rounds

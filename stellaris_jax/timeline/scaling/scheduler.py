@@ -211,9 +211,8 @@ class MinionsRL(Scaling):
         self.digest = self.policy.digest
         self.reward, self.cost = 0.0, 0.0
         self.dearest_round, self.dearest_actor = 0.0, 0.0
-        self.next = config.actors or self._scheduled(
-            features(scales, SchedulerInput(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, config.budget))
-        )
+        begin = SchedulerInput(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, left=config.budget)
+        self.next = config.actors or self._scheduled(features(scales, begin))
 
     def _scheduled(self, state: np.ndarray) -> int:
         """Scheduler's choice for a state, scaled to the limits."""
