@@ -211,7 +211,7 @@ class Conductor:
         version, params = self._record.behaviour_version, self._pool.get(self._acting.params)
         fragment = Fragment(rolled.trajectory, params, self._normalizers, np.int32(version), rolled.carry)
         self._state, self._episodes, samples = self.programs.collect(
-            self._state, rolled.actor, fragment, np.int32(envs), order, width=width
+            width, self._state, rolled.actor, np.int32(envs), order, fragment
         )
         self._fragments[index] = StoredFragment(self._pool.put((jax.device_get(samples), order)), version)
         self._record.arrived, self._record.complete = self.coordinator.clock, self.now

@@ -61,7 +61,7 @@ class DriverSteps:
         self.engine, self.spec = engine, engine.spec
         self.hyper: Hyper = jax.tree.map(lambda x: jnp.asarray(x[0]), hyper)
         self.open = jax.jit(self._open)  # not donated: if a round fails, the state before it stays valid
-        self.collect = jax.jit(self._collect, donate_argnums=0, static_argnames="width")
+        self.collect = jax.jit(self._collect, donate_argnums=1, static_argnums=0)
         self.aggregate = jax.jit(self._aggregate, donate_argnums=1)
         self.finish = jax.jit(self._finish)
 
@@ -72,9 +72,9 @@ class DriverSteps:
         return state._replace(**without), WaveCarry.start(state)
 
     def _collect(
-        self, state: EngineState, actor: ActorState, fragment: Fragment, envs: jax.Array, order: jax.Array, width: int
+        self, width: int, state: EngineState, actor: ActorState, envs: jax.Array, order: jax.Array, fragment: Fragment
     ) -> tuple[EngineState, EpisodeStatistics, Samples]:
-        """Turn the first `envs` of `width` environments' fragment into training data and samples `[M, ...]`."""
+        """`Engine.collect` of a fragment that actors have rolled, with their state; also returns samples `[M, ...]`."""
         present = jnp.arange(width) < envs if self.spec.masked else None
         state = state._replace(actor=actor)
         if self.spec.hosted:
