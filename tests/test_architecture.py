@@ -16,7 +16,7 @@ LEVELS = {
     "base": 0, "config": 1, "envs": 2, "timeline": 2, "telemetry": 2, "agent": 3, "engine": 4, "report": 5, "live": 5,
     "sources": 6, "runs": 7, "execute": 8, "policies": 9, "many": 9, "cli": 10,
 }  # fmt: skip
-"""Level of each package, which may import packages of lower levels; docs/architecture.md lists them in this order."""
+"""Level of each package, which may import packages of lower levels; docs/architecture.md draws them."""
 WITHOUT_JAX = ("config", "timeline", "telemetry", "report")
 """Packages that import no JAX, directly or through what they import."""
 HEAVY = {"jax", "flax", "optax"}
@@ -174,3 +174,14 @@ def test_what_is_left_to_ci_exists() -> None:
         path, _, name = test.partition("::")
         function = name.partition("[")[0]
         assert f"\ndef {function}(" in (TESTS.parent / path).read_text(encoding="utf-8"), f"{test} is in no file"
+
+
+def test_the_page_draws_these_levels() -> None:
+    page = (TESTS.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn, level = {}, -1
+    for line in page.partition("## Modules")[2].partition("`config`")[0].splitlines():
+        number, name = line[4:7].strip(), line[8:20].strip()
+        if line.startswith("    ") and name:
+            level = int(number) if number else level
+            drawn[name] = level
+    assert drawn == LEVELS
