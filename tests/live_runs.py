@@ -19,12 +19,12 @@ from stellaris_jax.execute import live as training_live
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.driver_steps import DriverSteps
 from stellaris_jax.live.functions import Functions
-from stellaris_jax.live.pool import ACTOR, Call, Done
+from stellaris_jax.live.pool import Call, Done, Pool
 
 ENDS = ("before", "after", "all")
 
 
-class Chaos:
+class Chaos(Pool):
     """A pool in this thread: what is under way ends in any order, and as often as not it dies first.
 
     Who dies has done nothing yet, or all of its work; or all processes die with it, and the environments they held.
@@ -39,12 +39,6 @@ class Chaos:
         self.under_way: list[tuple[Call, tuple[Any, ...]]] = []
         self.died = self.cooled = 0
 
-    def put(self, value: Any) -> Any:
-        return value
-
-    def get(self, handle: Any) -> Any:
-        return handle
-
     def submit(self, call: Call, *arguments: Any) -> None:
         assert all((call.kind, call.number) != (one.kind, one.number) for one, _ in self.under_way), "it is busy"
         self.under_way.append((call, arguments))
@@ -53,16 +47,15 @@ class Chaos:
         if not self.under_way:
             return []
         call, arguments = self.under_way.pop(self.random.randrange(len(self.under_way)))
-        function = self.functions.roll if call.kind == ACTOR else self.functions.learn
         if self.random.random() < self.deaths:
             self.died += 1
             end = self.random.choice(ENDS)
             if end == "after":
-                function(*arguments)
+                self.functions.invoke(call.kind, *arguments)
             elif end == "all":
                 self.functions.close()
             return [Done(call, None, 0.0, 0.01, "killed")]
-        value, seconds = function(*arguments)
+        value, seconds = self.functions.invoke(call.kind, *arguments)
         return [Done(call, value, seconds, seconds)]
 
     def cool(self) -> None:

@@ -16,8 +16,6 @@ from stellaris_jax import load_config
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.execute.run import train
 from stellaris_jax.execute.trainer import Trainer
-from stellaris_jax.live.functions import Functions
-from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import trace
 
 CASES: dict[str, tuple[str, str, Any]] = {
@@ -132,7 +130,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a live run leaves, as far as its timeline asks for it."""
     run_dir = tmp_path_factory.mktemp("live")
     config = load_config([*SMALL, "system.learners=2", "executor=live", "live.actors=2"])
-    trainer = Trainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 2))
+    trainer = Trainer(config.replace({"live.pool": "threads"}))
     records = trainer.run()
     trainer.write(run_dir)
     trainer.close()

@@ -6,26 +6,30 @@ import json
 import shlex
 import sys
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import live_runs
 import numpy as np
 import pytest
 import yaml
+from commands import REPOSITORY
 from live_runs import Chaos, live, params, replayed
 
 from stellaris_jax import Population, load_config
 from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.registry import register
 from stellaris_jax.cli import sweep as cli_sweep
 from stellaris_jax.cli import train as cli_train
 from stellaris_jax.config.tree import Config
+from stellaris_jax.execute.executors import check_installed
 from stellaris_jax.execute.trainer import Trainer
-from stellaris_jax.live import conductor
-from stellaris_jax.live.functions import Functions
-from stellaris_jax.live.pool import Threads
+from stellaris_jax.live import broker, conductor
+from stellaris_jax.live.functions import Functions, Pointer
+from stellaris_jax.live.threads import Threads
 from stellaris_jax.timeline import trace
 
 SMALL = (
@@ -202,11 +206,59 @@ def test_processes_are_cold_at_first_where_they_are_not_to_be_warm() -> None:
         assert trainer.executor.conductor.pool.cooled == cooled
 
 
-def test_threads() -> None:
-    config = config_of()
-    trainer = Trainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 3))
-    assert len(trainer.run()) == config.rounds
-    trainer.close()
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need no Ray."""
+    monkeypatch.setattr(broker, "find_spec", lambda name: None)
+    config = config_of("live.pool=threads", "system.actors=pipelined", "system=async")
+    check_installed(config)
+    with closing(Trainer(config)) as trainer:
+        assert len(trainer.run()) == config.rounds
+        assert isinstance(trainer.executor.conductor.pool, Threads)
+
+
+def test_an_error_in_a_thread_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("it has\nno samples")
+
+    monkeypatch.setattr(Functions, "learn", broken)
+    with closing(Trainer(config_of("live.pool=threads"))) as trainer, pytest.raises(RunError) as told:
+        trainer.run()
+    assert str(told.value) in {f"learner {n} cannot go on: ValueError: no samples" for n in range(3)}
+
+
+def test_the_fragment_of_a_learner_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that fetches another fragment meanwhile takes none away."""
+    functions = Functions(config_of())
+    used: list[int] = []
+
+    class Samples(NamedTuple):
+        fragment: int
+
+        @property
+        def advantage(self) -> np.ndarray:
+            if self.fragment == 0:
+                learn(1)
+            return np.zeros(2)
+
+    def learn(fragment: int) -> None:
+        functions.learn(Pointer(fragment, 0, 0, 0, 0.0), (Samples(fragment), np.zeros(1)), np.zeros(3), None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(jax, "device_put", lambda data: data)
+    monkeypatch.setattr(functions, "_timed", lambda name, function, data, *_: used.append(data[0].fragment))
+    learn(0)
+    assert used == [1, 0]
+
+
+def test_a_pool_of_a_plugin() -> None:
+    plugin = REPOSITORY / "examples" / "plugins" / "pool.py"
+    with closing(Trainer(config_of(f"plugins=[{plugin}]", "live.pool=inline"))) as trainer:
+        assert len(trainer.run()) == trainer.config.rounds
+        assert type(trainer.executor.conductor.pool) is register.pool["inline"]
+
+
+def test_an_unknown_pool_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"^live\.pool must be one of ray, threads.* not 'thread'.*threads\?"):
+        config_of("live.pool=thread")
 
 
 def test_a_trace_that_is_cut_off_is_read_as_far_as_it_goes(left: Any) -> None:
@@ -305,5 +357,7 @@ def test_ray_is_asked_for_before_anything_is_made(
         cli_train.main([*arguments, *SMALL, "num_seeds=1"])
     assert stop.value.code == 2
     told = capsys.readouterr().err
-    assert told == "error: executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'.\n"
+    assert told == (
+        "error: live.pool=ray needs Ray; install it by: pip install 'stellaris-jax[ray]'; or set live.pool=threads.\n"
+    )
     assert not any(tmp_path.iterdir())

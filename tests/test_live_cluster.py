@@ -136,9 +136,7 @@ def check(trainer: Trainer, directory: Path) -> list[trace.Failure]:
 )
 def test_functions_are_killed(env: str, deaths: int, tmp_path: Path) -> None:
     pytest.importorskip(env.partition("/")[0])
-    with closing(
-        Trainer(load_config([*SMALL, f"env={env}", "env.num_envs=4", "total_steps=1_000_000"]))
-    ) as trainer:
+    with closing(Trainer(load_config([*SMALL, f"env={env}", "env.num_envs=4", "total_steps=1_000_000"]))) as trainer:
         assert killed(trainer, deaths, 4.0 if deaths > 5 else 2.0) == deaths
         failures = check(trainer, tmp_path)
     # Who was idle when it was killed is found to be dead when it is next invoked.

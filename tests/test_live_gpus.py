@@ -33,10 +33,8 @@ class Told:
     def ready(self) -> dict[str, str | None]:
         return {name: os.environ.get(name) for name in NAMES}
 
-    def learn(self) -> tuple[dict[str, str | None], float]:
+    def invoke(self, kind: str) -> tuple[dict[str, str | None], float]:
         return self.ready(), 0.0
-
-    roll = learn
 
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not know this file

@@ -18,9 +18,7 @@ from stellaris_jax.envs.registry import make
 from stellaris_jax.envs.suites.gymnasium import GymnasiumEnv, GymnasiumPool
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live import conductor
-from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.hosts import Standing
-from stellaris_jax.live.pool import Threads
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.sources.live import LiveSource
 from stellaris_jax.timeline import trace
@@ -256,7 +254,7 @@ def test_a_repetition_is_resumed_after_environments_began_anew(tmp_path: Path) -
 @pytest.mark.slow
 def test_threads_step_their_own_environments() -> None:
     config = config_of(*IN_ORDER)
-    trainer = Trainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 1))
+    trainer = Trainer(config.replace({"live.pool": "threads"}))
     trainer.run()
     trainer.close()
     assert standing(trainer).digest == standing(lived(config)).digest

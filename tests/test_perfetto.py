@@ -16,8 +16,6 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.execute.run import train
 from stellaris_jax.execute.trainer import Trainer
-from stellaris_jax.live.functions import Functions
-from stellaris_jax.live.pool import Threads
 from stellaris_jax.timeline import Timeline, trace
 from stellaris_jax.timeline.delays import delay_of
 from stellaris_jax.timeline.joblog import durations, read_log
@@ -48,7 +46,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a live run."""
     run_dir = tmp_path_factory.mktemp("live")
     config = load_config([*SMALL, "executor=live", "live.actors=2"])
-    trainer = Trainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 3))
+    trainer = Trainer(config.replace({"live.pool": "threads"}))
     trainer.run()
     trainer.write(run_dir)
     trainer.close()

@@ -39,6 +39,7 @@ CASES = {
     "correction": ["system.corrections=[fade]", "system.options.distance=0.5"],
     "scaling": ["scaling.rule=halving", "scaling.options.every=1"],
     "logger": ["run.loggers=[tensorboard,progress]", "run.options.digits=2"],
+    "pool": ["executor=live", "live.pool=inline", "live.actors=2", "env=gymnax/cartpole"],
     "callback": ["run.callbacks=[too_stale]", "delays=pareto", "system.rule=async", "system.learners=4"],
 }
 """A job for every example. Names of files end at the hyphen."""

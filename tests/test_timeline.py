@@ -6,7 +6,8 @@ import json
 import math
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,7 @@ from settings import delay
 
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import PlatformConfig
+from stellaris_jax.timeline.events import KINDS, Event, restored, saved
 
 # A hand-worked case -----------------------------------------------------------------------------------------------
 
@@ -247,6 +249,55 @@ def test_a_state_in_seconds_is_restored(state: dict[str, Any], sharing: dict[str
     records = advance(timeline, 2)
     assert [g.end for g in used(records)][: len(ends)] == pytest.approx(ends, abs=5e-9)  # as version 0.2 went on
     assert all(type(event[0]) is int for event in timeline.state()["events"])
+
+
+SAVED_OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"actor": INSTANT, "learner": HEAVY, "admission": "in_order"},
+    "shared": {
+        "actor": delay("constant", 0.7),
+        "loader": delay("constant", 0.3),
+        "platform": PlatformConfig(actors=1, gpus=1, shared_memory=0.05, contention=0.5, interference=0.25),
+    },
+}
+SAVED: dict[str, list[tuple[int, dict[str, Any]]]] = json.loads(
+    Path(__file__).with_name("timeline_states.json").read_text()
+)
+"""States after a number of rounds, as version 0.3 saved them: numbers are the kinds of their events."""
+
+
+@pytest.mark.parametrize("name", SAVED_OPTIONS)
+def test_a_state_with_numbered_events_is_restored(name: str) -> None:
+    kinds = set()
+    options = SAVED_OPTIONS[name] | {"gradients": 6, "learners": 3, "actors": "pipelined", "failure": 0.3}
+    for rounds, state in SAVED[name]:
+        whole, restored = (simulate("async", aggregate=delay("constant", 0.2), **options) for _ in range(2))
+        advance(whole, rounds)
+        restored.restore(state)
+        kinds |= {event[2] for event in restored.state()["events"]}
+        assert restored.state() == whole.state() and advance(restored, 3) == advance(whole, 3)
+    computing = {"ComputationBegun", "ComputationEnded"} if name == "shared" else set()
+    assert kinds == {"InvocationEnded", "GroupAggregated", *computing}
+
+
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(0),
+    float: st.floats(0, 1e9),
+    bool: st.booleans(),
+    list[int]: st.lists(st.integers(0)),
+    float | None: st.none() | st.floats(0, 10),
+}
+
+
+def records(kind: Any) -> st.SearchStrategy[Any]:
+    """Records with a value for each field, defaults or not."""
+    hints = get_type_hints(kind)
+    return st.builds(kind, **{name: VALUES[hint] if hint in VALUES else records(hint) for name, hint in hints.items()})
+
+
+@given(st.sampled_from([*KINDS.values()]).flatmap(records))
+def test_every_field_of_an_event_is_saved(event: Event) -> None:
+    """A field that a gradient has before its delivery survives a checkpoint."""
+    assert restored(json.loads(json.dumps(saved((3, 7, event))))) == (3, 7, event)
 
 
 def test_what_is_in_flight_between_rounds_is_restored() -> None:

@@ -16,14 +16,14 @@ GROUPS = {
         "Training and policies",
         "From a configuration to a policy, in Python.",
         ["load_config", "train", "Trainer", "Population", "load_policy", "Policy", "Config", "ConfigError"],
-        ["config.schema.RunError", "training.evaluate.Evaluation"],
+        ["base.errors.RunError", "engine.evaluate.Evaluation"],
     ),
     "plugins": (
         "What plug-ins are made of",
         "Bases to subclass and the registry that takes them; [](/howto/plugins.md) shows one of each.",
         ["register", "knob", "Rule", "Weight", "Admission", "Delay", "Scaling", "Algorithm", "PolicyObjective", "Mask",
-         "Correction", "Logger", "Wrapper"],
-        ["registry.Kind", "config.options.Optioned", "config.options.Numbered"],
+         "Correction", "Logger", "Wrapper", "Pool"],
+        ["base.registry.Kind", "config.options.Optioned", "config.options.Numbered"],
     ),
     "environments": (
         "Environments",
@@ -39,6 +39,7 @@ GROUPS = {
          "timeline.scaling.rules.RoundSummary", "timeline.scaling.limits.Limits", "agent.losses.common.LossInputs",
          "agent.losses.common.Samples", "agent.losses.common.LossMetrics", "agent.losses.common.total",
          "agent.losses.masks.MaskInputs", "engine.corrections.Stack", "engine.corrections.Context",
+         "live.pool.Call", "live.pool.Done", "live.functions.Functions",
          "engine.corrections.Average", "engine.corrections.GroupAverage"],
     ),
 }  # fmt: skip

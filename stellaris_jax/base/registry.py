@@ -128,6 +128,7 @@ class Register:
         self.wrapper = Kind("wrapper", [f"{home}.envs.wrappers"])
         self.correction = Kind("correction", [f"{home}.engine.corrections"])
         self.probe = Kind("probe", [f"{home}.engine.probes"])
+        self.pool = Kind("pool", [f"{home}.live.broker", f"{home}.live.threads"])
         telemetry = f"{home}.telemetry"
         self.logger = Kind("logger", [f"{telemetry}.{name}" for name in ("tensorboard", "csvfiles", "trackers")])
         self.callback = Kind("callback")

@@ -342,6 +342,7 @@ class RunConfig(Section):
 
 @dataclass(frozen=True)
 class LiveConfig(Section):
+    pool: str = knob("ray", "where learners and actors run: processes on Ray, or threads of this process", kind="pool")
     address: str = knob(
         "", "address of a Ray cluster to join; empty starts one on this machine, that ends with the run"
     )

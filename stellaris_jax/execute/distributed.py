@@ -172,5 +172,3 @@ def _digest(config: Config) -> np.ndarray:
     """Digest of all settings that training depends on: eight numbers."""
     alike = config.replace({"run.dir": "", "run.name": "", "run.progress": "auto", "resume": ""})
     return np.frombuffer(hashlib.sha256(repr(alike).encode()).digest(), np.uint32)
-
-

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from importlib.util import find_spec
-
-from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import processes
 from stellaris_jax.execute.distributed import LeadingExecutor
@@ -21,15 +17,8 @@ from stellaris_jax.timeline import Timeline
 
 def check_installed(config: Config) -> None:
     """Raise ConfigError if a dependency of `config.executor` is not installed."""
-    if config.executor != "live":
-        return
-    if find_spec("ray") is None:
-        raise ConfigError("executor=live needs Ray; install it by: pip install 'stellaris-jax[ray]'.")
-    # Tried in a separate process, because this one never loads Ray (`live.broker`).
-    attempt = subprocess.run([sys.executable, "-P", "-c", "import ray"], capture_output=True, text=True)
-    if attempt.returncode != 0:
-        reason = (attempt.stderr.strip() or "no reason given").splitlines()[-1]
-        raise ConfigError(f"executor=live needs Ray, which cannot be imported ({reason}); install it anew.")
+    if config.executor == "live":
+        register.pool[config.live.pool].check_installed()
 
 
 def executor_of(parts: Parts, recording: Recording | None = None, make_pool: MakePool | None = None) -> Executor:

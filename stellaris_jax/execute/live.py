@@ -12,17 +12,16 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.execute.executor import Parts, about
 from stellaris_jax.execute.schedule import Executed, Participants, Schedule
+from stellaris_jax.live import pool
 from stellaris_jax.live.actors import Width
-from stellaris_jax.live.broker import Broker
 from stellaris_jax.live.conductor import Conductor
 from stellaris_jax.live.driver_steps import DriverSteps
-from stellaris_jax.live.pool import Pool
 from stellaris_jax.sources.live import LiveSource
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Header
 
-MakePool = Callable[[Config, int], Pool]
+MakePool = Callable[[Config, int], pool.Pool]
 """Function of a configuration and a largest number of actors that makes the pool running the functions."""
 
 
@@ -31,7 +30,7 @@ class LiveExecutor:
 
     Args:
       parts: parts of the trainer.
-      make_pool: makes the pool that runs the functions, when it is needed; processes on Ray by default.
+      make_pool: makes the pool that runs the functions, when it is needed; `live.pool` by default.
     """
 
     def __init__(self, parts: Parts, make_pool: MakePool | None = None):
@@ -40,7 +39,7 @@ class LiveExecutor:
         standing = parts.source.standing if isinstance(parts.source, LiveSource) else None
         self.conductor = Conductor(parts.config, steps, parts.seeds[0], standing)
         self.schedule = Schedule(parts.config, parts.spec, parts.seeds, [self.conductor])
-        self._make_pool: MakePool = make_pool or Broker
+        self._make_pool: MakePool = make_pool or pool.make_pool
         self._is_warm = False
         self._written = 0
 

@@ -53,7 +53,7 @@ class Trainer(Fixed):
       config: configuration, which is checked first, so mistakes cost no compilation; or a job that was prepared.
       stopping: event that stops the run; waits for environments end early once it is set.
       programs: cache of compiled programs, shared with other runs; a new one by default.
-      make_pool: makes the pool that runs a live run's functions (`executor=live`); processes on Ray by default.
+      make_pool: makes the pool that runs a live run's functions (`executor=live`); `live.pool` by default.
 
     Attributes:
       config: configuration as it is executed (`stellaris_jax.execute.job.as_executed`).

@@ -16,15 +16,16 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NamedTuple
 
 import jax
 
 from stellaris_jax.base.errors import ConfigError, RunError
-from stellaris_jax.base.registry import load_plugins
+from stellaris_jax.base.registry import load_plugins, register
 from stellaris_jax.config.tree import Config
-from stellaris_jax.live.pool import Call, Done
+from stellaris_jax.live.pool import Call, Done, Pool
 from stellaris_jax.live.vitals import OUT_OF_REACH_SECONDS, ClusterDied, Vitals, Watch
 
 POLL_SECONDS = 0.5
@@ -84,8 +85,9 @@ class Failure(NamedTuple):
         return error
 
 
-class Broker:
-    """Pool of processes on Ray, through a broker; see `stellaris_jax.live.pool.Pool`.
+@register.pool("ray")
+class Broker(Pool):
+    """Pool of processes on Ray, through a broker.
 
     Args:
       config: configuration of the run.
@@ -121,6 +123,18 @@ class Broker:
         self._allowed = max(config.live.timeout, SILENCE_SECONDS)
         self.vitals = vitals
         self._watch = Watch(vitals, min(config.live.timeout, OUT_OF_REACH_SECONDS))
+
+    @classmethod
+    def check_installed(cls) -> None:
+        """Raise ConfigError if Ray cannot be imported."""
+        if find_spec("ray") is None:
+            install = "pip install 'stellaris-jax[ray]'"
+            raise ConfigError(f"live.pool=ray needs Ray; install it by: {install}; or set live.pool=threads.")
+        # Tried in a separate process, because this one never loads Ray.
+        attempt = subprocess.run([sys.executable, "-P", "-c", "import ray"], capture_output=True, text=True)
+        if attempt.returncode != 0:
+            reason = (attempt.stderr.strip() or "no reason given").splitlines()[-1]
+            raise ConfigError(f"live.pool=ray needs Ray, which cannot be imported ({reason}); install it anew.")
 
     def put(self, value: Any) -> Handle:
         """Store a value in the cluster; returns its handle for calls. The value is sent to every node once."""

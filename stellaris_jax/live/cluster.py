@@ -13,13 +13,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import extend_path
 from stellaris_jax.config.tree import Config
 from stellaris_jax.live.accelerators import process_environment
 from stellaris_jax.live.functions import Functions
 from stellaris_jax.live.join import LOCAL, join, leave
-from stellaris_jax.live.pool import LEARNER, Call, Done
+from stellaris_jax.live.pool import LEARNER, Call, Done, function_error
 
 STORE_BYTES = 2**29
 """Memory for versions, fragments and gradients of a local cluster, in bytes."""
@@ -45,13 +45,9 @@ class FunctionProcess:
         extend_path(path)
         self._functions = Functions(config)
 
-    def learn(self, *arguments: Any) -> tuple[Any, float]:
-        """Compute a gradient; see `Functions.learn`."""
-        return tuple(self._functions.learn(*arguments))
-
-    def roll(self, *arguments: Any) -> tuple[Any, float]:
-        """Roll a share of a fragment; see `Functions.roll`."""
-        return tuple(self._functions.roll(*arguments))
+    def invoke(self, kind: str, *arguments: Any) -> tuple[Any, float]:
+        """Call a function; see `Functions.invoke`."""
+        return tuple(self._functions.invoke(kind, *arguments))
 
 
 @dataclass
@@ -137,8 +133,8 @@ class Processes:
         process = self._processes.get(key)
         if process is None:
             process = self._processes[key] = Process(self._start(call))
-        method = process.actor.learn if call.kind == LEARNER else process.actor.roll
-        self._under_way[method.remote(*arguments)] = UnderWay(call, process, time.monotonic())
+        invocation = process.actor.invoke.remote(call.kind, *arguments)
+        self._under_way[invocation] = UnderWay(call, process, time.monotonic())
 
     def _start(self, call: Call) -> Any:
         live = self._config.live
@@ -171,7 +167,8 @@ class Processes:
         try:
             value, seconds = ray.get(reference)
         except RayTaskError as error:
-            self._fail(invocation.call, error)
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            raise function_error(invocation.call, cause) from error
         except RayError as error:
             self._replace(invocation)
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -180,12 +177,6 @@ class Processes:
             )
         cold, invocation.process.used = invocation.process.used is None, time.monotonic()
         return Done(invocation.call, value, seconds, invocation.process.used - invocation.started, cold=cold)
-
-    def _fail(self, call: Call, error: RayTaskError) -> None:
-        """Raise a function's error as a RunError; a retry would fail the same way."""
-        cause = error.cause if isinstance(error.cause, Exception) else error
-        last = (str(cause).strip() or type(cause).__name__).splitlines()[-1]
-        raise RunError(f"{call.kind} {call.number} cannot go on: {type(cause).__name__}: {last}") from error
 
     def _overdue(self) -> list[Done]:
         """Kill the processes of invocations that exceed their timeout; returns these."""

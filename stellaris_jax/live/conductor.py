@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import jax
@@ -27,6 +26,7 @@ from stellaris_jax.live.pool import ACTOR, LEARNER, Call, Done, Pool
 from stellaris_jax.live.rolls import Rolls
 from stellaris_jax.timeline import Gradient, Group, Round, Usage, minibatch_order
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
+from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.trace import Failure, Published, Roll, RoundTrace
 
 MOST_DEATHS = 10
@@ -335,8 +335,8 @@ class Conductor:
         learning = sorted(self._learning.values(), key=lambda gradient: gradient.learner)
         return {
             **self.coordinator.state(),
-            "usage": asdict(self.usage),
-            "learning": [asdict(gradient) for gradient in learning],
+            "usage": as_data(self.usage),
+            "learning": [as_data(gradient) for gradient in learning],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -346,7 +346,7 @@ class Conductor:
         if usage.actor_invocations:
             self.rolls.seconds = usage.actor_busy / usage.actor_invocations
         self.coordinator.restore(state)
-        self._interrupted = [Gradient(**gradient) for gradient in state["learning"]]
+        self._interrupted = [record_of(Gradient, gradient) for gradient in state["learning"]]
 
     def _clear(self) -> None:
         """Drop all work under way and its data."""

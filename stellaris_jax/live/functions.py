@@ -27,6 +27,7 @@ from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.live.hosts import HostActors, NotAtPosition, Place, Rolled
+from stellaris_jax.live.pool import LEARNER
 from stellaris_jax.timeline.plan import Peers
 
 
@@ -112,6 +113,10 @@ class Functions:
         numbers = (np.int32(share.round), np.int32(share.first))
         return self._timed(("roll", len(envs.totals)), self._roll, numbers, key, params, normalizers, envs)
 
+    def invoke(self, kind: str, *arguments: Any) -> Timed:
+        """Call the function of a learner, `learn`, or of an actor, `roll`."""
+        return self.learn(*arguments) if kind == LEARNER else self.roll(*arguments)
+
     def _roll(
         self, numbers: tuple[jax.Array, ...], key: jax.Array, params: jax.Array, normalizers: Any, actor: ActorState
     ) -> tuple[ActorState, Trajectory]:
@@ -150,16 +155,17 @@ class Functions:
           target: current target network, if there is one.
           others: policies that other learners in flight hold.
         """
-        if self._fragment[0] != pointer.fragment:
-            self._fragment = (pointer.fragment, jax.device_put(data))
+        fragment = self._fragment  # threads of one process may work on two fragments at once
+        if fragment[0] != pointer.fragment:
+            fragment = self._fragment = (pointer.fragment, jax.device_put(data))
         most = self.spec.peers
         held = np.zeros((max(most, 1), len(params)), np.float32)
         held[: len(others)] = others[:most] if others else held[:0]
         numbers = tuple(np.int32(x) for x in (pointer.minibatch, pointer.version, pointer.behaviour, len(others)))
         coefficient = np.float32(pointer.kl_coefficient)
         target = params if target is None else target
-        size = len(self._fragment[1][0].advantage)
-        return self._timed(("learn", size), self._learn, self._fragment[1], numbers, coefficient, params, target, held)
+        size = len(fragment[1][0].advantage)
+        return self._timed(("learn", size), self._learn, fragment[1], numbers, coefficient, params, target, held)
 
     def _learn(
         self,

@@ -1,13 +1,13 @@
-"""Pools that run functions: the interface for the conductor, and a pool of threads in one process."""
+"""Pools that run functions: what a pool offers the conductor, and the choice of one by `live.pool`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
-from stellaris_jax.live.functions import Functions
+from stellaris_jax.base.errors import RunError
+from stellaris_jax.base.registry import register
+from stellaris_jax.config.tree import Config
 
 LEARNER, ACTOR = "learner", "actor"
 
@@ -48,70 +48,53 @@ class Done(NamedTuple):
     cold: bool = False
 
 
-class Pool(Protocol):
-    """Pool that runs functions."""
+class Pool(ABC):
+    """Pool that runs the functions of a live run; registered by `register.pool`.
+
+    A subclass is made by `(config, actors)`: the configuration of the run, and its largest number of actors. It runs
+    `stellaris_jax.live.functions.Functions` of that configuration where it likes. By default the functions share the
+    driver's memory, so values need no handles.
+    """
+
+    @classmethod  # noqa: B027
+    def check_installed(cls) -> None:
+        """Raise ConfigError if a package that the pool needs is not installed; by default it needs none."""
 
     def put(self, value: Any) -> Any:
         """Store a value; returns its handle for calls, so that the value is sent once."""
-        ...
-
-    def get(self, handle: Any) -> Any:
-        """Value of a handle."""
-        ...
-
-    def submit(self, call: Call, *arguments: Any) -> None:
-        """Call a function: a learner's `learn` or an actor's `roll`."""
-        ...
-
-    def wait(self) -> list[Done]:
-        """Wait for at least one invocation to end; returns those that ended, or nothing if none is under way."""
-        ...
-
-    def cool(self) -> None:
-        """End all idle processes, so that they have to be started again."""
-        ...
-
-    def close(self) -> None:
-        """End all processes."""
-        ...
-
-
-class Threads:
-    """Pool of threads of this process, which share the same functions.
-
-    Args:
-      functions: functions of actors and learners.
-      size: number of threads.
-      clock: time in seconds.
-    """
-
-    def __init__(self, functions: Functions, size: int, clock: Callable[[], float] = time.monotonic):
-        self._functions, self._clock = functions, clock
-        self._threads = ThreadPoolExecutor(size, "live")
-        self._under_way: dict[Future[Any], tuple[Call, float]] = {}
-
-    def put(self, value: Any) -> Any:
         return value
 
     def get(self, handle: Any) -> Any:
+        """Value of a handle."""
         return handle
 
-    def cool(self) -> None:
-        pass
-
+    @abstractmethod
     def submit(self, call: Call, *arguments: Any) -> None:
-        function = self._functions.learn if call.kind == LEARNER else self._functions.roll
-        self._under_way[self._threads.submit(function, *arguments)] = (call, self._clock())
+        """Start an invocation, as of `Functions.invoke`; handles among the arguments stand for their values."""
 
+    @abstractmethod
     def wait(self) -> list[Done]:
-        ended, _ = wait(self._under_way, return_when=FIRST_COMPLETED) if self._under_way else (set(), set())
-        done = []
-        for future in sorted(ended, key=lambda future: self._under_way[future][0].stamp):
-            call, started = self._under_way.pop(future)
-            value, seconds = future.result()
-            done.append(Done(call, value, seconds, self._clock() - started))
-        return done
+        """Wait for at least one invocation to end; returns those that ended, or nothing if none is under way."""
 
-    def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-        self._functions.close()
+    def cool(self) -> None:  # noqa: B027
+        """End all idle processes, so that they have to be started again."""
+
+    def close(self) -> None:  # noqa: B027
+        """End all processes."""
+
+
+def make_pool(config: Config, actors: int) -> Pool:
+    """Pool that `live.pool` names.
+
+    Args:
+      config: configuration of the run.
+      actors: largest number of actors.
+    """
+    pool: Pool = register.pool[config.live.pool](config, actors)
+    return pool
+
+
+def function_error(call: Call, error: BaseException) -> RunError:
+    """Error of a function, which a retry would meet again, as one sentence."""
+    last = (str(error).strip() or type(error).__name__).splitlines()[-1]
+    return RunError(f"{call.kind} {call.number} cannot go on: {type(error).__name__}: {last}")

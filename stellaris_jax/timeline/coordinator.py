@@ -10,7 +10,6 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import SystemConfig
 from stellaris_jax.timeline.admission import Admission
+from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import Gradient, Group, Usage
 from stellaris_jax.timeline.rules import Rule
 from stellaris_jax.timeline.weights import Weight
@@ -270,9 +270,9 @@ class Coordinator:
             "iterations": list(self.iterations),
             "running": [list(item) for item in self.running.items()],
             "pointers": [list(p) for p in self.pointers],
-            "queue": [asdict(g) for g in self.queue],
-            "early": [asdict(g) for g in self.early],
-            "computing": [asdict(g) for g in self.computing.values()],
+            "queue": [as_data(g) for g in self.queue],
+            "early": [as_data(g) for g in self.early],
+            "computing": [as_data(g) for g in self.computing.values()],
             "remaining": [list(item) for item in self.remaining.items()],
             "rule": self.rule.state(),
             "admission": self.admission.state(),
@@ -287,9 +287,9 @@ class Coordinator:
         self.held = dict(Counter(self.running.values()))
         self.free, self.refused = [n for n in range(self.learners) if n not in self.running], []
         self.pointers = deque((fragment, minibatch) for fragment, minibatch in state["pointers"])
-        self._wait([Gradient(**g) for g in state["queue"]])
-        self.early = [Gradient(**g) for g in state["early"]]
-        self.computing = {g["learner"]: Gradient(**g) for g in state["computing"]}
+        self._wait([record_of(Gradient, g) for g in state["queue"]])
+        self.early = [record_of(Gradient, g) for g in state["early"]]
+        self.computing = {g["learner"]: record_of(Gradient, g) for g in state["computing"]}
         self.remaining = Counter({fragment: count for fragment, count in state["remaining"]})
         self.rule.restore(state["rule"])
         self.admission.restore(state["admission"])

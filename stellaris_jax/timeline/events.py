@@ -1,48 +1,103 @@
-"""Events of a timeline: their kinds, their payloads, and their JSON form."""
+"""Events of a simulated timeline, and their JSON form."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import Gradient
-from stellaris_jax.timeline.ticks import SECOND
-
-DATA, DELIVERY, FAILURE, PUBLISH, LOADED, BEGIN, COMPUTED = range(7)
-"""Kinds of events, with their payloads in parentheses.
-
-DATA: a fragment's rollout is complete (its number, number of its actors).
-LOADED: a fragment is cut into minibatches (its number).
-DELIVERY, FAILURE: an invocation has pushed its gradient, or died (gradient, start-up ticks, tick of its start).
-PUBLISH: a group is aggregated (fragments of its gradients).
-
-If computations slow each other down, every invocation has two more events.
-BEGIN: it begins to compute (payload of DELIVERY, kind of its end, ticks from its computation's end to that end, ticks
-of the computation alone).
-COMPUTED: its computation is over (payload of BEGIN without the last entry).
-"""
-
-ENDS = (DELIVERY, FAILURE)
-"""Kinds of events that end an invocation."""
-WHOLE = (DATA, PUBLISH, LOADED)
-"""Kinds of events of whole fragments and groups, whose payloads are plain numbers."""
-Event = tuple[int, int, int, tuple[Any, ...]]
-"""Event: its tick, its number in the order of scheduling, its kind and its payload."""
 
 
-def saved(event: Event) -> list[Any]:
-    """Event as JSON data."""
-    tick, order, kind, payload = event
-    if kind in WHOLE:
-        return [tick, order, kind, list(payload)]
-    gradient, *rest = payload
-    return [tick, order, kind, [gradient.fragment, gradient.minibatch, gradient.learner, gradient.version, *rest]]
+@dataclass(slots=True)
+class RolloutEnded:
+    """Fragment whose rollout is complete.
+
+    Attributes:
+      fragment: index of the fragment.
+      actors: number of its actors.
+    """
+
+    fragment: int
+    actors: int
 
 
-def restored(data: list[Any]) -> Event:
-    """Event from the JSON data that `saved` returned."""
-    tick, order, kind, payload = data
-    if kind in WHOLE:
-        return tick, order, kind, tuple(payload)
-    fragment, minibatch, learner, version, startup, start, *rest = payload
-    gradient = Gradient(fragment, minibatch, learner, version, start / SECOND)
-    return tick, order, kind, (gradient, startup, start, *rest)
+@dataclass(slots=True)
+class FragmentLoaded:
+    """Fragment that the data loader has turned into minibatches."""
+
+    fragment: int
+
+
+@dataclass(slots=True)
+class InvocationEnded:
+    """Invocation of a learner that has pushed its gradient, or died.
+
+    Attributes:
+      gradient: its gradient.
+      startup: ticks of the start of its container.
+      start: tick of its start.
+      died: whether it died.
+    """
+
+    gradient: Gradient
+    startup: int
+    start: int
+    died: bool = False
+
+
+@dataclass(slots=True)
+class ComputationBegun:
+    """Invocation that begins to compute, on a platform where computations slow each other down.
+
+    Attributes:
+      end: end of the invocation.
+      passing: ticks from the computation's end to that end.
+      work: ticks of the computation alone.
+    """
+
+    end: InvocationEnded
+    passing: int
+    work: int
+
+
+@dataclass(slots=True)
+class ComputationEnded:
+    """Invocation whose computation is over; see `ComputationBegun`."""
+
+    end: InvocationEnded
+    passing: int
+
+
+@dataclass(slots=True)
+class GroupAggregated:
+    """Group whose aggregation is complete.
+
+    Attributes:
+      fragments: fragments of its gradients.
+    """
+
+    fragments: list[int]
+
+
+Event = RolloutEnded | FragmentLoaded | InvocationEnded | ComputationBegun | ComputationEnded | GroupAggregated
+"""Event of a timeline."""
+Scheduled = tuple[int, int, Event]
+"""Tick of an event, its number in the order of scheduling, and the event."""
+KINDS: dict[str, Callable[..., Event]] = {
+    kind.__name__: kind
+    for kind in (RolloutEnded, FragmentLoaded, InvocationEnded, ComputationBegun, ComputationEnded, GroupAggregated)
+}
+
+
+def saved(scheduled: Scheduled) -> list[Any]:
+    """Scheduled event as JSON data."""
+    tick, order, event = scheduled
+    return [tick, order, type(event).__name__, as_data(event)]
+
+
+def restored(data: list[Any]) -> Scheduled:
+    """Scheduled event from the JSON data that `saved` returned."""
+    tick, order, kind, values = data
+    return tick, order, record_of(KINDS[kind], values)

@@ -1,16 +1,45 @@
-"""Conversion of timeline states that earlier versions saved in float seconds."""
+"""Conversion of timeline states that earlier versions saved: in float seconds, or with numbers for kinds of events."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from stellaris_jax.timeline.events import BEGIN, COMPUTED, DELIVERY, FAILURE
 from stellaris_jax.timeline.records import DURATIONS
 from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION
-from stellaris_jax.timeline.ticks import ticks
+from stellaris_jax.timeline.ticks import SECOND, ticks
+
+DATA, DELIVERY, FAILURE, PUBLISH, LOADED, BEGIN, COMPUTED = range(7)
+"""Numbers for kinds of events in earlier versions."""
 
 
-def in_ticks(state: dict[str, Any]) -> dict[str, Any]:
+def converted(state: dict[str, Any]) -> dict[str, Any]:
+    """State of this version, converted from a state of any version."""
+    if "tick" not in state:
+        state = _in_ticks(state)
+    return {**state, "events": [[*event[:2], *_named(*event[2:])] for event in state["events"]]}
+
+
+def _named(kind: int | str, payload: Any) -> tuple[str, dict[str, Any]]:
+    """Name and fields of an event, whose kind was a number and whose payload was a list."""
+    if isinstance(kind, str):
+        return kind, payload
+    if kind == DATA:
+        return "RolloutEnded", {"fragment": payload[0], "actors": payload[1]}
+    if kind == LOADED:
+        return "FragmentLoaded", {"fragment": payload[0]}
+    if kind == PUBLISH:
+        return "GroupAggregated", {"fragments": payload[0]}
+    fragment, minibatch, learner, version, startup, start, *rest = payload
+    gradient = {"fragment": fragment, "minibatch": minibatch, "learner": learner, "version": version}
+    ended_as = rest.pop(0) if rest else kind
+    end = {"gradient": gradient | {"start": start / SECOND}, "startup": startup, "start": start}
+    end["died"] = ended_as == FAILURE
+    if kind == BEGIN:
+        return "ComputationBegun", {"end": end, "passing": rest[0], "work": rest[1]}
+    return ("ComputationEnded", {"end": end, "passing": rest[0]}) if kind == COMPUTED else ("InvocationEnded", end)
+
+
+def _in_ticks(state: dict[str, Any]) -> dict[str, Any]:
     """State in ticks, converted from a state in seconds.
 
     Every time is rounded to ticks. If computations slow each other down, an invocation under way keeps its drawn

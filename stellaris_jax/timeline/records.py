@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any
 
 from stellaris_jax.timeline.ticks import SECOND
 
@@ -60,11 +59,6 @@ class Group:
     escaped: bool
     threshold: float | None
     published: float = 0.0
-
-    @classmethod
-    def of(cls, data: dict[str, Any]) -> Group:
-        """Group from its fields as plain JSON data."""
-        return cls(**{**data, "gradients": [Gradient(**gradient) for gradient in data["gradients"]]})
 
 
 @dataclass(slots=True)

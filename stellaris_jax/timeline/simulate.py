@@ -20,7 +20,6 @@ in which they were scheduled: first in, first out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from operator import add
@@ -32,20 +31,20 @@ from stellaris_jax.config.tree import Config, DelaysConfig, PlatformConfig, Syst
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, TickStream, delay_of
 from stellaris_jax.timeline.events import (
-    BEGIN,
-    COMPUTED,
-    DATA,
-    DELIVERY,
-    ENDS,
-    FAILURE,
-    LOADED,
-    PUBLISH,
+    ComputationBegun,
+    ComputationEnded,
     Event,
+    FragmentLoaded,
+    GroupAggregated,
+    InvocationEnded,
+    RolloutEnded,
+    Scheduled,
     restored,
     saved,
 )
-from stellaris_jax.timeline.old_states import in_ticks
+from stellaris_jax.timeline.old_states import converted
 from stellaris_jax.timeline.platform import Containers, Placement
+from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import DURATIONS, Gradient, Group, Round, Usage
 from stellaris_jax.timeline.scaling.limits import limits_of
 from stellaris_jax.timeline.sharing import PARAMETER_FUNCTION, Company, Computation
@@ -118,7 +117,7 @@ class Timeline:
         self.fragment = 0
         self.collecting = False
         self.forming: Group | None = None
-        self._events: list[Event] = []
+        self._events: list[Scheduled] = []
         self._order = 0
 
     @property
@@ -163,16 +162,16 @@ class Timeline:
         remaining[self.fragment] = self.gradients_per_round if gradients is None else gradients
         self.collecting = True
         longest = max(map(add, startups, durations)) if any(startups) else max(durations)
-        self._schedule(detection + longest + self.actor_passing, DATA, (self.fragment, actors))
+        self._schedule(detection + longest + self.actor_passing, RolloutEnded(self.fragment, actors))
         self.fragment += 1
         consumed = self.fragment - self.depth
         while self.collecting or remaining[consumed] > 0:
             if events:
-                self.tick, _, kind, payload = heappop(events)
-                if kind in ENDS:
-                    self._end(kind, payload, record)
+                self.tick, _, event = heappop(events)
+                if type(event) is InvocationEnded:
+                    self._end(event, record)
                 else:
-                    self._handle(kind, payload, record)
+                    self._handle(event, record)
             elif not coordinator.queue:
                 raise RunError(
                     f"system.rule={self.system.rule} and system.admission={self.system.admission} let no learner start "
@@ -189,45 +188,48 @@ class Timeline:
         record.usage = self.usage
         return record
 
-    def _schedule(self, delay: int, kind: int, payload: tuple[Any, ...]) -> None:
+    def _schedule(self, delay: int, event: Event) -> None:
         self._order += 1
-        heappush(self._events, (self.tick + delay, self._order, kind, payload))
+        heappush(self._events, (self.tick + delay, self._order, event))
 
-    def _handle(self, kind: int, payload: tuple[Any, ...], record: Round) -> None:
+    def _handle(self, event: Event, record: Round) -> None:
         """Process an event that is not the end of an invocation."""
-        coordinator = self.coordinator
-        if kind == DATA:
-            fragment, actors = payload
-            self.actor_containers.release_all(actors, self.tick)
-            loading = next(self.streams["loader"])
-            if loading > 0:
-                self._schedule(loading, LOADED, (fragment,))
-            else:
-                self._loaded(fragment, record)
-        elif kind == LOADED:
-            self._loaded(payload[0], record)
-        elif kind == PUBLISH:
-            if self.company is not None:
-                del self.company.under_way[PARAMETER_FUNCTION]
-                self.forming = None
-            self._do(coordinator.on_publish(payload[0], self.tick / SECOND), record)
-        elif kind == BEGIN:
-            self._compute(payload)
-        elif kind == COMPUTED:
-            self._computed(payload, record)
+        match event:
+            case RolloutEnded():
+                self.actor_containers.release_all(event.actors, self.tick)
+                loading = next(self.streams["loader"])
+                if loading > 0:
+                    self._schedule(loading, FragmentLoaded(event.fragment))
+                else:
+                    self._loaded(event.fragment, record)
+            case FragmentLoaded():
+                self._loaded(event.fragment, record)
+            case GroupAggregated():
+                if self.company is not None:
+                    del self.company.under_way[PARAMETER_FUNCTION]
+                    self.forming = None
+                self._do(self.coordinator.on_publish(event.fragments, self.tick / SECOND), record)
+            case ComputationBegun():
+                self._compute(event)
+            case ComputationEnded():
+                assert self.company is not None, "nothing is shared"
+                del self.company.under_way[event.end.gradient.learner]
+                if event.passing > 0:
+                    self._schedule(event.passing, event.end)
+                else:
+                    self._end(event.end, record)
 
-    def _end(self, kind: int, payload: tuple[Any, ...], record: Round) -> None:
+    def _end(self, event: InvocationEnded, record: Round) -> None:
         """Process the end of an invocation, which has delivered its gradient or died."""
-        gradient, startup, start = payload
-        spent, tick = self.spent, self.tick
+        gradient, spent, tick = event.gradient, self.spent, self.tick
         self.containers.release(gradient.learner, tick)
-        if startup:
-            spent.learner_startup += startup
-        if kind == FAILURE:
-            spent.learner_failed += tick - start
+        if event.startup:
+            spent.learner_startup += event.startup
+        if event.died:
+            spent.learner_failed += tick - event.start
             self.coordinator.on_failure(gradient)
         else:
-            spent.learner_busy += tick - start
+            spent.learner_busy += tick - event.start
             if actions := self.coordinator.on_delivery(gradient, tick / SECOND):
                 self._do(actions, record)
 
@@ -250,7 +252,7 @@ class Timeline:
             action.published = (self.tick + duration) / SECOND
             fragments = [gradient.fragment for gradient in action.gradients]
             if duration > 0:
-                self._schedule(duration, PUBLISH, (fragments,))
+                self._schedule(duration, GroupAggregated(fragments))
                 if self.company is not None:
                     self.forming = action
                     self.company.under_way[PARAMETER_FUNCTION] = Computation(self.tick, duration, self._order)
@@ -262,49 +264,39 @@ class Timeline:
         learner, tick = gradient.learner, self.tick
         startup = self.containers.startup(learner, tick)
         computing, passing = self.draw(), self.passing[learner]
-        kind, duration = DELIVERY, passing + computing + passing
+        died, duration = False, passing + computing + passing
         if self.failure > 0.0:
             fails, fraction = next(self.streams["failure"]), next(self.streams["failure"])
             if fails < self.failure:
-                kind, duration = FAILURE, round(duration * Fraction(fraction))
+                died, duration = True, round(duration * Fraction(fraction))
         start = tick + startup
         gradient.start = start / SECOND
+        end = InvocationEnded(gradient, startup, start, died)
         if self.company is None or duration <= passing or computing == 0:
             self._order += 1  # `_schedule` inlined: a call for every gradient would cost time
-            heappush(self._events, (start + duration, self._order, kind, (gradient, startup, start)))
+            heappush(self._events, (start + duration, self._order, end))
             return
         work = min(duration - passing, computing)
-        invocation = (gradient, startup, start, kind, duration - passing - work, work)
+        begun = ComputationBegun(end, duration - passing - work, work)
         if startup + passing > 0:
-            self._schedule(startup + passing, BEGIN, invocation)
+            self._schedule(startup + passing, begun)
         else:
-            self._compute(invocation)
+            self._compute(begun)
 
-    def _compute(self, payload: tuple[Any, ...]) -> None:
+    def _compute(self, event: ComputationBegun) -> None:
         """Start the computation of a learner function that has fetched its policy."""
         assert self.company is not None, "nothing is shared"
-        gradient, *_, work = payload
-        self._schedule(work, COMPUTED, payload[:-1])
-        self.company.under_way[gradient.learner] = Computation(self.tick, work, self._order)
-
-    def _computed(self, payload: tuple[Any, ...], record: Round) -> None:
-        """End the computation of a learner function: its gradient is passed back, or it has died."""
-        assert self.company is not None, "nothing is shared"
-        *invocation, kind, passing = payload
-        del self.company.under_way[invocation[0].learner]
-        if passing > 0:
-            self._schedule(passing, kind, tuple(invocation))
-        else:
-            self._end(kind, tuple(invocation), record)
+        self._schedule(event.work, ComputationEnded(event.end, event.passing))
+        self.company.under_way[event.end.gradient.learner] = Computation(self.tick, event.work, self._order)
 
     def _pace(self, company: Company) -> None:
         """Reschedule the ends of computations whose slowdown has just changed."""
         for number, work, slowdown in company.changed():
             left = work.paced(self.tick, slowdown)
-            place = next(i for i, event in enumerate(self._events) if event[1] == work.order)
-            end, _, kind, payload = self._events.pop(place)
+            place = next(i for i, (_, order, _) in enumerate(self._events) if order == work.order)
+            end, _, event = self._events.pop(place)
             heapify(self._events)
-            self._schedule(left, kind, payload)
+            self._schedule(left, event)
             work.order = self._order
             if number == PARAMETER_FUNCTION:
                 self.spent.aggregate_busy += self.tick + left - end
@@ -319,9 +311,9 @@ class Timeline:
             **{name: getattr(self, name) for name in self._PLAIN},
             **self.coordinator.state(),
             "events": [saved(event) for event in self._events],
-            "usage": asdict(self.usage),
-            "spent": asdict(self.spent),
-            "forming": self.forming and asdict(self.forming),
+            "usage": as_data(self.usage),
+            "spent": as_data(self.spent),
+            "forming": self.forming and as_data(self.forming),
             "company": self.company and self.company.state(),
             "containers": self.containers.state(),
             "actor_containers": self.actor_containers.state(),
@@ -335,14 +327,13 @@ class Timeline:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state()` of this version or an earlier one; it may have passed through JSON."""
-        if "tick" not in state:
-            state = in_ticks(state)
+        state = converted(state)
         for name in self._PLAIN:
             setattr(self, name, state[name])
         self._events = [restored(event) for event in state["events"]]
         self.spent = self.coordinator.usage = Usage(**state["spent"])
         self.coordinator.restore(state)
-        self.forming = Group.of(state["forming"]) if state["forming"] else None
+        self.forming = record_of(Group, state["forming"]) if state["forming"] else None
         if self.company is not None:
             self.company.restore(state.get("company") or [])
         self.containers.restore(state["containers"])

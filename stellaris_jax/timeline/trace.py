@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
 from itertools import chain, count, islice
@@ -25,8 +25,8 @@ import numpy as np
 from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.outputs import appending, rewriting
-from stellaris_jax.timeline.record_checks import Damaged, made
-from stellaris_jax.timeline.records import Gradient, Group, Round, Usage
+from stellaris_jax.timeline.record_json import InvalidRecord, as_data, checked_record
+from stellaris_jax.timeline.records import Group, Round, Usage
 
 FORMAT = 1
 """Trace format version; readers refuse other versions."""
@@ -156,42 +156,38 @@ class RoundTrace:
 
     def line(self) -> str:
         """Round as one line of JSON."""
-        data = asdict(self.record)
-        data["step_scale"] = self.step_scale
-        data["rolls"] = [roll._asdict() for roll in self.rolls]
-        data["failures"] = [failure._asdict() for failure in self.failures]
-        data["versions"] = [version._asdict() for version in self.versions]
-        if self.opened:
-            data["opened"] = True
+        data = as_data(self)
+        data = data.pop("record") | data
+        if not self.opened:
+            del data["opened"]
         return json.dumps(data)
 
     @classmethod
     def of(cls, line: str | bytes) -> RoundTrace:
         """Round from what `line` returned. Raises errors of `DAMAGE` for other text."""
         data = json.loads(line)
-        scalars = {"step_scale": data.pop("step_scale"), "opened": data.pop("opened", False)}
-        rolls = [made(Roll, roll) for roll in data.pop("rolls")]
-        failures = [made(Failure, failure) for failure in data.pop("failures")]
-        versions = [made(Published, version) for version in data.pop("versions")]
-        groups = [_group(group) for group in data.pop("groups")]
-        dropped = [made(Gradient, gradient) for gradient in data.pop("dropped")]
-        usage = made(Usage, data.pop("usage"))
-        record = made(Round, data, groups=groups, dropped=dropped, usage=usage)
-        parts = {"record": record, "rolls": rolls, "failures": failures, "versions": versions}
-        if any(len(version.sketch) != PROJECTIONS for version in versions):
-            raise Damaged(f"a sketch has not {PROJECTIONS} numbers")
-        return made(cls, scalars, **parts)
+        further = {name: data.pop(name) for name in FURTHER if name in data or name != "opened"}
+        for name in ("groups", "dropped", "usage"):
+            data[name]  # they have defaults, but every line names them
+        round_ = checked_record(cls, {"record": data, **further})
+        if any(len(version.sketch) != PROJECTIONS for version in round_.versions):
+            raise InvalidRecord(f"a sketch has not {PROJECTIONS} numbers")
+        for group in round_.record.groups:
+            _check_group(group)
+        return round_
 
 
-def _group(data: dict[str, Any]) -> Group:
-    """Group of a trace. Raises the errors of `RoundTrace.of`."""
-    gradients = [made(Gradient, gradient) for gradient in data.pop("gradients")]
-    group = made(Group, data, gradients=gradients)
+FURTHER = ("step_scale", "rolls", "failures", "versions", "opened")
+"""Fields of `RoundTrace` beside the record; in a trace they stand among the record's fields."""
+
+
+def _check_group(group: Group) -> None:
+    """Raise InvalidRecord for a group of a trace that no run forms."""
+    gradients = group.gradients
     if not gradients or len(group.weights) != len(gradients):
-        raise Damaged("a group has no gradients, or not a weight for each")
+        raise InvalidRecord("a group has no gradients, or not a weight for each")
     if any(version > group.clock for gradient in gradients for version in (gradient.version, *gradient.peers)):
-        raise Damaged("a gradient is of a version that was not there yet")
-    return group
+        raise InvalidRecord("a gradient is of a version that was not there yet")
 
 
 class Rounds(Sequence[RoundTrace]):
@@ -269,7 +265,7 @@ def read(path: Path) -> Trace:
     """
     try:
         with closing(inputs.unpacked_lines(path)) as lines:
-            header = made(Header, json.loads(next(lines, b"")))
+            header = checked_record(Header, json.loads(next(lines, b"")))
     except (OSError, *DAMAGE) as error:
         raise ConfigError(f"{path} is no trace of a live run: {inputs.reason(error)}.") from None
     if header.format != FORMAT:
@@ -294,7 +290,7 @@ def _next_round(path: Path, lines: Iterator[bytes], index: int) -> RoundTrace | 
     """
     try:
         round_ = RoundTrace.of(next(lines))
-    except Damaged as error:
+    except InvalidRecord as error:
         raise ConfigError(f"{path}: round {index + 1} is not as a run writes it: {error}; put the file back.") from None
     except (StopIteration, *DAMAGE):
         return None
@@ -328,7 +324,7 @@ class Recorded:
     def state(self) -> dict[str, Any]:
         """Position in the trace, as JSON data."""
         usage = self.rounds[self.done - 1].record.usage if self.done else Usage()
-        return {"done": self.done, "usage": asdict(usage)}
+        return {"done": self.done, "usage": as_data(usage)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state()` returned."""
