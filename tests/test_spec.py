@@ -14,8 +14,8 @@ JOB = (
 )  # fmt: skip
 
 
-def spec(*overrides: str, hosted: bool = False) -> ProgramSpec:
-    return ProgramSpec.of(load_config([*JOB, *overrides]), hosted)
+def spec(*overrides: str, host_fragments: bool = False) -> ProgramSpec:
+    return ProgramSpec.of(load_config([*JOB, *overrides]), host_fragments)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_plans_have_the_sizes_of_the_configuration(overrides: tuple[str, ...], e
 
 
 def test_fragments_from_the_host_come_one_at_a_time_and_with_a_mask() -> None:
-    inside, hosted = spec("engine.chunk_rounds=7"), spec("engine.chunk_rounds=7", hosted=True)
+    inside, host_fragments = spec("engine.chunk_rounds=7"), spec("engine.chunk_rounds=7", host_fragments=True)
     assert (inside.shape.rounds, inside.has_invalid) == (7, False)
-    assert (hosted.shape.rounds, hosted.has_invalid) == (1, True)
+    assert (host_fragments.shape.rounds, host_fragments.has_invalid) == (1, True)
 
 
 def test_only_the_environment_knows_where_it_is_stepped() -> None:

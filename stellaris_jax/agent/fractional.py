@@ -13,11 +13,13 @@ in between it is continuous. k updates of trust 1/k by one gradient give the sam
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+
+from stellaris_jax.agent import Number
 
 LEAST = 1e-12
 """Trust below which an update is skipped."""
@@ -39,21 +41,17 @@ class FractionalAdamState(NamedTuple):
     taken: jax.Array
 
 
-class Fractional(NamedTuple):
-    """Optimizer that takes fractions of a step: `update(gradient, state, params, trust=t)`, t a scalar.
-
-    Attributes:
-      init: function from parameters to the initial state.
-      update: function that returns the updates and the next state.
-    """
-
-    init: Any
-    update: Any
+class FractionalOptimizer(optax.GradientTransformationExtraArgs):
+    """Optimizer that takes fractions of a step: `update(gradient, state, params, trust=t)`, t a scalar."""
 
 
 def fractional_adam(
-    learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, max_grad_norm: Any = float("inf")
-) -> Fractional:
+    learning_rate: Number,
+    b1: Number = 0.9,
+    b2: Number = 0.999,
+    eps: Number = 1e-8,
+    max_grad_norm: Number = float("inf"),
+) -> FractionalOptimizer:
     """Adam that takes a fraction of a step, after clipping the gradient's norm.
 
     >>> optimizer, params = fractional_adam(1.0), jnp.zeros(1)
@@ -77,7 +75,7 @@ def fractional_adam(
         return FractionalAdamState(zeros, zeros, jnp.zeros((), jnp.int32), jnp.zeros(()))
 
     def update(
-        gradient: optax.Updates, state: FractionalAdamState, params: optax.Params | None = None, *, trust: Any
+        gradient: optax.Updates, state: FractionalAdamState, params: optax.Params | None = None, *, trust: Number
     ) -> tuple[optax.Updates, FractionalAdamState]:
         trust = jnp.asarray(trust, jnp.float32)
         gradient, _ = clip.update(gradient, clip.init(params), params)
@@ -89,20 +87,22 @@ def fractional_adam(
         updates = jax.tree.map(lambda x: trust * (-learning_rate * x), step)
         applied = trust >= LEAST
         moved = (updates, FractionalAdamState(mu, nu, steps, taken))
-        kept = (jax.tree.map(jnp.zeros_like, updates), state)
-        return jax.tree.map(lambda new, old: jnp.where(applied, new, old), moved, kept)  # type: ignore[no-any-return]
+        skipped = (jax.tree.map(jnp.zeros_like, updates), state)
+        return jax.tree.map(lambda new, old: jnp.where(applied, new, old), moved, skipped)  # type: ignore[no-any-return]
 
-    return Fractional(init, update)
+    return FractionalOptimizer(init, update)
 
 
-def _moved(gradient: optax.Updates, moment: optax.Updates, decay: Any, trust: jax.Array, order: int) -> optax.Updates:
+def _moved(
+    gradient: optax.Updates, moment: optax.Updates, decay: Number, trust: jax.Array, order: int
+) -> optax.Updates:
     """Moment after an update: moved towards a gradient's power by the share 1 - decay^trust."""
-    whole = trust == 1.0
-    rate = jnp.where(whole, 1 - decay, -jnp.expm1(trust * jnp.log(decay)))
-    keep = jnp.where(whole, decay, jnp.exp(trust * jnp.log(decay)))
+    is_whole = trust == 1.0
+    rate = jnp.where(is_whole, 1 - decay, -jnp.expm1(trust * jnp.log(decay)))
+    keep = jnp.where(is_whole, decay, jnp.exp(trust * jnp.log(decay)))
     return jax.tree.map(lambda g, m: rate * (g**order) + keep * m, gradient, moment)
 
 
-def _bias(decay: Any, steps: jax.Array, taken: jax.Array) -> jax.Array:
+def _bias(decay: Number, steps: jax.Array, taken: jax.Array) -> jax.Array:
     """Bias correction 1 - decay^taken: optax's formula if all updates were whole, else one exact for small sums."""
     return jnp.where(taken == steps, 1 - decay**steps, -jnp.expm1(taken * jnp.log(decay)))

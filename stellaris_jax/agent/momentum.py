@@ -6,13 +6,14 @@ this as 1 - beta_1^t with the current beta_1, which is correct only if beta_1 ha
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from stellaris_jax.agent.fractional import LEAST, Fractional
+from stellaris_jax.agent import Number
+from stellaris_jax.agent.fractional import LEAST
 
 
 class VaryingMomentumState(NamedTuple):
@@ -31,9 +32,7 @@ class VaryingMomentumState(NamedTuple):
     common: jax.Array
 
 
-def varying_momentum(
-    inner: optax.GradientTransformation | Fractional, b1: Any
-) -> optax.GradientTransformation | Fractional:
+def varying_momentum(inner: optax.GradientTransformation, b1: Number) -> optax.GradientTransformationExtraArgs:
     """Adam with the bias correction 1 - prod_k beta_1(k) for a varying beta_1.
 
     As long as beta_1 is the same at every step, the updates equal those of `inner` to the bit.
@@ -51,14 +50,15 @@ def varying_momentum(
       b1: this step's beta_1, a scalar in [0, 1).
 
     Returns:
-      An optimizer of the same type as `inner`.
+      An optimizer, fractional if `inner` is.
     """
+    inner = optax.with_extra_args_support(inner)
 
     def init(params: optax.Params) -> VaryingMomentumState:
         return VaryingMomentumState(inner.init(params), jnp.zeros(()), jnp.zeros(()), jnp.full((), jnp.nan))
 
     def update(
-        gradient: optax.Updates, state: VaryingMomentumState, params: optax.Params | None = None, **trust: Any
+        gradient: optax.Updates, state: VaryingMomentumState, params: optax.Params | None = None, **trust: Number
     ) -> tuple[optax.Updates, VaryingMomentumState]:
         updates, inner_state = inner.update(gradient, state.inner, params, **trust)
         share, decay = jnp.asarray(trust.get("trust", 1.0), jnp.float32), jnp.asarray(b1, jnp.float32)
@@ -66,8 +66,8 @@ def varying_momentum(
         taken, log_product = state.taken + share, state.log_product + share * jnp.log(decay)
         factor = jnp.where(same, 1.0, jnp.expm1(taken * jnp.log(decay)) / jnp.expm1(log_product))
         after = VaryingMomentumState(inner_state, log_product, taken, jnp.where(same, decay, jnp.nan))
-        kept = state._replace(inner=inner_state)
-        after = jax.tree.map(lambda new, old: jnp.where(share >= LEAST, new, old), after, kept)
+        skipped = state._replace(inner=inner_state)
+        after = jax.tree.map(lambda new, old: jnp.where(share >= LEAST, new, old), after, skipped)
         return jax.tree.map(lambda x: factor * x, updates), after
 
-    return Fractional(init, update) if isinstance(inner, Fractional) else optax.GradientTransformation(init, update)
+    return type(inner)(init, update)

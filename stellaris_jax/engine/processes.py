@@ -110,18 +110,18 @@ def put(tree: T, shardings: Any) -> T:
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(_put(jax.random.key_data(x), sharding))
-    host = np.asarray(x)
-    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+    array = np.asarray(x)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def own(tree: T) -> T:
+def local_data(tree: T) -> T:
     """Local data of arrays: replicated arrays in full, and the local part of sharded ones."""
     return jax.tree.map(lambda x: x.addressable_data(0), tree)
 
 
-def gathered(tree: T, mesh: Mesh) -> T:
+def gather(tree: T, mesh: Mesh) -> T:
     """Gather sharded arrays: each process gets them in full. All processes must call this."""
-    return own(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree))
+    return local_data(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree))
 
 
 def broadcast_from_first(tree: T) -> T:

@@ -55,7 +55,7 @@ class SharedMembers(SeedStates):
     @property
     def state(self) -> EngineState:
         """State of all seeds, gathered in this process; all processes must read it together."""
-        return super().gather(lambda state: processes.gathered(state, self.engine.mesh))
+        return super().gather(lambda state: processes.gather(state, self.engine.mesh))
 
     @state.setter
     def state(self, state: EngineState) -> None:
@@ -63,11 +63,11 @@ class SharedMembers(SeedStates):
 
     def gather(self, pick: Callable[[EngineState], T]) -> T:
         """Value of `SeedStates.gather`; environment states are those of this process only."""
-        return super().gather(lambda state: pick(processes.own(state)))
+        return super().gather(lambda state: pick(processes.local_data(state)))
 
     def each(self, function: Callable[..., T], *rows: Any) -> list[T]:
         """Values of `SeedStates.each`, with the states that `gather` passes on."""
-        return super().each(lambda state, *more: function(processes.own(state), *more), *rows)
+        return super().each(lambda state, *more: function(processes.local_data(state), *more), *rows)
 
 
 class SharedTrainer(Trainer):
@@ -85,7 +85,7 @@ class SharedTrainer(Trainer):
         if (digests != digests[0]).any():
             raise ConfigError("engine.distributed=true: the processes were started with different configurations.")
         super().__init__(config, stopping, programs)
-        if self.spec.hosted:
+        if self.spec.host_fragments:
             raise ConfigError(
                 f"engine.distributed=true is not possible with env={config.env.name}, which is stepped by one process."
             )

@@ -99,7 +99,7 @@ class LiveTrainer(Trainer):
         make_pool: MakePool | None = None,
     ):
         super().__init__(settled(config), stopping, programs)
-        if self.spec.hosted and is_scaled(config):
+        if self.spec.host_fragments and is_scaled(config):
             raise ConfigError(
                 f"scaling={config.scaling.name} is not possible with executor=live and env={config.env.name}, a host "
                 "environment, whose actors are always as many; scaling=fixed is, with live.actors of them."

@@ -157,7 +157,7 @@ class ReplayTrainer(Trainer):
     def _deviation(self, recorded: Published) -> Deviation:
         state = self.members.states[0]
         newest = int(state.version[0])
-        row = state.params[0] if recorded.version == newest else state.ring[0, recorded.version % state.ring.shape[1]]
+        row = state.params[0] if recorded.version == newest else state.ring[0, self.shape.ring.slot(recorded.version)]
         return Deviation(recorded.version, recorded.deviation(np.asarray(jax.device_get(row))))
 
     def write(self, run_dir: Path) -> None:

@@ -26,7 +26,7 @@ from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.engine.seed_states import Running, SeedStates, UnderWay
 from stellaris_jax.engine.spec import ProgramSpec, in_program
-from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.state import EngineInputs, EngineState
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.envs.registry import from_config
 from stellaris_jax.envs.space_data import described
@@ -82,7 +82,7 @@ class Trainer(Fixed):
         check_run(config, self.env, self.network)
         self.seeds = list(range(config.seed, config.seed + config.num_seeds))
         self.stopping = stopping or threading.Event()
-        self.spec = ProgramSpec.of(config, hosted=in_program(self.env) is None)
+        self.spec = ProgramSpec.of(config, host_fragments=in_program(self.env) is None)
         self.source = source_of(self.env, self.network, config, self.spec, self.seeds, self.stopping, programs)
         self.engine = programs.engine(config, self.source.env, self.network, self.spec)
         self.members = self.kept_by(self.engine, Hyper.of(config), self.seeds)
@@ -203,7 +203,7 @@ class Trainer(Fixed):
         state, hyper, example = self.members.states[0], self.members.hyper, self.source.example(self.spec.seeds)
         seconds = 0.0
         for plan, width in zip(chunk.plans, chunk.widths, strict=True):
-            seconds += self.engine.compile(state, hyper, plan, example, width)
+            seconds += self.engine.compile(EngineInputs(state, hyper, plan, example, width))
         return seconds + self._compile_probe()
 
     def _compile_probe(self) -> float:
@@ -224,7 +224,7 @@ class Trainer(Fixed):
         chunk = self._next()
         first, last = chunk.begin + 1, chunk.end
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-        if len(self.limits.buckets) == 1 or self.spec.hosted:
+        if len(self.limits.buckets) == 1 or self.spec.host_fragments:
             return rounds
         return f"{rounds} (up to {max(chunk.widths) // self.limits.envs} actors)"
 
@@ -278,7 +278,7 @@ class Trainer(Fixed):
 
     def _may_go_ahead(self) -> bool:
         """Whether the next chunk can start before anything else uses the policies or their records."""
-        is_independent = not (self.spec.hosted or self.planner.adaptive) and self.probe is None
+        is_independent = not (self.spec.host_fragments or self.planner.adaptive) and self.probe is None
         return is_independent and not self.finished and not self.planner.is_due(self.round) and self.compiled
 
     def _measure(self, chunk: Chunk) -> list[list[float]]:
@@ -286,7 +286,7 @@ class Trainer(Fixed):
         if self.probe is None:
             return []
         begin = time.perf_counter()
-        buffer = chunk.rounds[0][0].index % self.spec.buffers
+        buffer = self.shape.fragments.slot(chunk.rounds[0][0].index)
         counts = np.array([self.spec.minibatch_layout.count(n) for n in chunk.envs], np.int32)
         probe = partial(self.probe, self.members.hyper)
         values = jax.device_get(
@@ -365,7 +365,7 @@ class Trainer(Fixed):
         layout = self.engine.layout
         abstract = Saved(layout.abstract(len(self.seeds)), self.source.shapes(layout.replicated))
         restored, saved, data = checkpoints.restore(abstract, note)
-        if "scalings" not in data or ("host" in data) != self.spec.hosted:
+        if "scalings" not in data or ("host" in data) != self.spec.host_fragments:
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         source = data.get("host")
         self.members.state = saved.engine
