@@ -11,8 +11,7 @@ import numpy as np
 import optax
 
 from stellaris_jax.agent import Number
-from stellaris_jax.agent.fractional import fractional_adam
-from stellaris_jax.agent.momentum import varying_momentum
+from stellaris_jax.agent.optimizers import fractional_adam, varying_momentum
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import numbers_of
 from stellaris_jax.config.tree import Config

@@ -9,7 +9,7 @@ equation into a direction and a step size instead:
 
 Under plain gradient descent this is exactly Eq. 4. Under Adam it scales the group's step, but not the group's
 contribution to the moments. So a gradient of almost no weight, alone in its group, still moves the parameters through
-the next step. In mode `fractional` the optimizer takes a fraction of a step, moments included (`agent.fractional`).
+the next step. In mode `fractional` the optimizer takes a fraction of a step, moments included (`agent.optimizers`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from stellaris_jax.agent import Number
-from stellaris_jax.agent.fractional import FractionalOptimizer
+from stellaris_jax.agent.optimizers import FractionalOptimizer
 from stellaris_jax.engine.corrections import Context, Correction, Stack
 
 MODES = ("factored", "gradient", "sequential", "fractional")

@@ -228,7 +228,7 @@ class LessMomentum(Correction):
     >>> [round(float(LessMomentum.lowered(momentum, jnp.float32(s))), 3) for s in (0, 1, 8, 9, 20)]
     [0.9, 0.889, 0.5, 0.0, 0.0]
 
-    Adam's bias correction uses the beta_1 of every step (`stellaris_jax.agent.momentum`).
+    Adam's bias correction uses the beta_1 of every step (`stellaris_jax.agent.optimizers`).
     """
 
     momentum_memory: Number = knob(0.99, "decay of the mean of staleness that lowers momentum", within="[0, 1)")

@@ -6,7 +6,7 @@ import math
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -210,6 +210,22 @@ class HostEvaluator:
             self._watch.close()
 
 
+class EvaluatorInputs(NamedTuple):
+    """Inputs of an evaluation's program.
+
+    Attributes:
+      params: `[S, P]`, flat parameters of each seed's policy.
+      normalizers: observation statistics, with a leading axis `[S]`.
+      seeds: `[S]`, seeds of the runs.
+      stream: number of the evaluation.
+    """
+
+    params: jax.Array
+    normalizers: Normalizers
+    seeds: np.ndarray
+    stream: np.unsignedinteger
+
+
 class Evaluator:
     """Evaluator of all seeds' policies at once; compiled on first use."""
 
@@ -227,9 +243,9 @@ class Evaluator:
         self._run, self._lock = jax.jit(run), threading.Lock()
         self._programs: dict[int, jax.stages.Compiled] = {}
 
-    def _program(self, *arguments: Any) -> jax.stages.Compiled:
+    def _program(self, arguments: EvaluatorInputs) -> jax.stages.Compiled:
         """Program for this number of seeds, compiled once by the first thread that needs it."""
-        seeds = len(arguments[0])
+        seeds = len(arguments.seeds)
         with self._lock:
             if seeds not in self._programs:
                 with COMPILING:
@@ -246,8 +262,8 @@ class Evaluator:
         """Evaluate policies `[S, P]` on episodes drawn from (seed, stream); see `HostEvaluator.__call__`."""
         # Evaluation runs on one device, regardless of the state's mesh.
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
-        arguments = (params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
-        returns, lengths = jax.device_get(self._program(*arguments)(*arguments))
+        arguments = EvaluatorInputs(params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
+        returns, lengths = jax.device_get(self._program(arguments)(*arguments))
         return Evaluation(returns, lengths)
 
     def close(self) -> None:

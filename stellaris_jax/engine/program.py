@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics, Samples, adapt_kl_coefficient
@@ -320,12 +320,15 @@ class Engine:
             self.compile_seconds += seconds
             return seconds
 
-    def lower(self, inputs: EngineInputs, mesh: Mesh | None = None) -> jax.stages.Lowered:
+    def lower(
+        self, inputs: EngineInputs, mesh: Mesh | AbstractMesh | None = None, platform: str | None = None
+    ) -> jax.stages.Lowered:
         """Lowered program, which `compile` compiles.
 
         Args:
           inputs: arrays or shapes.
           mesh: mesh of devices, which need not be there; by default that of the run.
+          platform: `cpu`, `cuda` or `tpu`, needed for an abstract mesh; by default that of the mesh's devices.
         """
         state, hyper, plan, fragment, width = inputs
         mesh = mesh or self.mesh
@@ -343,7 +346,8 @@ class Engine:
             return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part)
 
         shapes = jax.tree.map(shaped, specs, (state, hyper, plan, np.int32(0), fragment))
-        return jax.jit(mapped, donate_argnums=0).lower(*shapes)
+        traced = jax.jit(mapped, donate_argnums=0).trace(*shapes)
+        return traced.lower(lowering_platforms=None if platform is None else (platform,))
 
     def run(self, inputs: EngineInputs, rounds: int) -> tuple[EngineState, RoundMetrics]:
         """Execute the first `rounds` rounds of a plan. Returns immediately, because JAX is asynchronous.

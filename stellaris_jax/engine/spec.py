@@ -29,7 +29,7 @@ class ProgramSpec:
       devices: number of devices.
       peers: largest number K of other versions that learners in flight hold.
       versions: number H of versions on which gradients may be computed.
-      buffers: fragments kept.
+      buffers: fragments stored.
       target_interval: versions from one target network to the next; 1 without target networks.
       truncation: mode of the truncation (Eq. 2).
       aggregation: mode of the aggregation (Eq. 4).

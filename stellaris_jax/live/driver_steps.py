@@ -56,19 +56,19 @@ class DriverSteps:
     def _aggregate(
         self,
         context: tuple[DataLoader, jax.Array, jax.Array],
-        carry: WaveCarry,
+        wave_state: WaveCarry,
         wave: Wave,
         gradients: jax.Array,
         metrics: LossMetrics,
     ) -> WaveCarry:
         """Add a wave's gradients `[L, P]` to the group; `context` is data, KL penalty coefficient, and step scale."""
-        return self.engine.aggregate(RoundInputs(self.hyper, *context), carry, wave, gradients, metrics)
+        return self.engine.aggregate(RoundInputs(self.hyper, *context), wave_state, wave, gradients, metrics)
 
     def _finish(
-        self, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
+        self, state: EngineState, wave_state: WaveCarry, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
         """State after the round, again with an axis `[1]` of seeds, and the round's metrics `[1, 1]`."""
-        state, metrics = self.engine.finish(self.hyper, state, carry, episodes)
+        state, metrics = self.engine.finish(self.hyper, state, wave_state, episodes)
         return jax.tree.map(lambda x: x[None], state), jax.tree.map(lambda x: x[None, None], metrics)
 
 
