@@ -81,7 +81,7 @@ def trace(overrides: list[str]) -> Figures:
     with _options(TRACED):
         traced = _ready([*overrides, *endless])
     (program,) = traced.engine.compiled_by_width.values()
-    names = set(re.findall(r"^\s*(?:ROOT )?%?([\w.\-]+) = ", program.as_text(), re.MULTILINE))
+    names = set(re.findall(r"^\s*(?:ROOT )?%?([\w.\-]+) = ", program.as_text() or "", re.MULTILINE))
     seconds = min(_seconds(plain) for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):

@@ -21,8 +21,17 @@ import jax.numpy as jnp
 from benchmarks.envs import host_adapter, random_action
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.engine import learner, versions
+from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.mesh import compile_for_backend
-from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, Trajectory, init_actor, rollout
+from stellaris_jax.engine.rollout import (
+    ActorState,
+    Fragment,
+    Normalizers,
+    RolloutInputs,
+    Trajectory,
+    init_actor,
+    rollout,
+)
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.execute.simulated import planner_of
@@ -41,7 +50,7 @@ def profile(trainer: Trainer, repeats: int) -> Seconds:
     first.
     """
     step = partial(_timed, "step", trainer.step)
-    if not trainer.spec.hosted:
+    if not trainer.spec.host_fragments:
         seconds = medians([step, *parts(trainer)], repeats)
         trainer.close()
         return seconds
@@ -146,8 +155,9 @@ def acting(trainer: Trainer, env: VecEnv) -> Run:
     def fragment(
         actor: ActorState, key: jax.Array, params: jax.Array, normalizers: Normalizers, gamma: jax.Array
     ) -> tuple[ActorState, Trajectory]:
-        keys = jax.random.split(key, envs)
-        return rollout(env, trainer.network, params, normalizers, actor, keys, key, steps, gamma, options)
+        keys = FragmentKeys(key, jax.random.split(key, envs))
+        inputs = RolloutInputs(params, normalizers, actor, keys, gamma)
+        return rollout(env, trainer.network, options, steps, inputs)
 
     actor = init_actor(env, trainer.network, jax.random.split(jax.random.key(0), envs))
     return _fragments(trainer, fragment, actor, state.params, state.normalizers, hyper.gamma)

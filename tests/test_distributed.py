@@ -157,7 +157,7 @@ def test_processes_of_different_configurations_are_refused(tmp_path: Path) -> No
 def test_variables_that_name_no_processes(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (processes.ADDRESS, processes.NUMBER, processes.OWN):
+    for name in (processes.ADDRESS, processes.NUMBER, processes.INDEX):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris_jax import ConfigError, load_config
-from stellaris_jax.agent.fractional import fractional_adam
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.optimizers import fractional_adam
 from stellaris_jax.engine.aggregator import staleness_weighted
 
 NUMBERS = {"learning_rate": 3e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-5}

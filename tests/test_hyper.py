@@ -12,6 +12,7 @@ from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import numbers_of, value_of
+from stellaris_jax.engine.state import EngineInputs
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=2", "network.hidden=[4]", "system.learners=2", "total_steps=64",
@@ -43,7 +44,7 @@ OWNERS = {
 def lowered(config: Config) -> str:
     trainer = Trainer(config)
     chunk = trainer.executor.planner.next()
-    return trainer.engine.lower(trainer.state, trainer.members.hyper, chunk.plans[0]).as_text()
+    return trainer.engine.lower(EngineInputs(trainer.state, trainer.members.hyper, chunk.plans[0])).as_text()
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala", "impact"])

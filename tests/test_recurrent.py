@@ -20,9 +20,17 @@ from stellaris_jax.agent.losses.common import Samples, Versions
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config, EnvConfig, NetworkConfig
+from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import Fetched, gradient_of
 from stellaris_jax.engine.prepare import prepare
-from stellaris_jax.engine.rollout import Fragment, Trajectory, init_actor, init_normalizers, rollout
+from stellaris_jax.engine.rollout import (
+    Fragment,
+    RolloutInputs,
+    Trajectory,
+    init_actor,
+    init_normalizers,
+    rollout,
+)
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
@@ -61,7 +69,8 @@ def rolled(memory: str, shared: bool) -> Rolled:
         for number in (3, 4):
             keys = jax.random.split(jax.random.key(number), N)
             before = actor.carry
-            actor, trajectory = rollout(env, network, params, normalizers, actor, keys, keys[0], T, GAMMA, config.env)
+            inputs = RolloutInputs(params, normalizers, actor, FragmentKeys(keys[0], keys), GAMMA)
+            actor, trajectory = rollout(env, network, config.env, T, inputs)
         fragment = Fragment(trajectory, params, normalizers, 0, before)
         return before, trajectory, actor.carry, prepare(network, hyper, config.env, fragment, normalizers)[0]
 

@@ -31,7 +31,7 @@ from stellaris_jax.config.tree import (
     PlatformConfig,
     SystemConfig,
 )
-from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
+from stellaris_jax.engine.program import Engine, EngineInputs, EngineState, RoundMetrics
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make
 from stellaris_jax.timeline import Timeline, build_plan
@@ -289,10 +289,12 @@ class Bench:
             records = [[timeline.next_round() for timeline in timelines.values()] for _ in rounds]
             orders = [[self.orders(seed)[r] for seed in timelines] for r in rounds]
             plan = build_plan(self.shape, records, orders, [SCHEDULE[r] for r in rounds])
-            state, metrics = self.engine.run(state, Hyper.of(self.config).rows(len(timelines)), plan, len(rounds))
+            state, metrics = self.engine.run(
+                EngineInputs(state, Hyper.of(self.config).rows(len(timelines)), plan), len(rounds)
+            )
             history.append(metrics)
         # The engine writes the newest policy into the ring when it next reads from it.
-        slots = state.version % self.shape.ring
+        slots = self.shape.ring.slot(state.version)
         ring = state.ring.at[np.arange(len(timelines)), slots].set(state.params)
         state = state._replace(ring=ring)
         # The last chunk is shorter: what follows in its metrics is empty.

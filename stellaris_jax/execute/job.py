@@ -61,8 +61,8 @@ def prepare(config: Config) -> Job:
     check_plugins(config)
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     check_run(config, env, network)
-    spec = ProgramSpec.of(config, hosted=in_program(env) is None)
-    if spec.hosted:
+    spec = ProgramSpec.of(config, host_fragments=in_program(env) is None)
+    if spec.host_fragments:
         _check_hosted(config)
     if config.engine.distributed:
         check_same(config)

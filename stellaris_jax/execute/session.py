@@ -195,7 +195,7 @@ class Session:
         """Evaluate the policy while its checkpoint is being written."""
         # The first evaluation may exhaust memory, and a host environment may crash. So the checkpoint has to be
         # complete before either can kill the process.
-        if not self.evaluated or self.trainer.spec.hosted:
+        if not self.evaluated or self.trainer.spec.host_fragments:
             self.checkpoints.wait()
         self.evaluated = True
         number = self.trainer.round

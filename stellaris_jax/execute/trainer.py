@@ -214,7 +214,7 @@ class Trainer(Fixed):
         if self.probe is None:
             return [], 0.0
         begin = time.perf_counter()
-        buffer = done.chunk.rounds[0][0].index % self.spec.buffers
+        buffer = self.spec.shape.fragments.slot(done.chunk.rounds[0][0].index)
         counts = np.array([self.spec.minibatch_layout.count(n) for n in done.chunk.envs], np.int32)
         probe = partial(self.probe, self.members.hyper)
         values = jax.device_get(
@@ -278,7 +278,7 @@ class Trainer(Fixed):
         layout = self.engine.layout
         abstract = Saved(layout.abstract(len(self.seeds)), self.source.shapes(layout.replicated))
         restored, saved, data = read.restore(abstract, note)
-        if "scalings" not in data or ("host" in data) != self.spec.hosted:
+        if "scalings" not in data or ("host" in data) != self.spec.host_fragments:
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         source = data.get("host")
         self.members.state = saved.engine

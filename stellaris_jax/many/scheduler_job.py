@@ -19,10 +19,11 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import DelayConfig
+from stellaris_jax.engine.keys import SeedKeys
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.spec import ProgramSpec, in_program
-from stellaris_jax.engine.state import EngineState, Keys
-from stellaris_jax.engine.wave import Wave, WaveCarry
+from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.wave import RoundInputs, Wave, WaveCarry
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
 from stellaris_jax.envs.names import like
@@ -120,7 +121,7 @@ class JobEnv(AutoResetEnv):
         return jax.lax.map(self.reset_one, keys)
 
     def reset_one(self, key: Array) -> tuple[JobState, Array]:
-        params = self.engine.network.init(Keys.of(key).params)
+        params = self.engine.network.init(SeedKeys.of(key).params)
         engine = self.engine.layout.init_one(params, key, Hyper.of(self.config))
         zero = jnp.float32(0.0)
         state = JobState(
@@ -184,18 +185,21 @@ class JobEnv(AutoResetEnv):
     def _round(self, state: EngineState, round_: Array, envs: Array, order: Array, count: Array) -> tuple[Any, Any]:
         """One round of rule central: every gradient is fresh, and is an update of its own."""
         engine, hyper, cut = self.engine, Hyper.of(self.config), self.cut
-        state, episodes = engine.collect(cut.envs, hyper, state, state.version % engine.shape.ring, envs, order, None)
+        newest = engine.shape.ring.slot(state.version)
+        state, episodes = engine.collect(cut.envs, hyper, state, newest, envs, order, None)
         step_scale = 1.0 - round_ / self.scales.rounds if self.config.algorithm.anneal else jnp.float32(1.0)
 
-        def wave(g: Array, carry: WaveCarry) -> WaveCarry:
+        inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, step_scale)
+
+        def wave(g: Array, wave_state: WaveCarry) -> WaveCarry:
             index = (g // count) * cut.minibatches + g % count
-            newest = carry.version % engine.shape.ring
+            newest = engine.shape.ring.slot(wave_state.version)
             invocation = Invocation(jnp.int32(0), index, newest, newest, peers=None)
             alone = Wave(jax.tree.map(lambda x: x[None], invocation), jnp.ones(1), jnp.int32(1))
-            return engine.wave(hyper, state.loader, state.kl_coefficient, step_scale, carry, alone)
+            return engine.wave(inputs, wave_state, alone)
 
-        carry = jax.lax.fori_loop(0, cut.epochs * count, wave, WaveCarry.start(state))
-        return engine.finish(hyper, state, carry, episodes)
+        wave_state = jax.lax.fori_loop(0, cut.epochs * count, wave, WaveCarry.start(state))
+        return engine.finish(hyper, state, wave_state, episodes)
 
     def _durations(self, key: Array, actors: Array, gradients: Array) -> tuple[Array, Array, Array, Array]:
         """Seconds of all learner invocations, of all actors, of the slowest actor, and of all aggregations."""
