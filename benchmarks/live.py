@@ -14,6 +14,7 @@ from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.live import LiveTrainer, settled
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.live.join import LOCAL, join, leave
 from stellaris_jax.report.curves import save
 from stellaris_jax.report.gantt import pictured
@@ -48,6 +49,8 @@ JOB = (
 MEASURED = {"platform.cache": 0.0, "platform.rpc": 0.0, "platform.shared_memory": 0.0}
 """Passing data is a part of the durations that are measured."""
 STORE_BYTES = 2**29
+WAYS = {"live": LiveTrainer, "compiled": Trainer}
+"""Trainers whose speeds are compared."""
 MEASURES = ("seconds", "staleness", "utilisation", "updates", "dollars")
 
 
@@ -217,6 +220,34 @@ def _row(rule: str, learners: int, real: Sequence[Figures], foretold: Sequence[F
 def _told(seed: int, rule: str, learners: int, real: Figures, foretold: Figures) -> str:
     figures = ", ".join(f"{name} {getattr(real, name):.3g} / {getattr(foretold, name):.3g}" for name in MEASURES)
     return f"seed {seed}, {rule}, {learners} learners, live / foretold: {figures}"
+
+
+def speeds(learners: int, rounds: int, repeats: int) -> dict[str, Any]:
+    """Env steps per second of live runs and of the compiled engine: medians, and the median ratio of equal seeds.
+
+    Args:
+      learners: number of asynchronous learners.
+      rounds: rounds of each run, at least 24: the engine takes eight at a time, and the first are left out.
+      repeats: seeds.
+    """
+    import ray
+
+    pairs = [[speed(way, learners, max(24, rounds), seed) for way in WAYS] for seed in range(repeats)]
+    medians = dict(zip(WAYS, map(statistics.median, zip(*pairs, strict=True)), strict=True))
+    ratio = statistics.median(alive / compiled for alive, compiled in pairs)
+    return {"learners": learners, "steps_per_second": medians, "ratio": ratio, "ray": ray.__version__}
+
+
+def speed(way: str, learners: int, rounds: int, seed: int) -> float:
+    """Env steps per second of one run, the median of its rounds."""
+    config = _config("async", learners, seed, rounds)
+    if way == "compiled":
+        config = config.replace({"executor": "simulated"})
+    with closing(WAYS[way](config)) as trainer:
+        trainer.compile()
+        trainer.step()
+        records = trainer.run()
+    return float(statistics.median(record["steps_per_second"] for record in records))
 
 
 def rows(result: Any) -> list[dict[str, str]]:

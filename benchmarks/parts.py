@@ -17,14 +17,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from benchmarks.envs import host_adapter, random_action
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.mesh import compile_for_backend
 from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, Trajectory, init_actor, rollout
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.envs.base import Box, Discrete, HostEnv, VecEnv
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.sources.source import Run
 from stellaris_jax.timeline.plan import Plan
@@ -62,7 +63,7 @@ def parts(trainer: Trainer) -> list[Part]:
     whole.step()  # data to learn from
     runs = {"collecting": collecting(whole), "gradients": gradients(whole), "aggregation": aggregation(whole)}
     if isinstance(trainer.env, HostEnv):
-        runs["environment"] = host_adapter(trainer.env, trainer.config)
+        runs["environment"] = host_fragment(trainer.env, trainer.config)
         actors = Trainer(trainer.config, programs=trainer.programs)
         runs["acting"] = actors.source.rehearsal(actors.members)[0]
     else:
@@ -126,9 +127,27 @@ def given_actions(trainer: Trainer, env: VecEnv, state: Any, key: jax.Array, act
 
 
 def random_actions(trainer: Trainer, env: VecEnv) -> jax.Array:
-    """Of a fragment, `[T, N, ...]`."""
-    keys = jax.random.split(jax.random.key(2), trainer.spec.steps)
-    return jax.vmap(lambda key: random_action(env, key, trainer.spec.envs))(keys)
+    """Actions of a fragment, `[T, N, ...]`, all equally likely."""
+    shape, space, key = (trainer.spec.steps, trainer.spec.envs), env.action_space, jax.random.key(2)
+    if isinstance(space, Discrete):
+        return jax.random.randint(key, shape, 0, space.n)
+    assert isinstance(space, Box)
+    low, high = jnp.array(space.low), jnp.array(space.high)
+    return jax.random.uniform(key, (*shape, *space.shape), minval=low, maxval=high)
+
+
+def host_fragment(env: HostEnv, config: Config) -> Run:
+    """A fragment of random actions in environments on the host."""
+    pool = env.open(config.env.num_envs, seed=0)
+    pool.recv()
+    actions = env.action_space.sample(np.random.default_rng(0), config.env.num_envs)
+
+    def run() -> None:
+        for _ in range(config.algorithm.rollout_length):
+            pool.send(actions)
+            pool.recv()
+
+    return run
 
 
 def environment(trainer: Trainer, env: VecEnv) -> Run:

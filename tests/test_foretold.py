@@ -70,3 +70,20 @@ def test_the_table_has_errors_with_intervals() -> None:
     assert row["staleness"]["error"] == 0.0
     (shown,) = live.rows({"rows": [row]})
     assert shown["seconds"].endswith("(+100%)") and shown["rule"] == "stellaris"
+
+
+def test_speeds_are_medians_and_ratios_of_equal_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    measured = {"live": [10.0, 30.0, 20.0], "compiled": [100.0, 100.0, 50.0]}
+    monkeypatch.setattr(live, "speed", lambda way, learners, rounds, seed: measured[way][seed])
+    result = live.speeds(4, 2, 3)
+    assert result["steps_per_second"] == {"live": 20.0, "compiled": 100.0}
+    assert (result["learners"], result["ratio"]) == (4, 0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", live.WAYS)
+def test_speeds_are_measured(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr(live, "JOB", (*live.JOB, "algorithm.rollout_length=8", "network.hidden=[8]"))
+    assert live.speed(way, 2, 2, 0) > 0

@@ -184,3 +184,17 @@ def test_the_benchmark_writes_what_it_finds(
     assert sum(part["share_of_time"] for part in parts.values() if not part["beside"]) == pytest.approx(1.0)
     shown = capsys.readouterr().out
     assert f"{row['steps_per_second']:,.0f}" in shown and "(planning)" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["limit", "--jobs", "pong"], "invalid choice: 'pong'"),
+        (["limit", "--json", "/dev/null/limit.json"], "--json=/dev/null/limit.json cannot be written"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main.main(arguments)
+    shown = capsys.readouterr().err
+    assert stop.value.code == 2 and shown.startswith("error: ") and shown.count("\n") == 1 and message in shown

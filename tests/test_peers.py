@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import beside, main, own, sweep
+from benchmarks import beside, main, own
 from benchmarks.beside import OURS, PEERS, Peer, Program, compare, programs, summarise
 from benchmarks.peers import contract
 from benchmarks.peers.contract import GOALS, NOT_REACHED, Stopwatch, goal_of, process_age
@@ -185,20 +185,6 @@ def test_own_time_to_return(target: float) -> None:
         assert figures["steps"] == 64 and figures["seconds_to_return"] is None
     else:
         assert 0 < figures["seconds_to_return"] <= figures["seconds"] and figures["steps_to_return"] == 64
-
-
-def test_the_sweep_in_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "log"
-    write = f"open({str(log)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))"
-    (tmp_path / "train.py").write_text(f"import sys\n{write}\n")
-    monkeypatch.setattr(sweep, "TRAIN", [sys.executable, str(tmp_path / "train.py")])
-    table = sweep.sweep(sweep.TRAIN, 2, 1, lambda note: None, ["total_steps=64"])
-    assert [row["way"] for row in table] == ["one command", "rejax, vmap", "processes, 2 at a time"]
-    assert [row["measured"] for row in table] == [64, 64, 2] and table[0]["ratio"] == 1
-    lines = log.read_text().splitlines()
-    assert len(lines) == 1 + 1 + 1 + 2 and lines[2] == "sweep" and lines[1].startswith("-m ")
-    assert sum("seed=1 " in line for line in lines) == 1 and all("total_steps=64" in lines[i] for i in (0, 1, 3, 4))
-    assert sweep.rows(table)[2]["of which measured"] == "2 members"
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

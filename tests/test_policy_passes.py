@@ -21,7 +21,7 @@ def test_passes_are_those_of_the_plan() -> None:
     """Counted here of the arrays that the engine executes, there of the timeline."""
     trainer = Trainer(load_config([*JOB]))
     counted = policy_passes(trainer)
-    whole, gradients = trainer.spec.minibatches, 0
+    whole, gradients = trainer.spec.minibatch_layout.minibatches, 0
     direct = table = 0
     for plan in trainer.planner.next.plans:
         peers, used = plan.invocations.peers, plan.weights[:, 0, 0] > 0

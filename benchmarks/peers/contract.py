@@ -47,11 +47,6 @@ GOALS = {
 """The jobs of `return`. The targets of Asterix, Breakout and the inverted pendulum were set after trial runs of this
 program, and that of Asterix after one of rejax, too; the others before any."""
 
-SWEEP = "sweep"
-SWEEP_RATES = [round(1e-4 * 100 ** (i / 15), 6) for i in range(16)]
-SWEEP_SEEDS = 4
-"""One job of its own: CartPole 4 × 128 of `throughput`, 500k steps, for all learning rates and seeds together."""
-
 
 class Stopwatch:
     """The clocks of one run: of its compilation, of its training, and of when a goal was reached.
