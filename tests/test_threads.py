@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import python
 
 from stellaris_jax import load_policy
 from stellaris_jax.config.compose import compose_config
@@ -65,7 +66,6 @@ def test_their_number_changes_nothing(tmp_path: Path) -> None:
     found = []
     for threads in ("1", "2"):
         run = tmp_path / threads
-        command = [sys.executable, "-m", "stellaris_jax", "train", *job, f"run.dir={run}"]
-        subprocess.run(command, env={**os.environ, "NPROC": threads}, capture_output=True, check=True)
+        python("-m", "stellaris_jax", "train", *job, f"run.dir={run}", check=True, NPROC=threads)
         found.append(np.asarray(load_policy(run).params))
     np.testing.assert_array_equal(*found)
