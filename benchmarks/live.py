@@ -1,4 +1,4 @@
-"""What the simulator foretells of live runs, beside them: seconds, staleness, utilisation, updates, dollars."""
+"""Simulated runs beside live ones: seconds, staleness, utilisation, updates, dollars."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MEASURES = ("seconds", "staleness", "utilisation", "updates", "dollars")
 
 
 class Figures(NamedTuple):
-    """Of a run, per round but for staleness and utilisation."""
+    """Figures of a run, per round but for staleness and utilisation."""
 
     seconds: float
     staleness: float
@@ -65,7 +65,7 @@ class Figures(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, rounds: Sequence[Round]) -> Figures:
-        """Of all rounds after the first, in which everything is new."""
+        """Figures of all rounds after the first, in which everything is new."""
         first, last = rounds[0].usage, rounds[-1].usage
         seconds = last.seconds - first.seconds
         gradients = last.gradients - first.gradients
@@ -141,7 +141,7 @@ def _compared(
 
 
 def _calibrated(learners: int, seed: int, rounds: int, directory: Path) -> Machine:
-    """What live runs of a seed, with one learner and so many, tell of the machine."""
+    """The machine as live runs of a seed, with one learner and with more, have it."""
     log = directory / str(seed)
     log.mkdir()
     lived(_config("all-reduce", 1, seed, rounds), log)
@@ -171,7 +171,7 @@ def lived(config: Config, directory: Path | None = None) -> list[Round]:
 
 
 class Machine(NamedTuple):
-    """What the simulator knows of one. log: of the durations of jobs. interference, contention: of `platform`."""
+    """The simulator's model of a machine: a log of the durations of jobs, and two numbers of `platform`."""
 
     log: Path
     interference: float = 0.0

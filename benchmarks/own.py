@@ -87,7 +87,7 @@ RETURN: dict[str, list[str]] = {
     "inverted_pendulum": ["env=brax/inverted_pendulum"],
     "hopper": ["env=envpool/hopper"],
 }
-"""What a user would start: the settings that come with the package, in `configs/env/`."""
+"""A user's jobs: the settings that come with the package, in `configs/env/`."""
 
 JOBS = (*THROUGHPUT, *RETURN)
 

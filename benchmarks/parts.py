@@ -1,4 +1,4 @@
-"""Where the time of a chunk goes: its parts compiled alone, on the shapes, the plan and the state of the whole.
+"""Seconds of a chunk's parts, each compiled alone, on the shapes, the plan and the state of the whole.
 
 - `environment`: random actions, drawn beforehand; `acting`: the policy instead; `collecting`: data prepared and stored
   as well, or, of host environments, that alone;
@@ -92,7 +92,7 @@ def executing(trainer: Trainer) -> Seconds:
 
 
 def looped(one: Callable[[jax.Array, Any, Any], Any], carry: Any, times: int, data: Any) -> Run:
-    """What runs `one(i, carry, data) -> carry` many times in one program and waits; next time it goes on from there."""
+    """A function that runs `one(i, carry, data) -> carry` many times in one program; the next call goes on from there."""
 
     def program(carry: Any, data: Any) -> Any:
         return jax.lax.fori_loop(0, times, lambda i, carry: one(i, carry, data), carry)

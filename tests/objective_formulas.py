@@ -59,7 +59,7 @@ class Data(NamedTuple):
 
     @property
     def counted(self) -> np.ndarray:
-        """What there is to learn from, bool `[B]`."""
+        """Valid rows, bool `[B]`."""
         return np.ones(len(self.pi), bool) if self.valid is None else self.valid
 
 
@@ -111,7 +111,7 @@ def surrogate(ratio: np.ndarray, advantage: np.ndarray, low: float, high: float)
 
 
 def bapo_bounds(ratio: np.ndarray, data: Data, c: SimpleNamespace) -> tuple[float, float]:
-    """Of BAPO, moved until positive advantages have their share of the objective."""
+    """BAPO's bounds, moved until positive advantages have their share of the objective."""
     low, high, gains = c.low_from, c.high_from, data.advantage > 0
     while True:
         size = np.where(data.counted, np.abs(surrogate(ratio, data.advantage, low, high)), 0.0)
@@ -124,7 +124,7 @@ def bapo_bounds(ratio: np.ndarray, data: Data, c: SimpleNamespace) -> tuple[floa
 
 
 def objective(name: str, log_pi: np.ndarray, fixed: np.ndarray, data: Data, c: SimpleNamespace) -> np.ndarray:
-    """What each sample adds to the objective, `[B]`, at log pi; sg(x) is of `fixed`, which log pi moves away from."""
+    """Summands of the objective, `[B]`, at log pi; sg(x) is a function of `fixed`, which log pi moves away from."""
     advantage, log_mu = data.advantage, data.log_mu
     ratio, held = np.exp(log_pi - log_mu), np.exp(fixed - log_mu)
     if name == "ppo":
@@ -154,7 +154,7 @@ def objective(name: str, log_pi: np.ndarray, fixed: np.ndarray, data: Data, c: S
 
 
 def kept(name: str, data: Data, c: SimpleNamespace) -> np.ndarray:
-    """Which samples a mask keeps, bool `[B]`."""
+    """Samples that a mask keeps, bool `[B]`."""
     log_ratio, advantage = data.log_ratio, data.advantage
     ratio = np.exp(log_ratio)
     if name == "icepop":

@@ -21,7 +21,7 @@ from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 
 class Training(Protocol):
-    """What is computed while the system runs; `reference_training.Training` is the one."""
+    """Interface of the computations beside the events; `reference_training.Training` has it."""
 
     def collect(self, fragment: int, version: int) -> None: ...
 

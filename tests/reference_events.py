@@ -111,7 +111,7 @@ class Learner:
 
 @dataclass
 class Log:
-    """What happened: starts of fragments `(version, second)`, aggregations, lost gradients, and the meter readings."""
+    """Events: starts of fragments `(version, second)`, aggregations, lost gradients, and the meter readings."""
 
     fragments: list[tuple[int, Fraction]] = field(default_factory=list)
     aggregations: list[Aggregation] = field(default_factory=list)

@@ -52,7 +52,7 @@ def store(sent: Path) -> ts.KvStore:
 
 
 def opened(sent: Path) -> tuple[list[str], list[str]]:
-    """What is told of a checkpoint that is not restored, by both ways to read it."""
+    """Errors of a checkpoint that is not restored, by both ways to read it."""
     restoring, reading = list[str](), list[str]()
     checkpoints = Checkpoints(sent, keep=1, read_only=True)
     with pytest.raises(CheckpointError, match="there is no intact checkpoint"):

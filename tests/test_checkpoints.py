@@ -38,7 +38,7 @@ def silent(_: str) -> None:
 
 @pytest.fixture(scope="module")
 def reference(shared_programs: None) -> Trainer:
-    """What eight uninterrupted rounds learn."""
+    """A trainer after eight uninterrupted rounds."""
     trainer = Trainer(tiny(steps(8)))
     trainer.run()
     return trainer
@@ -133,7 +133,7 @@ def test_a_round_that_could_not_be_saved_is_not_called_saved(
 
 
 def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
-    """Whatever else is scored after it, numbers or not, and over a restart."""
+    """Later scores, numbers or not, and a restart do not replace it."""
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     for round_, score in enumerate([1.0, 5.0, math.nan, -math.inf, None, math.inf, 4.0], start=1):
         checkpoints.save(round_, STATE, {})
@@ -284,7 +284,7 @@ def test_compiling_is_told_of_before_it_begins(
 
 
 def points(run_dir: Path) -> dict[str, list[int]]:
-    """What TensorBoard shows of a run directory: the steps of a point of rounds, and of one of evaluations."""
+    """Steps in TensorBoard's files of a run directory: of a figure of rounds, and of one of evaluations."""
     shown: dict[str, list[int]] = {"losses/entropy": [], "eval/episodic_return": []}
     for file in sorted(run_dir.glob("events.*"), key=lambda path: len(path.name)):
         for event in read_events(file):

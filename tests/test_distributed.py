@@ -62,7 +62,7 @@ def launched(directory: Path, count: int, *arguments: str, different: str = "") 
 
 
 def ended(started: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """What processes have said that end well."""
+    """Outputs of processes that must succeed."""
     said = [process.communicate(timeout=240)[0] for process in started]
     assert [process.returncode for process in started] == [0] * len(started), said
     return said

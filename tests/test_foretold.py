@@ -1,4 +1,4 @@
-"""What `benchmark.py live` computes, on timelines whose durations are known."""
+"""Figures of `benchmark.py live`, on timelines whose durations are known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def simulated(rule: str, learners: int, contention: float = 0.0, interference: f
 
 @pytest.fixture
 def machine(tmp_path: Path) -> live.Machine:
-    """What the trace of one learner that waits tells."""
+    """The machine as the trace of one learner that waits has it."""
     rounds = simulated("all-reduce", 1)
     rolls = [[Roll(actor, one.start, one.complete - LOADING) for actor in range(2)] for one in rounds]
     lines = [RoundTrace(one, rolls=rolled) for one, rolled in zip(rounds, rolls, strict=True)]

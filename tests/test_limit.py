@@ -1,4 +1,4 @@
-"""What the benchmark `limit` counts is what a pencil counts, loops included; its parts and rates are all there."""
+"""The benchmark `limit` counts as a pencil does, loops included; its parts and rates are all there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICY = OBSERVATION * HIDDEN + HIDDEN * ACTIONS
 CRITIC = OBSERVATION * HIDDEN + HIDDEN * 1
 """Multiplications of a forward pass of one observation; each goes with an addition."""
 BACKWARD = POLICY + CRITIC + HIDDEN * ACTIONS + HIDDEN * 1
-"""Of the gradients of all weights, and of what goes into a layer, but for the first ones."""
+"""Multiplications for the gradients of all weights, and of all inputs of layers but the first."""
 
 
 def trainer_of(system: str) -> Trainer:

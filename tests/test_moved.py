@@ -18,7 +18,7 @@ from stellaris_jax.base.registry import register
 pytestmark = pytest.mark.usefixtures("shared_programs")
 LOGGERS = "run.loggers=[csv,tensorboard]"
 ACTION: list[Callable[[int], object]] = []
-"""What happens after every round; called with its number."""
+"""Callback after every round, by its number."""
 
 
 @register.callback("move-directory")

@@ -99,7 +99,7 @@ def settings_of(*names: str) -> Iterator[dict[str, float]]:
 
 @kinds
 def test_drawn_policies_are_near_and_far(kind: str) -> None:
-    """What the other tests rely on, and that the reference's scores are gradients of its log-probabilities."""
+    """The other tests rely on this; the reference's scores are gradients of its log-probabilities."""
     log_ratios = np.concatenate([drawn(kind, seed).log_ratio for seed in range(3)])
     assert log_ratios.min() < -2.5 and log_ratios.max() > 1.4 and np.mean(np.abs(log_ratios) < 0.2) > 0.1
     data = drawn(kind, 0)
@@ -202,7 +202,7 @@ def test_truncation_weighs_other_objectives(name: str) -> None:
 @kinds
 @pytest.mark.parametrize("masks", [*((name,) for name in MASKS), *combinations(MASKS, 2)], ids="+".join)
 def test_masks_keep_what_they_should(masks: tuple[str, ...], kind: str) -> None:
-    """What is masked counts in the mean, what is invalid does not."""
+    """Masked samples count in the mean, invalid ones do not."""
     shares = []
     for seed in range(3):
         for options in settings_of(*masks):

@@ -1,4 +1,4 @@
-"""What audits found beside single files: settings that changed under a run, disks that are full or only to be read."""
+"""Settings that changed under a run, full disks and read-only disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes planning fast changes nothing that rules and policies see; and its benchmark says what it measures."""
+"""Shortcuts of planning change nothing that rules and policies see; its benchmark names the parts that it measures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_learner_that_all_reduce_refuses_is_asked_about_once_per_version(monke
 
 
 def test_whoever_overrides_may_start_of_all_reduce_is_asked_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it refuses now it may allow at the next delivery, whatever the rule does that it is made from."""
+    """A refusal may end at the next delivery, independently of its base rule."""
 
     class Impatient(AllReduce):
         def may_start(self, learner: int, view: View) -> bool:

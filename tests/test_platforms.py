@@ -81,7 +81,7 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch, gpu: bool = True) -> None:
 
 
 def test_a_gpu_that_is_left_alone_is_told_of(unset: pytest.MonkeyPatch) -> None:
-    """Where JAX falls back to the CPU by itself."""
+    """A warning where JAX falls back to the CPU by itself."""
     plugged_in(unset)
     with pytest.warns(RuntimeWarning) as caught:
         mesh.use_devices(1)

@@ -66,7 +66,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "impala": {"c_bar": 1.05},
     "impact": {"clip": 0.2, "target_interval": 3, "c_bar": 1.05, "impact_ratio": 1.01},
 }
-"""Of every algorithm."""
+"""Options of every algorithm."""
 
 
 class Bench:

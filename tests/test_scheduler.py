@@ -297,7 +297,7 @@ def test_features_are_on_the_job_s_scales() -> None:
 def test_a_schedule_keeps_to_its_budget(
     budget: float, factors: list[float], fixed: float, price: float, seed: int, first: int, minimum: int
 ) -> None:
-    """Whatever a scheduler wants, and whatever part of a round's price its actors are.
+    """Any choice of a scheduler, and any share of its actors in a round's price.
 
     Later rounds are no dearer than the first, of which nothing can be known beforehand.
     """

@@ -1,4 +1,4 @@
-"""What all programs that are compared do alike: what they are asked, which clocks they read and what they answer.
+"""The contract of all compared programs: their arguments, their clocks and their answers.
 
 A program is asked for one job and one seed, and answers with one JSON object on the last line of its output. It may
 have any Python from 3.11, so that this module needs nothing but the standard library.
@@ -86,7 +86,7 @@ class Stopwatch:
         return self.to_return["seconds_to_return"] is not None or seconds > self.goal.limit
 
     def figures(self, steps: int, return_mean: float) -> Figures:
-        """What a program answers with, less its names.
+        """A program's answer, less its names.
 
         Args:
           steps: env steps between `start` and `stop`.
@@ -106,7 +106,7 @@ class Stopwatch:
 
 
 NOT_REACHED = ("seconds_to_return", "command_seconds_to_return", "steps_to_return")
-"""What is null where a goal was not reached."""
+"""Figures that are null where a goal was not reached."""
 
 
 def process_age() -> float:
