@@ -92,7 +92,7 @@ def executing(trainer: Trainer) -> Seconds:
 
 
 def looped(one: Callable[[jax.Array, Any, Any], Any], carry: Any, times: int, data: Any) -> Run:
-    """A function that runs `one(i, carry, data) -> carry` many times in one program; the next call goes on from there."""
+    """Run `one(i, carry, data) -> carry` many times in one program; the next call goes on from the carry."""
 
     def program(carry: Any, data: Any) -> Any:
         return jax.lax.fori_loop(0, times, lambda i, carry: one(i, carry, data), carry)

@@ -205,12 +205,12 @@ def test_an_evaluation_does_not_wait_for_its_checkpoint(tmp_path: Path, monkeypa
             waited.append(self._saving)
         wait(self)
 
-    def asked(trainer: Trainer) -> Evaluation:
+    def checked(trainer: Trainer) -> Evaluation:
         written.append(waited[-1:] == [trainer.round])
         return evaluate(trainer)
 
     monkeypatch.setattr(Checkpoints, "wait", waiting)
-    monkeypatch.setattr(Trainer, "evaluate", asked)
+    monkeypatch.setattr(Trainer, "evaluate", checked)
     train(tiny(steps(8), f"run.dir={tmp_path / 'run'}", "evaluation.points=4"))
     assert written == [True, False, False, False] and waited == [2, 4, 6, 8]
 
@@ -246,7 +246,7 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
         trainer.engine.compiled_by_width.clear()  # nothing is compiled yet
         os.kill(os.getpid(), signal.SIGTERM)
         assert trainer.stopping.wait(60)
-        assert "SIGTERM: waiting " in capsys.readouterr().out, "it is told at once"
+        assert "SIGTERM: waiting " in capsys.readouterr().out, "the message comes at once"
         return original(trainer, **options)
 
     run_dir = tmp_path / "run"

@@ -24,7 +24,7 @@ TINY = [
 ]
 
 
-def told(speed: float, seconds: float | None = None) -> dict[str, Any]:
+def figures_of(speed: float, seconds: float | None = None) -> dict[str, Any]:
     """A run's figures."""
     figures = dict.fromkeys(("steps", "seconds", "compile_seconds", "cores", "peak_memory_mb", "return_mean"), 1.0)
     return figures | {"steps_per_second": speed} | dict.fromkeys(NOT_REACHED, seconds)
@@ -39,7 +39,7 @@ def fake(folder: Path, name: str, body: str) -> Program:
 
 def steady(folder: Path, name: str, speeds: list[float], seconds: list[float | None] | None = None) -> Program:
     """A program that answers with these figures, seed by seed."""
-    runs = [told(speed, second) for speed, second in zip(speeds, seconds or [None] * len(speeds), strict=True)]
+    runs = [figures_of(speed, second) for speed, second in zip(speeds, seconds or [None] * len(speeds), strict=True)]
     return fake(folder, name, f"print('a word before')\nprint(json.dumps(json.loads({json.dumps(runs)!r})[seed]))")
 
 
@@ -67,7 +67,7 @@ def test_every_program_keeps_what_it_compiles_where_time_to_a_return_counts(
     """Only ours did once, so that the others compiled anew for every seed."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     place = "__import__('os').environ.get('JAX_COMPILATION_CACHE_DIR', '').rpartition('/')[2]"
-    body = f"print(json.dumps(json.loads({json.dumps(told(1, 1.0))!r}) | {{'place': {place}}}))"
+    body = f"print(json.dumps(json.loads({json.dumps(figures_of(1, 1.0))!r}) | {{'place': {place}}}))"
     contestants = {name: fake(tmp_path, name, body) for name in (OURS, "other")}
     for job, places in ((GOAL, [OURS, "other"]), (JOB, ["", ""])):
         rows = compare([job], contestants, 1, lambda _: None)
@@ -76,9 +76,9 @@ def test_every_program_keeps_what_it_compiles_where_time_to_a_return_counts(
 
 def test_targets_reached_and_not() -> None:
     runs = {
-        OURS: [told(1, seconds) for seconds in (10.0, 30.0, None)],
-        "a": [told(1, seconds) for seconds in (20.0, None, None)],
-        "b": [told(1, seconds) for seconds in (None, None, 5.0)],
+        OURS: [figures_of(1, seconds) for seconds in (10.0, 30.0, None)],
+        "a": [figures_of(1, seconds) for seconds in (20.0, None, None)],
+        "b": [figures_of(1, seconds) for seconds in (None, None, 5.0)],
     }
     ours, a, b = summarise(GOAL, runs)
     assert [row["reached"] for row in (ours, a, b)] == [2, 1, 1]

@@ -49,7 +49,7 @@ def test_one_where_all_operations_are_small(overrides: list[str], one: bool) -> 
 def test_a_run_that_is_not_alone_has_all() -> None:
     """And who says how many is heard. The variable is JAX's own affair: this tells if it is not heard any more."""
     cores = str(len(os.sched_getaffinity(0)))
-    for alone, given, told in (
+    for alone, given, count in (
         ("alone", {}, "1 None"),
         ("beside others", {}, f"{cores} None"),
         ("alone", {"NPROC": "3"}, "3 3"),
@@ -57,7 +57,7 @@ def test_a_run_that_is_not_alone_has_all() -> None:
         command = [sys.executable, "-c", COUNT, alone, *SMALL]
         environment = {name: value for name, value in os.environ.items() if name != "NPROC"} | given
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == told
+        assert done.stdout.strip() == count
 
 
 def test_their_number_changes_nothing(tmp_path: Path) -> None:
