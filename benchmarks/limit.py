@@ -35,7 +35,7 @@ SYSTEMS = ("central", "stellaris")
 SHARE, MOST = 0.01, 12
 """Products with at least this share of the operations in products are measured alone, and no more than so many."""
 BESIDE = ("environment", "policy", "planning")
-"""What may be done while something else is: `planning` always, the other two of host environments."""
+"""Parts that overlap with others: `planning` always, the other two on host environments."""
 
 
 def limit(jobs: list[str], systems: list[str], repeats: int, note: Callable[[str], None]) -> Figures:
@@ -143,7 +143,7 @@ def spent_of(seconds: dict[str, float], hosted: bool) -> dict[str, float]:
 
 
 def works_of(trainer: Trainer) -> dict[str, Work]:
-    """What there is to do in a trainer's next chunk, by the names of `spent_of`; nothing of a host environment.
+    """Work of a trainer's next chunk, by the names of `spent_of`; a host environment's is not counted.
 
     Final observations of truncated episodes, which the critic sees where there are any, are left out.
     """

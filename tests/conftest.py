@@ -65,12 +65,12 @@ def few_mappings(programs: ProgramCache) -> Iterator[None]:
 
 
 EVALUATORS: dict[Any, Any] = {}
-"""Of host environments in this process, by what shapes their programs."""
+"""Evaluators of host environments in this process, by the settings that shape their programs."""
 
 
 @pytest.fixture(scope="session")
 def programs() -> ProgramCache:
-    """Those of this process."""
+    """Compiled programs of this process."""
     from stellaris_jax.engine.program_cache import ProgramCache
 
     return ProgramCache()

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from reference import Aggregation, Delivery
+from reference_events import Aggregation, Delivery
 from settings import numbers_and_options
 
 from stellaris_jax.agent.hyper import Hyper

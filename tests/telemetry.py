@@ -1,4 +1,4 @@
-"""What a run tells: records made up here, and what is read back."""
+"""Made-up records of a run, and readers of its files."""
 
 from __future__ import annotations
 

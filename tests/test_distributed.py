@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from commands import REPOSITORY, SCRIPTS, wait_for_checkpoints
+from commands import REPOSITORY, SCRIPTS, python, wait_for_checkpoints
 from training import assert_identical
 
 from stellaris_jax import load_config
@@ -62,7 +62,7 @@ def launched(directory: Path, count: int, *arguments: str, different: str = "") 
 
 
 def ended(started: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """What processes have said that end well."""
+    """Outputs of processes that must succeed."""
     said = [process.communicate(timeout=240)[0] for process in started]
     assert [process.returncode for process in started] == [0] * len(started), said
     return said
@@ -174,13 +174,6 @@ def test_live_runs_have_processes_of_their_own() -> None:
 def test_ray_starts_the_processes(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     script = REPOSITORY / "examples" / "cluster" / "distributed.py"
-    said = subprocess.run(
-        [sys.executable, str(script), "--", *JOB, "total_steps=1024", "run.dir=run"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "XLA_FLAGS": ""},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert said.returncode == 0, said.stdout + said.stderr
+    done = python(script, "--", *JOB, "total_steps=1024", "run.dir=run", cwd=tmp_path, XLA_FLAGS="")
+    assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "run" / "summary.json").is_file()

@@ -88,13 +88,13 @@ def test_examples_are_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     where.mkdir()
     edited.write_text("mine")
     link.symlink_to(tmp_path / "nowhere")
-    told = copied(capsys, where)
+    lines = copied(capsys, where)
     files = command.example_files(REPOSITORY / "examples")
-    assert {line.split(maxsplit=1)[1] for line in told[:-2]} == {
+    assert {line.split(maxsplit=1)[1] for line in lines[:-2]} == {
         str(where / path.relative_to(REPOSITORY / "examples")) for path in files
     }
-    assert [line for line in told if line.startswith("kept")] == [f"kept  {link}", f"kept  {edited}"]
-    assert told[-1] == f"Next: python '{edited}'"
+    assert [line for line in lines if line.startswith("kept")] == [f"kept  {link}", f"kept  {edited}"]
+    assert lines[-1] == f"Next: python '{edited}'"
     assert edited.read_text() == "mine" and not (tmp_path / "nowhere").exists()
     rule = "plugins/rule.py"
     assert (where / rule).read_bytes() == (REPOSITORY / "examples" / rule).read_bytes()

@@ -115,7 +115,7 @@ def test_next_to_no_trust(trust: float) -> None:
 
 
 def test_a_distrusted_gradient_hardly_enters_the_moments() -> None:
-    """What `factored` cannot promise: there the step after it moves by it in full."""
+    """`factored` cannot promise this: its next step moves by the gradient in full."""
     quiet, loud = jnp.full(SIZE, 1e-3), jnp.full(SIZE, 10.0)
     optimizer = fractional_adam(**NUMBERS)
     state = moments(quiet, [1.0, 1.0])

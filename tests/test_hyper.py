@@ -29,7 +29,7 @@ def another(value: float) -> float:
 
 
 def keys() -> list[str]:
-    """Those of `Hyper`, and the options of all algorithms that are numbers."""
+    """Fields of `Hyper`, and the options of all algorithms that are numbers."""
     names = [name for name in Hyper._fields if name not in ("options", "corrections")]
     own = ["system.rho" if name == "rho" else f"algorithm.{name}" for name in names]
     return own + [f"algorithm.options.{name}" for name in OWNERS]

@@ -1,4 +1,4 @@
-"""Files that somebody else may have made: what is no regular file, or larger than is read, is told of in a sentence."""
+"""Files that a stranger may have made: no regular file, or larger than the limit, is one sentence."""
 
 from __future__ import annotations
 

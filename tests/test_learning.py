@@ -30,7 +30,7 @@ ROUNDS, CHUNK = 200, 20
 
 
 class Learned(NamedTuple):
-    """What a run has learned: V(o) and pi(1|o), as functions of a scalar observation, and traces of the run.
+    """Learned functions of a run: V(o) and pi(1|o) of a scalar observation, and traces of the run.
 
     surprise: largest |target - V| in the last fragment, its advantages before they are standardised.
     staleness: mean over all gradients. rejected: gradients that were not finite. finite: whether the state is.

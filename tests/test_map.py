@@ -122,8 +122,8 @@ def test_parts_of_a_curve() -> None:
 def outcome(cell: Cell, seed: int, returns: Iterable[float], seconds: float = 10.0, **warnings: float) -> Outcome:
     """A run that ends after so many seconds; diagnostics are one number, or 0."""
     ends = tuple(float(x) for x in np.linspace(0.0, seconds, POINTS + 1)[1:])
-    told = tuple((warnings.get(name, 0.0),) * POINTS for name in WARNINGS)
-    return Outcome(cell, seed, tuple(map(float, returns)), ends, 0.1 * seconds, 2.0, 0.0, "digest", told)
+    warned = tuple((warnings.get(name, 0.0),) * POINTS for name in WARNINGS)
+    return Outcome(cell, seed, tuple(map(float, returns)), ends, 0.1 * seconds, 2.0, 0.0, "digest", warned)
 
 
 def test_equal_expense() -> None:
@@ -220,22 +220,22 @@ def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rates_are_followed_beyond_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the outermost is the best, and no further."""
-    asked: list[str] = []
+    rates: list[str] = []
 
     def earned(cell: Cell, seed: int) -> Outcome:
         gap = abs(cells_module.LADDER.index(cell.rate) - cells_module.LADDER.index("1e-4"))
         return outcome(cell, seed, [400.0 - 20.0 * gap + seed] * POINTS)
 
     def trained(cells: list[Cell], seeds: range) -> list[Outcome]:
-        asked.extend(cell.rate for cell in cells)
+        rates.extend(cell.rate for cell in cells)
         return [earned(cell, seed) for cell in cells for seed in seeds]
 
     monkeypatch.setattr(store, "digest", lambda cell: "digest")
     monkeypatch.setattr(store, "trained", trained)
     ground = choices.TaskResults(tmp_path, "cartpole", tuple(grid(["cartpole"], ["async"], [8])))
     assert ground.best("async", 8).rate == "1e-4"
-    assert asked == [*RATES, "1e-4", "3e-5"]
-    assert ground.best("async", 8).rate == "1e-4" and len(asked) == len(RATES) + 2, "nothing is trained twice"
+    assert rates == [*RATES, "1e-4", "3e-5"]
+    assert ground.best("async", 8).rate == "1e-4" and len(rates) == len(RATES) + 2, "nothing is trained twice"
 
 
 def test_what_is_the_same_counts_once() -> None:

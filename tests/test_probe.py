@@ -1,4 +1,4 @@
-"""What scaling rules measure on the device: curvature and gradient noise, against explicit Hessians and gradients."""
+"""Curvature and gradient noise, measured on the device for scaling rules, against explicit Hessians and gradients."""
 
 from __future__ import annotations
 

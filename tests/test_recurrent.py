@@ -78,7 +78,7 @@ def rolled(memory: str, shared: bool) -> Rolled:
 
 
 def of_env(carry: Any, n: int) -> dict[str, np.ndarray]:
-    """What is carried to one environment, as the reference has it."""
+    """The carry of one environment, as the reference has it."""
     return {
         name: np.stack([part[n] for part in own]) if isinstance(own, tuple) else own[n] for name, own in carry.items()
     }
@@ -157,7 +157,7 @@ def unraveled(network: ActorCritic, flat: np.ndarray) -> Any:
 
 
 def test_sequences_are_steps_after_one_another() -> None:
-    """What a learner evaluates at once is what an actor evaluates step by step."""
+    """A learner's evaluation of a sequence equals an actor's step by step."""
     _, network, params, before, trajectory, _, samples = rolled("gru", False)
     tree = network.unravel(params)
     logits, values = network.policy_and_value(tree, samples.obs, samples.past)
@@ -323,7 +323,7 @@ def test_a_policy_is_handed_what_it_carries() -> None:
 
 
 def test_velocities_are_hidden() -> None:
-    """Of CartPole's (x, v, angle, rate), also in each of three frames; start, step and bounds agree."""
+    """Columns of CartPole's (x, v, angle, rate), also in each of three frames; start, step and bounds agree."""
     stacked = make("gymnax/CartPole-v1", {}, Preprocessing(frame_stack=3))
     hidden = make("gymnax/CartPole-v1", {}, Preprocessing(frame_stack=3), ("positions",))
     seen = [0, 2, 4, 6, 8, 10]

@@ -303,7 +303,7 @@ def test_damage_that_nothing_survives_is_one_sentence(run_dir: Path) -> None:
 
 
 def test_a_read_of_a_run_touches_nothing(run_dir: Path) -> None:
-    """What looks abandoned may be what the training process is writing."""
+    """A file that looks abandoned may be one that the training process is writing."""
     (run_dir / "checkpoints" / "6.orbax-checkpoint-tmp").mkdir()
     (run_dir / "checkpoints" / "6.orbax-checkpoint-tmp" / "half").write_text("half")
     before = contents(run_dir)

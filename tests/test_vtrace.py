@@ -151,7 +151,7 @@ ROWS = 2 * LENGTH
 
 
 class Inputs(NamedTuple):
-    """What a loss is given: the learner's logits `[B, A]` and values `[B]`, and a minibatch of two sequences."""
+    """Inputs of a loss: the learner's logits `[B, A]` and values `[B]`, and a minibatch of two sequences."""
 
     logits: np.ndarray
     value: np.ndarray
