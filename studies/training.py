@@ -167,13 +167,13 @@ def jobs(variant: Variant, seeds: range) -> list[Job]:
     return [Job(variant, seeds[i], min(BLOCK, len(seeds) - i)) for i in range(0, len(seeds), BLOCK)]
 
 
-def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
+def runs(requested: Sequence[Job], root: Path) -> list[Run]:
     """Finished runs of these jobs below `root`; missing ones are trained now.
 
     Runs that another process is training are waited for at the end.
 
     Args:
-      wanted: the jobs.
+      requested: the jobs.
       root: directory of the runs.
 
     Raises:
@@ -181,14 +181,14 @@ def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
       Interrupted: a signal stopped training, with everything saved.
       RunError: metrics of a run are lost.
     """
-    missing = [job for job in wanted if not _finished(job, root)]
+    missing = [job for job in requested if not _finished(job, root)]
     for patient in (False, True):
         for job in missing:
             with locked(job.path(root), patient) as free:
                 if free and not _finished(job, root):
                     print(f"training {job.path(root)}", flush=True)
                     _train(job, root)
-    finished = [read_run(job.path(root)) for job in wanted]
+    finished = [read_run(job.path(root)) for job in requested]
     for run in finished:
         if run.damage or not run.curve:
             raise RunError(f"{run.path} is damaged; delete it, and it is trained anew.")

@@ -38,7 +38,7 @@ from stellaris_jax import ConfigError, load_policy
 from stellaris_jax.base.registry import register
 from stellaris_jax.envs.base import Box, Discrete, Space
 from stellaris_jax.policies.export import artefact, protobuf, stablehlo
-from stellaris_jax.policies.export.artefact import ENDINGS, SEAL, UNSEALED, sealed
+from stellaris_jax.policies.export.artefact import ENDINGS, SEAL, UNSEALED, with_fingerprint
 from stellaris_jax.policies.export.bytecode import check_bytecode
 
 REAL = Box((4,), (-9.0,) * 4, (9.0,) * 4)
@@ -57,7 +57,7 @@ def real(to: str, action: Space = JOINTS) -> bytes:
 def refusal(to: str, data: bytes, folder: Path) -> str:
     """The message by which a file is refused, once it is sealed: one line that begins with the file's name."""
     path = folder / f"policy{ENDINGS[to]}"
-    path.write_bytes(sealed(SEAL.sub(f'"fingerprint": "{UNSEALED}"'.encode(), data, count=1)))
+    path.write_bytes(with_fingerprint(SEAL.sub(f'"fingerprint": "{UNSEALED}"'.encode(), data, count=1)))
     with pytest.raises(ConfigError) as caught:
         load_policy(path)
     message = str(caught.value)
@@ -201,7 +201,7 @@ def test_only_regular_files_of_bounded_size_are_read(to: str, tmp_path: Path, mo
         load_policy(f"{tmp_path}/a\0b{ENDINGS[to]}")
     monkeypatch.setattr(artefact, "MOST_BYTES", 2**10)
     with pytest.raises(ConfigError, match="accepted: at most"):
-        sealed(real(to))
+        with_fingerprint(real(to))
 
 
 # StableHLO
@@ -348,7 +348,7 @@ def test_an_edit_that_is_harmless_is_read(tmp_path: Path) -> None:
     """So that the refusals above are of what was put in."""
     path = tmp_path / "policy.stablehlo"
     path.write_bytes(
-        sealed(with_program(inserted("%same = stablehlo.abs %arg0 : tensor<i32>", "%same", "tensor<i32>")))
+        with_fingerprint(with_program(inserted("%same = stablehlo.abs %arg0 : tensor<i32>", "%same", "tensor<i32>")))
     )
     assert load_policy(path)(np.zeros(4)).shape == (3,)
 
@@ -381,7 +381,7 @@ def test_types_and_trees_of_the_file_are_not_read(tmp_path: Path) -> None:
     tree = jax.tree.structure((({"a": [1, {"b": (None, 2)}]},), {}))
     path = tmp_path / "policy.stablehlo"
     changed = dataclasses.replace(exported, in_tree=tree, in_avals=exported.in_avals * 2)
-    path.write_bytes(sealed(line + b"\n" + bytes(changed.serialize())))
+    path.write_bytes(with_fingerprint(line + b"\n" + bytes(changed.serialize())))
     assert load_policy(path)(np.zeros(4)).shape == (3,)
 
 
@@ -660,7 +660,7 @@ TREES = {
 def test_arrays_are_compared_with_the_network(edit: Callable[[Any], None], sentence: str, tmp_path: Path) -> None:
     data = with_tree(edit)
     if b"fingerprint" not in data:
-        data += msgpack.packb(f'"fingerprint": "{UNSEALED}"')  # so that it can be sealed
+        data += msgpack.packb(f'"fingerprint": "{UNSEALED}"')  # so that the fingerprint finds a place
         sentence = ""
     assert sentence in refusal("flax", data, tmp_path)
 

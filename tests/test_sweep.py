@@ -177,7 +177,7 @@ def test_points_are_laid_out_before_any_begins(monkeypatch: pytest.MonkeyPatch) 
     def ends(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stellaris_jax.many.sweep.train_together", ends)
+    monkeypatch.setattr("stellaris_jax.many.sweep.train_points", ends)
     with pytest.raises(SystemExit):
         cli.main(["-m", *SMALL, "seed=0,1,2", "hydra.sweep.dir=s"])
     assert [place.name for place in laid_out(Path("s"))] == ["0", "1", "2"]

@@ -145,10 +145,10 @@ def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
         raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")
     with working(f"simulating and drawing {rounds} round{'s' * (rounds > 1)} of {config.system.name}"):
         from stellaris_jax.report.gantt import plot_timeline
-        from stellaris_jax.telemetry.jsonl import complain
+        from stellaris_jax.telemetry.jsonl import warn_on_stderr
         from stellaris_jax.timeline.prediction import comparison
 
         picture = plot_timeline(config, rounds, out)
         for sentence in comparison(config):
-            complain(sentence)
+            warn_on_stderr(sentence)
         return picture

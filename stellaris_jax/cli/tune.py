@@ -81,7 +81,7 @@ def _main(argv: Sequence[str] | None) -> None:
     seeds = "1 seed" if config.num_seeds == 1 else f"{config.num_seeds} seeds"
     budget = f"{config.env.name}, {config.total_steps} env steps, {seeds}"
     print(f"trial {best.number}: return {best.value:.4g} ({budget}); its run is {place}")
-    _, overrides = search_store.asked(directory)
+    _, overrides = search_store.stored_options(directory)
     if overrides is None:
         print(f"its settings: {place / 'config.yaml'}")
     else:

@@ -25,7 +25,7 @@ from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.report.runs import SUMMARY
 from stellaris_jax.sources.host import HostSource
-from stellaris_jax.telemetry.integrity import digest_of, seal_of
+from stellaris_jax.telemetry.integrity import digest_of, summary_digests
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.scaling.limits import is_scaled
 from stellaris_jax.timeline.trace import Published, Recorded, Trace
@@ -184,7 +184,7 @@ def traced(config: Config) -> Trace:
     result = trace.read(path)
     try:
         summary = json.loads(read_text(run / SUMMARY))
-        seal = seal_of(summary) if isinstance(summary, dict) else None
+        seal = summary_digests(summary) if isinstance(summary, dict) else None
     except (OSError, ValueError):
         seal = None
     if seal is not None and seal.trace and seal.trace != digest_of(path):

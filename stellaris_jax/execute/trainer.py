@@ -29,7 +29,7 @@ from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.envs.registry import from_config
-from stellaris_jax.envs.space_data import described
+from stellaris_jax.envs.space_data import space_to_data
 from stellaris_jax.execute.fixed import Fixed
 from stellaris_jax.execute.footprint import check_run
 from stellaris_jax.execute.loading import check_and_start_jax
@@ -344,7 +344,7 @@ class Trainer(Fixed):
 
     def host_state(self) -> dict[str, Any]:
         """State outside the engine that the next round depends on, as JSON data."""
-        spaces = {name: described(getattr(self.network, name)) for name in SPACES}
+        spaces = {name: space_to_data(getattr(self.network, name)) for name in SPACES}
         return {**self.planner.state(), "counters": asdict(self.counters), "spaces": spaces}
 
     def save(self, checkpoints: Checkpoints) -> None:

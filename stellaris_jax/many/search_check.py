@@ -19,7 +19,7 @@ from stellaris_jax.many.search_store import STORAGE, storing
 from stellaris_jax.report.runs import SUMMARY, Run, planned_evaluations, read_run
 from stellaris_jax.telemetry.format import significant
 from stellaris_jax.telemetry.integrity import PLACES
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 FREE = tuple(key for key in (*PLACES, *RESUMABLE) if key not in ("total_steps", "evaluation"))
 """Keys, and groups of keys, that a trial's run may have changed without losing comparability."""
@@ -53,7 +53,7 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
         run = read_run(place, lambda message: None)
         check_settings(place, run.config, config, trial.params)
         if trial.state in (State.FAIL, State.PRUNED) and _is_whole(run, config):
-            complain(
+            warn_on_stderr(
                 f"trial {trial.number}: {directory / STORAGE} calls it {trial.state.name.lower()}, and its run has a "
                 "result, which counts"
             )
@@ -61,7 +61,7 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
         if trial.state not in (State.COMPLETE, State.PRUNED):
             continue
         if trouble := _lost(trial, run, config):
-            complain(f"trial {trial.number} has no result any more ({trouble}); it is trained again")
+            warn_on_stderr(f"trial {trial.number} has no result any more ({trouble}); it is trained again")
             _take_up_again(trial, run)
             changed = True
         else:
@@ -151,7 +151,7 @@ def _correct(trial: FrozenTrial, run: Run, planned: Sequence[int]) -> bool:
     changed = False
     if value is not None and not (trial.value is not None and math.isclose(trial.value, value, rel_tol=1e-9)):
         wrong = "none" if trial.value is None else significant(trial.value)
-        complain(
+        warn_on_stderr(
             f"trial {trial.number}: {run.path.parent / STORAGE} says return {wrong}, its run {significant(value)}, "
             "which counts: the database was changed or is damaged"
         )
@@ -161,7 +161,7 @@ def _correct(trial: FrozenTrial, run: Run, planned: Sequence[int]) -> bool:
         math.isclose(known[rung], returns[rung], rel_tol=1e-9) for rung in returns
     )
     if returns and not same:
-        complain(
+        warn_on_stderr(
             f"trial {trial.number}: {run.path.parent / STORAGE} has other evaluations than its run, whose returns "
             "count: the database was changed or is damaged"
         )

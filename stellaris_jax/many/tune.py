@@ -42,7 +42,7 @@ from stellaris_jax.many.search_check import TO_THE_END, check_settings, correcte
 from stellaris_jax.many.search_store import (
     Search,
     StoreError,
-    opened,
+    open_search,
     rebuild,
     resume_command,
     storing,
@@ -55,7 +55,7 @@ from stellaris_jax.runs.checkpoint import CheckpointError
 from stellaris_jax.runs.run_dir import run_directory, store, writing
 from stellaris_jax.runs.signals import Signals
 from stellaris_jax.telemetry.format import significant
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 from stellaris_jax.telemetry.shared_display import PointDisplay, SharedDisplay
 
 
@@ -72,7 +72,7 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False, paral
       Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
       RunError: no trial has a result.
     """
-    config, space, search, study = opened(directory, trials, trust)
+    config, space, search, study = open_search(directory, trials, trust)
     corrections = corrected(directory, config, study)
     if corrections is not None:
         rebuild(directory, study, corrections)
@@ -158,11 +158,11 @@ class _Trials:
                 cause = inputs.reason(error) if isinstance(error, Exception) else error
                 raise StoreError(f"trial {trial.number}: {cause}. Make room, then {resume}") from error
             if isinstance(error, ConfigError | RunError):
-                complain(f"error: trial {trial.number}: {error}")
+                warn_on_stderr(f"error: trial {trial.number}: {error}")
                 if has_begun and isinstance(error, ConfigError | CheckpointError):
                     return  # its files are damaged or in use by another process; its setting is not at fault
             else:
-                complain(f"error: trial {trial.number} failed: {type(error).__name__}: {error}")
+                warn_on_stderr(f"error: trial {trial.number} failed: {type(error).__name__}: {error}")
                 self.error = self.error or error
             self._tell(trial, None)
 

@@ -39,7 +39,7 @@ MICRO = 1e6
 Event = dict[str, Any]
 
 
-class Lived(NamedTuple):
+class TimelineRound(NamedTuple):
     """Round of a timeline.
 
     Attributes:
@@ -76,7 +76,7 @@ def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None =
     return path
 
 
-def rounds_of(run_dir: Path, config: Config, cut: MinibatchLayout, last: int | None = None) -> Iterator[Lived]:
+def rounds_of(run_dir: Path, config: Config, cut: MinibatchLayout, last: int | None = None) -> Iterator[TimelineRound]:
     """Rounds of a run's first seed, in order: as recorded live, or simulated again.
 
     Args:
@@ -95,11 +95,11 @@ def rounds_of(run_dir: Path, config: Config, cut: MinibatchLayout, last: int | N
     return islice(chain([first], rounds), last)
 
 
-def _recorded(path: Path) -> Iterator[Lived]:
-    return (Lived(entry.record, entry.rolls, entry.failures) for entry in trace.read(path).rounds)
+def _recorded(path: Path) -> Iterator[TimelineRound]:
+    return (TimelineRound(entry.record, entry.rolls, entry.failures) for entry in trace.read(path).rounds)
 
 
-def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[Lived]:
+def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[TimelineRound]:
     """Rounds of a simulated run, simulated again; the numbers of actors are the recorded ones."""
     metrics = run_dir / "metrics.jsonl"
     timeline, limits, number = Timeline.of(config, config.seed), limits_of(config), 0
@@ -122,10 +122,10 @@ def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[
         # Whole ticks keep rollouts from beginning before the run by rounding.
         begin = ticks(record.complete) - max(durations, default=0) - (next(loader) if actors else 0)
         rolls = [Roll(actor, begin / SECOND, (begin + duration) / SECOND) for actor, duration in enumerate(durations)]
-        yield Lived(record, rolls, [])
+        yield TimelineRound(record, rolls, [])
 
 
-def events(config: Config, rounds: Iterable[Lived]) -> Iterator[Event]:
+def events(config: Config, rounds: Iterable[TimelineRound]) -> Iterator[Event]:
     """All events of some rounds."""
     flow, queue, actors = count(1), Queue(), 0
     for round_ in rounds:

@@ -13,8 +13,8 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.results import load_run
 from stellaris_jax.report.runs import Run, is_compared
-from stellaris_jax.telemetry.integrity import owner_of
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.integrity import run_identity
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 ABOUT = "sweep.yaml"
 """File of a sweep that describes its points, written once all points are laid out."""
@@ -25,7 +25,7 @@ def points(directory: Path) -> list[Path]:
     return sorted((path for path in directory.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
 
 
-def load_points(sweep_dir: Path, note: Callable[[str], None] = complain) -> list[Run]:
+def load_points(sweep_dir: Path, note: Callable[[str], None] = warn_on_stderr) -> list[Run]:
     """Runs of a sweep's points, including points whose directory is gone.
 
     A point whose configuration is missing, or is not the original one, gets the configuration of another point of its
@@ -58,7 +58,7 @@ def _is_broken(run: Run, laid_out: list[tuple[int, str]]) -> bool:
     number = int(run.path.name)
     if number >= len(laid_out):
         return False
-    return not run.config or owner_of(run.config) != laid_out[number][1]
+    return not run.config or run_identity(run.config) != laid_out[number][1]
 
 
 def settings_of(configs: Sequence[dict[str, Any]]) -> list[str]:
@@ -69,7 +69,7 @@ def settings_of(configs: Sequence[dict[str, Any]]) -> list[str]:
     """
     compared = [{key: value for key, value in config.items() if is_compared(key)} for config in configs]
     keys = [json.dumps(values, default=str) for values in compared]
-    return [f"{keys.index(key)} {owner_of(config)}" for key, config in zip(keys, configs, strict=True)]
+    return [f"{keys.index(key)} {run_identity(config)}" for key, config in zip(keys, configs, strict=True)]
 
 
 def _laid_out(path: Path, note: Callable[[str], None]) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ import numpy as np
 from stellaris_jax.base.statistics import Curve, holm
 from stellaris_jax.report.robust import Difference, paired_difference, unpaired_difference
 from stellaris_jax.report.runs import Group, Run, read_run, seed_curves
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 CLOCKS = ("env_steps", "simulated_seconds", "wall_seconds", "cost_usd")
 """Axes that a curve can be drawn over, and that a threshold is timed on."""
@@ -137,7 +137,7 @@ class Row:
         return None if self.incomplete or any(map(math.isnan, lengths)) else sum(map(math.isfinite, lengths))
 
 
-def load_run(path: Path, note: Callable[[str], None] = complain) -> Run:
+def load_run(path: Path, note: Callable[[str], None] = warn_on_stderr) -> Run:
     """Run as `read_run` reads it, without damaged metrics or summary; `note` receives sentences about damage."""
     run = read_run(path, note)
     measures = [run.summary.get(key) for key in MEASURES] if run.summary else []
@@ -201,7 +201,7 @@ def _mean_height(curve: Curve) -> float:
     return float(np.trapezoid(y, x)) / length if length > 0 else float(y.mean()) if len(y) else math.nan
 
 
-def judged(groups: Sequence[Group]) -> list[Row]:
+def compare_settings(groups: Sequence[Group]) -> list[Row]:
     """Rows of a table: results of their seeds, and the comparison of each with the best row of its environment."""
     rows = [_row(group) for group in groups]
     best: dict[str, Row] = {}

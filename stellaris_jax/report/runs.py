@@ -18,8 +18,8 @@ from stellaris_jax.base import inputs
 from stellaris_jax.base.statistics import Curve
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
-from stellaris_jax.telemetry.integrity import Seal, owner_of, seal_of, settings_digest
-from stellaris_jax.telemetry.jsonl import Log, complain, read_log
+from stellaris_jax.telemetry.integrity import Digests, run_identity, settings_digest, summary_digests
+from stellaris_jax.telemetry.jsonl import Log, read_log, warn_on_stderr
 
 SUMMARY = "summary.json"
 
@@ -87,7 +87,7 @@ class Group:
         return ", ".join(parts) or str(first.config.get("system.name", first.path.name))
 
 
-def read_run(path: Path, note: Callable[[str], None] = complain, last: int | None = None) -> Run:
+def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int | None = None) -> Run:
     """Read a run directory.
 
     Missing and damaged files leave their part empty, so that a failed run can be listed. The summary is left out if it
@@ -105,24 +105,24 @@ def read_run(path: Path, note: Callable[[str], None] = complain, last: int | Non
     rounds = [record for record in log.records if record["kind"] == "round"]
     evaluations = [record for record in log.records if record["kind"] == "evaluation"]
     curve = not (log.damage or log.gap)
-    foreign = bool(config and log.owner.strip("0")) and log.owner != owner_of(config)
+    foreign = bool(config and log.owner.strip("0")) and log.owner != run_identity(config)
     if foreign:
         damage.append(f"{path / 'metrics.jsonl'} belongs to another configuration than {path / 'config.yaml'}")
         curve = False
-    seal = seal_of(document)
-    if seal is None:
+    digests = summary_digests(document)
+    if digests is None:
         damage.append(f"{path / 'summary.json'} is damaged and left out")
         document = {}
-    elif config and seal.settings and seal.settings != settings_digest(config):
+    elif config and digests.settings and digests.settings != settings_digest(config):
         damage.append(
             f"{path / SUMMARY} belongs to other settings than {path / 'config.yaml'}: the run was taken up again and "
             "is not over, or a file was changed"
         )
         document = {}
-    elif contradiction := _contradiction(document, seal, log, evaluations):
+    elif contradiction := _contradiction(document, digests, log, evaluations):
         damage.append(f"{path / 'metrics.jsonl'} {contradiction}")
         curve = False
-        if not seal.metrics and evaluations:  # either of the two may be wrong
+        if not digests.metrics and evaluations:  # either of the two may be wrong
             document = {}
     if not document and not damage and _is_over(path, config, log, evaluations):
         damage.append(f"{path} has trained to its end, but there is no {SUMMARY}")
@@ -161,12 +161,14 @@ def _is_over(path: Path, config: dict[str, Any], log: Log, evaluations: list[dic
     return trained >= last or os.path.isdir(path / "checkpoints" / str(last))
 
 
-def _contradiction(summary: dict[str, Any], seal: Seal, log: Log, evaluations: list[dict[str, Any]]) -> str:
+def _contradiction(summary: dict[str, Any], digests: Digests, log: Log, evaluations: list[dict[str, Any]]) -> str:
     """Contradiction between metrics and a summary; "" if there is none, or damage is known already."""
     if not summary or log.damage:
         return ""
-    if seal.metrics:
-        return "" if seal.metrics == log.digest else "is not as the run left it: records are missing, or were changed"
+    if digests.metrics:
+        return (
+            "" if digests.metrics == log.digest else "is not as the run left it: records are missing, or were changed"
+        )
     last = summary.get("rounds")
     if not isinstance(last, int):
         return ""  # the number of rounds is unknown

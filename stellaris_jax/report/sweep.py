@@ -20,7 +20,7 @@ from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.curves import comparison_figure, save
 from stellaris_jax.report.points import load_points
-from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, judged
+from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, compare_settings
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
@@ -69,7 +69,7 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
         raise ConfigError(f"{sweep_dir} holds no sweep points; give a directory with subdirectories 0, 1, ...")
     runs = different(loaded)
     groups = group_replicates(runs)
-    judgement = judged(groups)
+    judgement = compare_settings(groups)
     rows = [sweep_row(row, threshold) for row in judgement]
     cells = [_cells(values, row, threshold) for values, row in zip(rows, judgement, strict=True)]
     curves = {row.label: row.drawn for row in judgement if row.drawn}

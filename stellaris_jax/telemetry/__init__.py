@@ -35,7 +35,7 @@ from stellaris_jax.base.registry import author, register
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.schema import plain as as_data
 from stellaris_jax.config.tree import Config
-from stellaris_jax.telemetry.integrity import owner_of
+from stellaris_jax.telemetry.integrity import run_identity
 from stellaris_jax.telemetry.jsonl import MetricsLog, plain
 from stellaris_jax.telemetry.logger import Logger, RunInfo
 from stellaris_jax.telemetry.progress import Display
@@ -71,7 +71,7 @@ class Telemetry:
         self._display = display
         config = config or Config()
         self.settings = settings = flatten(as_data(config))
-        owner = owner_of(settings)
+        owner = run_identity(settings)
         self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round, display.note, owner)
         self.evaluations = self._metrics.evaluations
         about = RunInfo.of(

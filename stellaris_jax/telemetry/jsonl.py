@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from stellaris_jax.base import inputs, outputs
 from stellaris_jax.base.errors import ConfigError, printable
-from stellaris_jax.telemetry.integrity import checked_line, unchecked
+from stellaris_jax.telemetry.integrity import checked_line, verified_line
 
 Record = dict[str, Any]
 
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def complain(message: str) -> None:
+def warn_on_stderr(message: str) -> None:
     """Tell whoever looks at the terminal, without a word in what a program prints."""
     print(printable(message), file=sys.stderr)
 
@@ -82,7 +82,7 @@ def read_log(path: Path, last: int | None = None) -> Log:
     missing, plain_places = False, list[int]()
     for place, line in enumerate(inputs.lines(path), start=1):
         digest.update(line)
-        checked = unchecked(line)
+        checked = verified_line(line)
         record = _record(checked.text) if checked else None
         if checked is None or record is None or (first and not checked.number):
             if line.endswith(b"\n"):
@@ -121,7 +121,7 @@ def _about(damaged: list[int]) -> str:
     return f"{lines} damaged and left out{first}"
 
 
-def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Record]:
+def read_records(path: Path, note: Callable[[str], None] = warn_on_stderr) -> list[Record]:
     """Intact records of a metrics file, in order; `note` receives a sentence about damage (`read_log`).
 
     Raises ConfigError if the file cannot be read, is no regular file, or is larger than `inputs.METRICS`.
@@ -139,7 +139,7 @@ def stream_records(path: Path) -> Iterator[Record]:
     """Records of a metrics file, one after the other, without damaged lines. Raises as `read_records` does."""
     try:
         for line in inputs.lines(path):
-            checked = unchecked(line)
+            checked = verified_line(line)
             if checked is not None and (record := _record(checked.text)) is not None:
                 yield record
     except OSError as error:
@@ -200,7 +200,7 @@ class MetricsLog:
       path: the file.
       resume_round: last round to keep; None starts an empty file.
       note: receives sentences about damage.
-      owner: identity of the run, from `integrity.owner_of`.
+      owner: identity of the run, from `integrity.run_identity`.
 
     Attributes:
       last_env_steps: largest env step that was kept, or 0.
@@ -212,7 +212,7 @@ class MetricsLog:
         self,
         path: Path,
         resume_round: int | None = None,
-        note: Callable[[str], None] = complain,
+        note: Callable[[str], None] = warn_on_stderr,
         owner: str = "",
     ) -> None:
         self.kept = kept = list[Record]()

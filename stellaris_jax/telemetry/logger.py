@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from stellaris_jax.config.options import Optioned
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 
 class RunInfo(NamedTuple):
@@ -30,7 +30,7 @@ class RunInfo(NamedTuple):
     resume_round: int | None = None
     last_env_steps: float = 0.0
     history: tuple[dict[str, Any], ...] = ()
-    note: Callable[[str], None] = complain
+    note: Callable[[str], None] = warn_on_stderr
 
     @property
     def name(self) -> str:

@@ -14,34 +14,34 @@ from studies.map import pictures
 from studies.map.cells import (
     COMBINED,
     CORE,
-    CROWD,
-    CROWDED,
-    HELD_LEARNERS,
     HELD_OUT,
-    IN_CROWD,
+    HELD_OUT_LEARNERS,
     LAGGED,
     LAGS,
     LEARNER_COUNTS,
+    MANY_LEARNERS,
+    MANY_LEARNERS_METHODS,
+    MANY_MINIBATCHES,
     METHODS,
     SEQUENTIAL,
     SYSTEMS,
     TUNING,
     Cell,
-    held_out,
+    held_out_cells,
+    many_learners_cells,
 )
-from studies.map.cells import crowd as crowd_cells
 from studies.map.choices import (
     BASELINE,
     MAPPED,
-    Found,
+    Outcomes,
     TaskResults,
     area,
-    asked,
     at_equal_expense,
     by_expense,
     distinct,
     each_task,
     mean_area,
+    requested_tasks,
     values,
 )
 from studies.map.store import outcomes
@@ -129,29 +129,29 @@ def lag(study: Study, task: str) -> list[Claim]:
 
 
 @each_task
-def crowd(study: Study, task: str) -> list[Claim]:
+def many_learners(study: Study, task: str) -> list[Claim]:
     """64 learners, in rounds of four times as many and as much smaller minibatches, each method at its best rate."""
-    known = outcomes(crowd_cells(task), TUNING, study.results)
+    known = outcomes(many_learners_cells(task), TUNING, study.results)
     results = TaskResults(study.results, task)
     best = {
         "one learner" if count == 1 else method: results.tuned(
-            known, partial(results.at, method, count, variation=CROWDED)
+            known, partial(results.at, method, count, variation=MANY_MINIBATCHES)
         )
-        for method, count in ((SEQUENTIAL, 1), *((method, CROWD) for method in IN_CROWD))
+        for method, count in ((SEQUENTIAL, 1), *((method, MANY_LEARNERS) for method in MANY_LEARNERS_METHODS))
     }
     confirmed = results.confirmed(best.values())
     scales = at_equal_expense(confirmed, best)
     path = study.results / f"figure_crowd_{task}.png"
-    title = f"{task}, {CROWD} learners, {CROWDED}: area under the curve, each method at its best rate"
+    title = f"{task}, {MANY_LEARNERS} learners, {MANY_MINIBATCHES}: area under the curve, each method at its best rate"
     pictures.heat(by_expense(confirmed, best, scales), list(scales), "", path, title)
     sides = {method: values(confirmed, cell, area) for method, cell in best.items()}
-    place = f"{task}, {CROWD} learners, {CROWDED}"
+    place = f"{task}, {MANY_LEARNERS} learners, {MANY_MINIBATCHES}"
     claims = [
         more(f"{place}: one learner learns more per gradient than async", "–", sides["one learner"], sides[BASELINE])
     ]
     return claims + [
         more(f"{place}: {method} learns more than async, each at its best rate", "–", sides[method], sides[BASELINE])
-        for method in IN_CROWD
+        for method in MANY_LEARNERS_METHODS
         if method != BASELINE
     ]
 
@@ -189,7 +189,7 @@ def combined(study: Study, task: str) -> list[Claim]:
     return []
 
 
-def _by_rate(known: Found, cells: Mapping[str, Sequence[Cell]], path: Path, title: str) -> dict[str, list[float]]:
+def _by_rate(known: Outcomes, cells: Mapping[str, Sequence[Cell]], path: Path, title: str) -> dict[str, list[float]]:
     """Draw methods' cells at every rate, and their means over rates; returns these means, one value per seed."""
     alike = {method: mean_area(known, row) for method, row in cells.items()}
     rows = {
@@ -224,45 +224,45 @@ def untuned(study: Study, task: str) -> list[Claim]:
     return claims
 
 
-def held(study: Study) -> list[Claim] | None:
+def held_out(study: Study) -> list[Claim] | None:
     """What is best on the map, on tasks and with a number of learners that it was not chosen by."""
-    tasks = asked(study, HELD_OUT)
+    tasks = requested_tasks(study, HELD_OUT)
     if not tasks:
         return None
     ours, claims = chosen([TaskResults(study.results, task) for task in MAPPED]), []
     tuned: dict[str, list[pictures.Field]] = {}
     untuned: dict[str, list[pictures.Field]] = {}
     for task in tasks:
-        results = TaskResults(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
+        results = TaskResults(study.results, task, tuple(held_out_cells(task, (*RIVALS, ours))))
         cells = {"one learner": results.best(SEQUENTIAL, 1)}
-        cells |= {method: results.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
-        every = {method: results.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
+        cells |= {method: results.best(method, HELD_OUT_LEARNERS) for method in (*RIVALS, ours)}
+        every = {method: results.all_rates(method, HELD_OUT_LEARNERS) for method in (*RIVALS, ours)}
         confirmed = results.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
         for method, cell in cells.items():
             tuned.setdefault(method, []).append((cell.rate, values(confirmed, cell, area)))
-        claims += _held(study, task, ours, cells, confirmed)
+        claims += _held_out_claims(study, task, ours, cells, confirmed)
         alike = {method: mean_area(confirmed, row) for method, row in every.items()}
         for method, side in alike.items():
             untuned.setdefault(method, []).append(("", side))
-        claims += _more_over_rates(f"{task}, {HELD_LEARNERS} learners", ours, alike)
-    title = f"Tasks that nothing was chosen by, {HELD_LEARNERS} learners: area under the curve"
+        claims += _more_over_rates(f"{task}, {HELD_OUT_LEARNERS} learners", ours, alike)
+    title = f"Tasks that nothing was chosen by, {HELD_OUT_LEARNERS} learners: area under the curve"
     pictures.heat(tuned, tasks, "", study.results / "figure_held.png", f"{title}, each at its best rate")
     pictures.heat(untuned, tasks, "", study.results / "figure_held_rates.png", f"{title}, all rates alike")
     return claims
 
 
-def _held(study: Study, task: str, ours: str, cells: Mapping[str, Cell], confirmed: Found) -> list[Claim]:
+def _held_out_claims(study: Study, task: str, ours: str, cells: Mapping[str, Cell], confirmed: Outcomes) -> list[Claim]:
     """Claims about one task: each method's cell at its best rate, per gradient, second and dollar."""
     scales = at_equal_expense(confirmed, cells)
     path = study.results / f"figure_held_{task}.png"
-    title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
+    title = f"{task}, {HELD_OUT_LEARNERS} learners: area under the curve, each method at its best rate"
     pictures.heat(by_expense(confirmed, cells, scales), list(scales), "", path, title)
     at = {
         (method, name.partition(" (")[0]): values(confirmed, cell, measure)
         for method, cell in cells.items()
         for name, measure in scales.items()
     }
-    place, best = f"{task}, {HELD_LEARNERS} learners", at[ours, "equal gradients"]
+    place, best = f"{task}, {HELD_OUT_LEARNERS} learners", at[ours, "equal gradients"]
     claims = [
         more(
             f"{place}: {ours} learns more than {rival}, each at its best rate", "–", best, at[rival, "equal gradients"]

@@ -25,7 +25,7 @@ from studies.map.cells import (
 from studies.map.choices import (
     BASELINE,
     MAPPED,
-    Found,
+    Outcomes,
     TaskResults,
     area,
     at_equal_expense,
@@ -74,8 +74,8 @@ def learners(study: Study, task: str) -> list[Claim]:
     ]
 
 
-def _staleness(found: Found, cell: Cell) -> str:
-    return f"{np.mean([outcome.staleness for outcome in found[cell]]):.1f}"
+def _staleness(known: Outcomes, cell: Cell) -> str:
+    return f"{np.mean([outcome.staleness for outcome in known[cell]]):.1f}"
 
 
 @each_task
@@ -144,7 +144,7 @@ def ideas(study: Study, task: str) -> list[Claim]:
     for count in LEARNER_COUNTS:
         cells = {name: results.best(name, count) for name in combinations}
         confirmed = results.confirmed(cells.values())
-        settings: dict[str, tuple[Found, dict[str, Cell]]] = {"its best rate": (confirmed, cells)}
+        settings: dict[str, tuple[Outcomes, dict[str, Cell]]] = {"its best rate": (confirmed, cells)}
         for rate in RATES[1:]:
             settings[rate] = (results.tuning, {name: results.at(name, count, rate) for name in combinations})
         for setting, (known, chosen_cells) in settings.items():
@@ -292,10 +292,10 @@ FIGURES: dict[str, Figure] = {
     "untuned": beyond.untuned,
     "variations": variations,
     "lag": beyond.lag,
-    "crowd": beyond.crowd,
+    "crowd": beyond.many_learners,
     "collapses": collapses,
     "fractional": aggregation.fractional,
-    "held": beyond.held,
+    "held": beyond.held_out,
 }
 ENVS = tuple(TASKS)
 """Tasks that may be requested."""

@@ -25,9 +25,9 @@ from stellaris_jax.many.scheduler_job import TRAINING, JobEnv, make
 from stellaris_jax.many.scheduler_training import Choice, constant, random, run_jobs, scheduled, train_scheduler
 from stellaris_jax.timeline.scaling.scheduler import Scheduler
 from studies import published
+from studies.builds import current_build
 from studies.claims import Claim, less, more, undecided
 from studies.history import History, Series, alike, cost, final, of, until
-from studies.making import under_way
 from studies.pictures import Bar, Mark, bars, curves, widths
 from studies.study import Figure, Study
 from studies.training import Variant
@@ -135,7 +135,7 @@ def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
 def schedulers(study: Study) -> list[Claim]:
     """§5.5: real seconds on this machine to train a scheduler from nothing and from another job's, and what they are
     worth, as the scheduler's own objective, on jobs that none of them has seen."""
-    under_way().measure()
+    current_build().measure()
     root = study.runs / f"schedulers-{EPISODES}-{FINE_TUNING}-{COMPARED}"
     enable_compile_cache()
     times: dict[str, list[float]] = {}

@@ -17,8 +17,8 @@ from stellaris_jax.report.curves import BLUE, COLOURS, DPI, TEXT, VERMILION, sav
 from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Timeline
 from studies import published
+from studies.builds import current_build
 from studies.claims import Claim, fact, less, more
-from studies.making import under_way
 from studies.pictures import Bar, bars
 from studies.stellaris.study import variant
 from studies.store import Learned
@@ -146,7 +146,7 @@ def latency(study: Study) -> list[Claim]:
 
     Its overhead is the planning: simulating the timeline and laying it out for the engine.
     """
-    under_way().measure()
+    current_build().measure()
     panels: dict[str, list[Bar]] = {}
     claims, rows = [], []
     for env in study.envs or ("hopper",):

@@ -8,7 +8,7 @@ from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.report.page.markup import paragraph
 from stellaris_jax.report.page.timeline import MOST_BARS, legend, timeline
-from stellaris_jax.report.perfetto import Lived, rounds_of
+from stellaris_jax.report.perfetto import TimelineRound, rounds_of
 from stellaris_jax.report.runs import Run
 from stellaris_jax.timeline.plan import MinibatchLayout
 
@@ -49,7 +49,7 @@ def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
         return "", f"There is no timeline: {reason}"
 
 
-def _drawn(run: Run, rounds_by_number: Mapping[int, Lived], chosen: Sequence[range]) -> str:
+def _drawn(run: Run, rounds_by_number: Mapping[int, TimelineRound], chosen: Sequence[range]) -> str:
     """HTML of the timelines of the chosen rounds, with a legend and instructions."""
     learners = int(run.config["system.learners"])
     windows = chosen or _windows(rounds_by_number)
@@ -70,14 +70,14 @@ def _drawn(run: Run, rounds_by_number: Mapping[int, Lived], chosen: Sequence[ran
     return legend(most) + drawn + paragraph(how)
 
 
-def _simulated(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, Lived], str]:
+def _simulated(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, TimelineRound], str]:
     """Rounds of a run by their numbers, and a note: the chosen ones, or as many as can be simulated in time."""
     config = from_yaml(run.path / "config.yaml")
     last = max((rounds.stop - 1 for rounds in chosen), default=total)
     rounds = enumerate(rounds_of(run.path, config, MinibatchLayout.of(config), last), start=1)
     if chosen:
         return {number: round_ for number, round_ in rounds if any(number in window for window in chosen)}, ""
-    by_number: dict[int, Lived] = {}
+    by_number: dict[int, TimelineRound] = {}
     gradients = 0
     for number, round_ in rounds:
         by_number[number] = round_
@@ -87,7 +87,7 @@ def _simulated(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int,
     return by_number, ""
 
 
-def _windows(rounds_by_number: Mapping[int, Lived]) -> list[range]:
+def _windows(rounds_by_number: Mapping[int, TimelineRound]) -> list[range]:
     """Ranges of rounds at the beginning, the middle and the end, each as long as bars stay visible."""
     bars = sum(
         len(group.gradients) + 1 for round_ in rounds_by_number.values() for group in round_.record.groups

@@ -37,7 +37,7 @@ from stellaris_jax.report.page.sources import (
     versions,
 )
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
-from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, judged
+from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, compare_settings
 from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import group_replicates, is_compared
 
@@ -85,7 +85,7 @@ def write_page(
     if not groups:
         reason = f" ({sources.notes[0]})" if sources.notes else ""
         raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{reason}.")
-    rows = judged(groups)
+    rows = compare_settings(groups)
     title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
     write_atomically(out, document(title, content(title, rows, sources, out, threshold)))
     return sources.notes
@@ -96,7 +96,7 @@ def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, thresh
 
     Args:
       title: heading.
-      rows: settings, as `judged` returns them.
+      rows: settings, as `compare_settings` returns them.
       sources: origin of the runs, with notes on unreadable files.
       out: file of the page, which links are relative to.
       threshold: a return; the table then says what reaching it takes.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stellaris_jax.report.page.markup import text
-from stellaris_jax.report.perfetto import Lived
+from stellaris_jax.report.perfetto import TimelineRound
 from stellaris_jax.telemetry.format import number, significant
 from stellaris_jax.timeline import Gradient, Group
 
@@ -38,7 +38,7 @@ class Bar(NamedTuple):
     about: str
 
 
-def timeline(rounds: Sequence[Lived], learners: int, most: int) -> str:
+def timeline(rounds: Sequence[TimelineRound], learners: int, most: int) -> str:
     """Consecutive rounds as a picture.
 
     Args:
@@ -82,7 +82,7 @@ def timeline(rounds: Sequence[Lived], learners: int, most: int) -> str:
     )
 
 
-def _bars(rounds: Sequence[Lived], learners: int, most: int) -> Iterator[Bar]:
+def _bars(rounds: Sequence[TimelineRound], learners: int, most: int) -> Iterator[Bar]:
     for round_ in rounds:
         record = round_.record
         version = (
