@@ -87,8 +87,8 @@ def escapes(figure: str, series: Series, curves: Sequence[Learned]) -> Escapes |
     late: list[Group] = []
     for run in curves:
         rounds = rounds_of(config, run)
-        groups += [group for record in rounds for group in record.groups]
-        late += [group for record in rounds[len(rounds) // 2 :] for group in record.groups]
+        groups += [group for round_ in rounds for group in round_.groups]
+        late += [group for round_ in rounds[len(rounds) // 2 :] for group in round_.groups]
     gradients = [sum(len(group.gradients) for group in part) for part in (late, _escaped(late))]
     counts = (len(groups), len(_escaped(groups)), len(late), len(_escaped(late)), *gradients)
     return Escapes(figure, series.env, series.name, len(curves), *counts)

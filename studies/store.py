@@ -89,14 +89,14 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
 
 
 def _of_run(variant: Variant, run: Run) -> list[Learned]:
-    rounds = tuple(record["round"] for record in run.evaluations)
-    divergence = {record["round"]: record["kl"] for record in run.rounds}
+    rounds = tuple(row["round"] for row in run.evaluations)
+    divergence = {row["round"]: row["kl"] for row in run.rounds}
     kl = tuple(divergence[round_] for round_ in rounds)
-    returns = zip(*(record["per_seed"]["eval_return_mean"] for record in run.evaluations), strict=True)
+    returns = zip(*(row["per_seed"]["eval_return_mean"] for row in run.evaluations), strict=True)
     seeds = range(run.config["seed"], run.config["seed"] + run.config["num_seeds"])
     actors: list[tuple[int, ...]] = [()] * len(seeds)
     if is_scaled(load_config(variant.overrides)):
-        actors = list(zip(*(record["per_seed"]["actors"] for record in run.rounds), strict=True))
+        actors = list(zip(*(row["per_seed"]["actors"] for row in run.rounds), strict=True))
     rows = zip(seeds, returns, actors, strict=True)
     return [Learned(variant.name, seed, rounds, curve, kl, widths, variant.digest) for seed, curve, widths in rows]
 

@@ -106,7 +106,7 @@ def test_timelines_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
     expected = [
         {name: str(getattr(gradient, name)) for name in ("fragment", "minibatch", "version", "learner", "staleness")}
         for number in (2, 3, 10)
-        for group in lived[number - 1].record.groups
+        for group in lived[number - 1].round.groups
         for gradient in group.gradients
     ]
     found = bars(tmp_path / "page.html")

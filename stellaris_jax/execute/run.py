@@ -34,7 +34,7 @@ from stellaris_jax.runs.signals import Signals
 from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.format import clock
 from stellaris_jax.telemetry.integrity import fixed_settings
-from stellaris_jax.telemetry.jsonl import read_records, set_aside, warn_on_stderr
+from stellaris_jax.telemetry.jsonl import read_rows, set_aside, warn_on_stderr
 from stellaris_jax.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.prediction import comparison
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
@@ -147,7 +147,7 @@ def _refuse_lost_checkpoints(run_dir: Path) -> None:
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     if any(name.isdigit() for name in names):
         return
-    records = read_records(metrics, lambda message: None) if metrics.is_file() else []
+    records = read_rows(metrics, lambda message: None) if metrics.is_file() else []
     if any(record["kind"] == "evaluation" for record in records) or (records and not directory.is_dir()):
         witness = f"{metrics} tells of {records[-1]['round']} rounds"
     elif (run_dir / "summary.json").exists():

@@ -96,18 +96,18 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def evaluated_returns(records: Sequence[Mapping[str, Any]], planned: Sequence[int]) -> dict[int, float]:
+def evaluated_returns(rows: Sequence[Mapping[str, Any]], planned: Sequence[int]) -> dict[int, float]:
     """Returns of evaluations, keyed by rung: the number of the planned evaluation, from 1 on."""
-    return {rung_of(record, planned): record["eval_return_mean"] for record in records if _is_return(record)}
+    return {rung_of(row, planned): row["eval_return_mean"] for row in rows if _is_return(row)}
 
 
-def rung_of(record: Mapping[str, Any], planned: Sequence[int]) -> int:
+def rung_of(row: Mapping[str, Any], planned: Sequence[int]) -> int:
     """Rung of an evaluation: the number of the planned evaluation, from 1 on."""
-    return sum(number < record["round"] for number in planned) + 1
+    return sum(number < row["round"] for number in planned) + 1
 
 
-def _is_return(record: Mapping[str, Any]) -> bool:
-    value = record.get("eval_return_mean")
+def _is_return(row: Mapping[str, Any]) -> bool:
+    value = row.get("eval_return_mean")
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -33,7 +33,7 @@ from stellaris_jax.engine.plans import SHARED, Plans
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.execute.footprint import max_concurrent_runs
 from stellaris_jax.execute.loading import checked
-from stellaris_jax.execute.records import Record
+from stellaris_jax.execute.rows import Record
 from stellaris_jax.execute.run import train_within
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.many.concurrency import in_threads, stoppable
@@ -232,9 +232,9 @@ class _Pruned:
         self.ended = False
         self.reported = dict(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
-    def __call__(self, record: Record) -> bool:
-        rung = rung_of(record, self.planned)
-        value = record["eval_return_mean"]
+    def __call__(self, row: Record) -> bool:
+        rung = rung_of(row, self.planned)
+        value = row["eval_return_mean"]
         if value is None or not math.isfinite(value):
             self.ended = True
         else:

@@ -17,12 +17,12 @@ FORMATS = {".csv": "csv", ".jsonl": "jsonl"}
 """Formats of a log, by the file's ending."""
 
 
-def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
+def export(run_dir: Path, layout: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
     """Write the jobs of a run's first seed and return `path`.
 
     Args:
       run_dir: directory of the run.
-      cut: minibatch layout of its fragments.
+      layout: minibatch layout of its fragments.
       path: file to write, with an ending of `FORMATS`.
       rounds: number of rounds, from the first one on; all by default.
 
@@ -30,14 +30,14 @@ def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None =
       ConfigError: there is no run, or its records are damaged.
     """
     config = from_yaml(run_dir / "config.yaml")
-    each = cut.steps * limits_of(config).envs if is_scaled(config) else None
+    each = layout.steps * limits_of(config).envs if is_scaled(config) else None
     with readable(run_dir), rewriting_text(path) as file:
-        pairs = ((round_.record, round_.rolls) for round_ in rounds_of(run_dir, config, cut, rounds))
-        write(file, jobs_of(pairs, lambda actors: each or _share(cut, actors), cut.batch), FORMATS[path.suffix])
+        pairs = ((entry.round, entry.rolls) for entry in rounds_of(run_dir, config, layout, rounds))
+        write(file, jobs_of(pairs, lambda actors: each or _share(layout, actors), layout.batch), FORMATS[path.suffix])
     return path
 
 
-def _share(cut: MinibatchLayout, actors: int) -> int | None:
+def _share(layout: MinibatchLayout, actors: int) -> int | None:
     """Steps of each actor of a whole fragment; None if the actors have different shares."""
-    steps, rest = divmod(cut.steps * cut.envs, actors)
-    return None if rest else steps
+    steps, remainder = divmod(layout.steps * layout.envs, actors)
+    return None if remainder else steps

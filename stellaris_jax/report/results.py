@@ -187,9 +187,9 @@ def seed_results(run: Run) -> list[SeedResult]:
 def _curve(run: Run, clock: str, index: int) -> Curve:
     """Evaluations of one seed; points without a clock or a return are left out."""
     points = []
-    for record in run.evaluations:
-        per_seed = record["per_seed"]
-        x = per_seed[clock][index] if per_seed.get(clock) is not None else record.get(clock)
+    for row in run.evaluations:
+        per_seed = row["per_seed"]
+        x = per_seed[clock][index] if per_seed.get(clock) is not None else row.get(clock)
         points.append((x, per_seed["eval_return_mean"][index]))
     known = np.array([point for point in points if None not in point], dtype=float).reshape(-1, 2)
     return known[:, 0], known[:, 1]

@@ -102,8 +102,8 @@ def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int
     config = flatten(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, damage))
     document = _mapping(path / SUMMARY, inputs.DOCUMENT, json.loads, damage)
     log = _log(path / "metrics.jsonl", last, damage)
-    rounds = [record for record in log.records if record["kind"] == "round"]
-    evaluations = [record for record in log.records if record["kind"] == "evaluation"]
+    rounds = [row for row in log.rows if row["kind"] == "round"]
+    evaluations = [row for row in log.rows if row["kind"] == "evaluation"]
     curve = not (log.damage or log.gap)
     foreign = bool(config and log.owner.strip("0")) and log.owner != run_identity(config)
     if foreign:
@@ -157,7 +157,7 @@ def _is_over(path: Path, config: dict[str, Any], log: Log, evaluations: list[dic
         return False
     total, envs, length = numbers
     last = -(-total // (envs * length))
-    trained = max((record["round"] for record in log.records), default=0)
+    trained = max((row["round"] for row in log.rows), default=0)
     return trained >= last or os.path.isdir(path / "checkpoints" / str(last))
 
 
@@ -257,17 +257,17 @@ def seed_curves(run: Run, axis: str) -> list[Curve]:
     and
     so are seeds without points.
     """
-    records, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
+    rows, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
     curves = []
-    for seed in range(len(records[0]["per_seed"][key]) if records else 0):
-        points = [(_at(record, axis, seed), record["per_seed"][key][seed]) for record in records]
+    for seed in range(len(rows[0]["per_seed"][key]) if rows else 0):
+        points = [(_at(row, axis, seed), row["per_seed"][key][seed]) for row in rows]
         present = np.array([point for point in points if None not in point], dtype=float)
         if len(present):
             curves.append((present[:, 0], present[:, 1]))
     return curves
 
 
-def _at(record: dict[str, Any], axis: str, seed: int) -> Any:
+def _at(row: dict[str, Any], axis: str, seed: int) -> Any:
     """Value of a seed on an axis; runs of earlier versions have only the mean over seeds."""
-    per_seed = record["per_seed"].get(axis)
-    return record.get(axis) if per_seed is None else per_seed[seed]
+    per_seed = row["per_seed"].get(axis)
+    return row.get(axis) if per_seed is None else per_seed[seed]

@@ -96,9 +96,9 @@ def basis(seeds: int, episodes: int) -> str:
     return interval_of + (f"{seeds} seeds, " if seeds > 1 else "") + f"{count(episodes)} episodes"
 
 
-def escapes(record: Mapping[str, Any]) -> str:
+def escapes(row: Mapping[str, Any]) -> str:
     """`25 of 200 groups`: groups that the gate refused, and that were aggregated; a dash without a gate."""
-    escaped, groups = record.get("gate_escapes"), record.get("gate_groups")
+    escaped, groups = row.get("gate_escapes"), row.get("gate_groups")
     return count(escaped) if escaped is None or groups is None else f"{count(escaped)} of {count(groups)} groups"
 
 

@@ -64,10 +64,10 @@ class Logger(Optioned):
         super().__init__(options)
         self.run = run
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        """Log training rounds, at least one, oldest first; `stellaris_jax.telemetry` describes the records."""
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        """Log training rounds, at least one, oldest first; `stellaris_jax.telemetry` describes the rows."""
 
-    def evaluation(self, record: dict[str, Any]) -> None:
+    def evaluation(self, row: dict[str, Any]) -> None:
         """Log an evaluation of the policy."""
 
     def summary(self, summary: dict[str, Any]) -> None:

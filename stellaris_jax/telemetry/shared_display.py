@@ -144,11 +144,11 @@ class PointDisplay(Display):
         super().__init__(shared.console, f"point {point}", total_rounds)
         self.shared, self.point, self.seeds = shared, point, seeds
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        self.shared.advanced(self.point, round(records[-1]["env_steps"] * self.seeds))
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        self.shared.advanced(self.point, round(rows[-1]["env_steps"] * self.seeds))
 
-    def evaluation(self, record: dict[str, Any]) -> None:
-        self.shared.evaluated(self.point, record["eval_return_mean"])
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self.shared.evaluated(self.point, row["eval_return_mean"])
 
     def working(self, text: str) -> None:
         self.shared.working(text, self.point)

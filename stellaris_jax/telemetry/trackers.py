@@ -73,14 +73,14 @@ class Tracker(Logger):
         if self.id != known.get("id"):
             self.logged = {"round": -1, "evaluation": -1}
         self._save_state(self.logged)
-        self._log_new([record for record in run.history if record["kind"] == "round"])
-        self._log_new([record for record in run.history if record["kind"] == "evaluation"])
+        self._log_new([row for row in run.history if row["kind"] == "round"])
+        self._log_new([row for row in run.history if row["kind"] == "evaluation"])
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        self._log_new(records)
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        self._log_new(rows)
 
-    def evaluation(self, record: dict[str, Any]) -> None:
-        self._log_new([record])
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self._log_new([row])
 
     def summary(self, summary: dict[str, Any]) -> None:
         numbers = {key: value for key, value in summary.items() if _is_number(value)}
@@ -108,10 +108,10 @@ class Tracker(Logger):
         """End the tracker's run, as far as this process is concerned."""
         raise NotImplementedError
 
-    def _log_new(self, records: list[dict[str, Any]]) -> None:
-        fresh = [record for record in records if record["round"] > self.logged[record["kind"]]]
+    def _log_new(self, rows: list[dict[str, Any]]) -> None:
+        fresh = [row for row in rows if row["round"] > self.logged[row["kind"]]]
         if fresh:
-            self.log([(int(record[STEP]), dict(named(record))) for record in fresh])
+            self.log([(int(row[STEP]), dict(named(row))) for row in fresh])
             self.logged[fresh[-1]["kind"]] = fresh[-1]["round"]
             if not self.queues:
                 self._save_state(self.logged)

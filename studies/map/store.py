@@ -148,12 +148,12 @@ def trained(cells: Sequence[Cell], seeds: range) -> list[Outcome]:
 
 def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outcome]:
     last = records[-1]
-    gradients = [sum(record["staleness_counts"]) for record in records]
-    staleness = float(np.average([record["staleness_mean"] for record in records], weights=gradients))
+    gradients = [sum(row["staleness_counts"]) for row in records]
+    staleness = float(np.average([row["staleness_mean"] for row in records], weights=gradients))
     dropped = last["dropped"] / (last["dropped"] + sum(gradients))
 
     def curve(name: str, seed: int) -> list[float]:
-        return [record["per_seed"][name][seed] for record in records]
+        return [row["per_seed"][name][seed] for row in records]
 
     return [
         Outcome(

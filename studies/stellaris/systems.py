@@ -93,8 +93,8 @@ def _learning(actors: int, learners: int, seeds: Sequence[int]) -> list[Cell]:
         timeline = Timeline(*parts, gradients_per_round=gradients, seed=seed, actors=actors)
         rounds = [timeline.next_round() for _ in range(ROUNDS)]
         usage = rounds[-1].usage
-        learning = sum(record.usage.seconds - record.complete for record in rounds)
-        counts = np.bincount([s for record in rounds for s in record.staleness()])
+        learning = sum(round_.usage.seconds - round_.complete for round_ in rounds)
+        counts = np.bincount([s for round_ in rounds for s in round_.staleness()])
         mean = usage.staleness_total / usage.gradients
         busy = usage.learner_busy / (learners * learning)
         cells.append((learning / ROUNDS, busy, mean, usage.staleness_max, counts / counts.sum()))

@@ -122,7 +122,7 @@ def _clipped(metadata: Metadata) -> str:
 def _returns(run_dir: Path, trainer: Trainer, seed: int) -> dict[str, str]:
     """Last evaluation of the run's policies, up to the exported round, as rows of the card."""
     config, seeds = trainer.config, trainer.seeds
-    evaluations = [record for record in read_run(run_dir).evaluations if record["round"] <= trainer.round]
+    evaluations = [row for row in read_run(run_dir).evaluations if row["round"] <= trainer.round]
     if not evaluations:
         return {"return": "not evaluated"}
     last = evaluations[-1]

@@ -28,7 +28,7 @@ def lanes(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
     Raises:
       ConfigError: the run has no such round.
     """
-    total = max((record["round"] for record in run.rounds), default=0)
+    total = max((row["round"] for row in run.rounds), default=0)
     beyond = [rounds for rounds in chosen if rounds.stop - 1 > total]
     if beyond:
         raise ConfigError(f"--rounds={beyond[0].stop - 1} is not a round of {run.path}, which has {total}.")
@@ -59,7 +59,7 @@ def _drawn(run: Run, rounds_by_number: Mapping[int, TimelineRound], chosen: Sequ
         if (part := [rounds_by_number[number] for number in rounds if number in rounds_by_number])
     ]
     most = max(
-        (g.staleness for part in shown for round_ in part for group in round_.record.groups for g in group.gradients),
+        (g.staleness for part in shown for entry in part for group in entry.round.groups for g in group.gradients),
         default=0,
     )
     drawn = "".join(timeline(part, learners, most) for part in shown)
@@ -76,12 +76,12 @@ def _simulated(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int,
     last = max((rounds.stop - 1 for rounds in chosen), default=total)
     rounds = enumerate(rounds_of(run.path, config, MinibatchLayout.of(config), last), start=1)
     if chosen:
-        return {number: round_ for number, round_ in rounds if any(number in window for window in chosen)}, ""
+        return {number: entry for number, entry in rounds if any(number in window for window in chosen)}, ""
     by_number: dict[int, TimelineRound] = {}
     gradients = 0
-    for number, round_ in rounds:
-        by_number[number] = round_
-        gradients += sum(len(group.gradients) for group in round_.record.groups) + len(round_.record.dropped)
+    for number, entry in rounds:
+        by_number[number] = entry
+        gradients += sum(len(group.gradients) for group in entry.round.groups) + len(entry.round.dropped)
         if gradients >= MOST_GRADIENTS and number < last:
             return by_number, f"Of {total} rounds the first {number} were looked at; --rounds chooses others."
     return by_number, ""
@@ -89,9 +89,9 @@ def _simulated(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int,
 
 def _windows(rounds_by_number: Mapping[int, TimelineRound]) -> list[range]:
     """Ranges of rounds at the beginning, the middle and the end, each as long as bars stay visible."""
-    bars = sum(
-        len(group.gradients) + 1 for round_ in rounds_by_number.values() for group in round_.record.groups
-    ) / len(rounds_by_number)
+    bars = sum(len(group.gradients) + 1 for entry in rounds_by_number.values() for group in entry.round.groups) / len(
+        rounds_by_number
+    )
     size, count = max(1, min(TOGETHER, int(MOST_BARS / 2 / max(1.0, bars)))), len(rounds_by_number)
     if count <= 3 * size:
         return [range(first, min(first + size, count + 1)) for first in range(1, count + 1, size)]

@@ -90,9 +90,7 @@ def _rows(run: Run) -> dict[str, str]:
 
 def _outcome(run: Run) -> str:
     """Result of the run in one sentence."""
-    last = run.summary or max(
-        [*run.rounds[-1:], *run.evaluations[-1:]], key=lambda record: record["round"], default=None
-    )
+    last = run.summary or max([*run.rounds[-1:], *run.evaluations[-1:]], key=lambda row: row["round"], default=None)
     if last is None:
         return "There is nothing to tell of it yet."
     known = {key: value for key, value in last.items() if isinstance(value, int | float)}
@@ -123,11 +121,11 @@ def _missing(run: Run) -> list[str]:
     return notes
 
 
-def _spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Evenly spaced records, as many as a curve needs; the last one is kept."""
-    if len(records) <= MOST_POINTS:
-        return records
-    return [records[i] for i in np.linspace(0, len(records) - 1, MOST_POINTS).round().astype(int)]
+def _spaced(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Evenly spaced rows, as many as a curve needs; the last one is kept."""
+    if len(rows) <= MOST_POINTS:
+        return rows
+    return [rows[i] for i in np.linspace(0, len(rows) - 1, MOST_POINTS).round().astype(int)]
 
 
 def _figures(run: Run, out: Path) -> str:

@@ -48,7 +48,7 @@ def timeline(rounds: Sequence[TimelineRound], learners: int, most: int) -> str:
     """
     every = sorted(_bars(rounds, learners, most), key=lambda bar: bar.start)
     bars = every[:MOST_BARS]
-    first, last = rounds[0].record.index + 1, rounds[-1].record.index + 1
+    first, last = rounds[0].round.index + 1, rounds[-1].round.index + 1
     named = f"round {first}" if first == last else f"rounds {first} to {last}"
     if not bars:
         return f"<p>{text(f'Nothing was computed in {named}.')}</p>"
@@ -83,21 +83,21 @@ def timeline(rounds: Sequence[TimelineRound], learners: int, most: int) -> str:
 
 
 def _bars(rounds: Sequence[TimelineRound], learners: int, most: int) -> Iterator[Bar]:
-    for round_ in rounds:
-        record = round_.record
+    for entry in rounds:
+        round_ = entry.round
         version = (
-            f"fragment {record.index}, collected by {record.actors} actors with version {record.behaviour_version}"
+            f"fragment {round_.index}, collected by {round_.actors} actors with version {round_.behaviour_version}"
         )
-        if round_.rolls:
-            start, end = min(roll.start for roll in round_.rolls), max(roll.end for roll in round_.rolls)
+        if entry.rolls:
+            start, end = min(roll.start for roll in entry.rolls), max(roll.end for roll in entry.rolls)
             yield Bar(0, start, end, "roll", f"{version}, {_seconds(start, end)}")
-        for failure in round_.failures:
+        for failure in entry.failures:
             row = 0 if failure.kind == "actor" else failure.number + 1
             about = f"{failure.kind} {failure.number} died: {failure.reason}, {_seconds(failure.start, failure.end)}"
             yield Bar(row, failure.start, failure.end, "lost", about)
-        for gradient in record.dropped:
+        for gradient in round_.dropped:
             yield _computed(gradient, "lost", "thrown away")
-        for group in record.groups:
+        for group in round_.groups:
             for gradient in group.gradients:
                 shade = round((SHADES - 1) * min(1.0, gradient.staleness / max(1, most)))
                 yield _computed(gradient, f"s{shade}", f"staleness {gradient.staleness}")
