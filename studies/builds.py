@@ -130,8 +130,8 @@ class FigureBuild:
             path = self.results / ORIGINS
             with locked(path):
                 known = _origins(self.results)
-                kept = [made for made in known.get(self.figure, []) if made != origin() and not self.measured]
-                known[self.figure] = [*kept, origin()]
+                others = [made for made in known.get(self.figure, []) if made != origin() and not self.measured]
+                known[self.figure] = [*others, origin()]
                 write_atomically(path, json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
     def __str__(self) -> str:
@@ -144,8 +144,8 @@ def _origins(results: Path) -> dict[str, list[dict[str, Any]]]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(inputs.read_text(path))
-        return {str(figure): [dict(one) for one in origins] for figure, origins in found.items()}
+        stored = json.loads(inputs.read_text(path))
+        return {str(figure): [dict(one) for one in origins] for figure, origins in stored.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
 

@@ -72,7 +72,7 @@ class Escapes:
             (self.late_escapes, self.late_groups),
             (self.late_escaped_gradients, self.late_gradients),
         )
-        return {name: part / whole if whole else 0.0 for name, (part, whole) in zip(SHARES, pairs, strict=True)}
+        return {name: part / total if total else 0.0 for name, (part, total) in zip(SHARES, pairs, strict=True)}
 
 
 NAMES = tuple(field.name for field in fields(Escapes))
@@ -104,8 +104,8 @@ def write(rows: Iterable[Escapes], path: Path) -> None:
     if not rows:
         return
     replaced = {(row.figure, row.env) for row in rows}
-    kept = [row for row in read(path) if (row.figure, row.env) not in replaced]
-    lines = [(*asdict(row).values(), *(f"{share:.3g}" for share in row.shares.values())) for row in [*kept, *rows]]
+    others = [row for row in read(path) if (row.figure, row.env) not in replaced]
+    lines = [(*asdict(row).values(), *(f"{share:.3g}" for share in row.shares.values())) for row in [*others, *rows]]
     write_table(path, [*NAMES, *SHARES], lines)
 
 

@@ -58,12 +58,14 @@ def write_index(results: Path) -> None:
 
 def index(results: Path) -> str:
     """Text of the index."""
-    made = {paper: _claims(results / paper, list(module_of(paper).FIGURES)) for paper in PAPERS}
+    claims_by_paper = {paper: _claims(results / paper, list(module_of(paper).FIGURES)) for paper in PAPERS}
     lines = ["# Claims", "", fill(ABOUT, 120), ""]
-    newer = [(figure, claim) for figure, claims in made["map"].items() for claim in claims if ": " in claim.paper]
+    newer = [
+        (figure, claim) for figure, claims in claims_by_paper["map"].items() for claim in claims if ": " in claim.paper
+    ]
     if newer:
         lines += ["## Newer papers on staleness", "", *_newer(newer)]
-    for paper, figures in made.items():
+    for paper, figures in claims_by_paper.items():
         lines += _section(paper, figures)
     return "\n".join(lines)
 

@@ -84,11 +84,11 @@ class Study:
         results = self.learned([curve.variant for curve in series], range(count))
         fresh = [history for curve in series for history in curve.histories(results[curve.variant])]
         envs = {curve.env for curve in series}
-        kept = [history for history in published if history.env not in envs]
-        write_csv([*kept, *fresh], path)
+        others = [history for history in published if history.env not in envs]
+        write_csv([*others, *fresh], path)
         escaped = [gate.escapes(figure, curve, results[curve.variant]) for curve in series]
         gate.write([row for row in escaped if row is not None], self.results / gate.FILE)
-        return [*kept, *fresh]
+        return [*others, *fresh]
 
     def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write `figure_<figure>.csv` of a figure without curves.
@@ -145,8 +145,8 @@ def write_readme(results: Path, figures: Iterable[str]) -> None:
     """Update the generated part of a study's README.md, and the picture at its head."""
     path = results / "README.md"
     text = inputs.read_text(path) if path.is_file() else f"{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, remainder = text.partition(BEGIN)
+    _, _, after = remainder.partition(END)
     write_atomically(path, f"{before}{BEGIN}\n{_body(results, list(figures))}\n{END}{after}")
 
 

@@ -59,7 +59,7 @@ def _options(config: Config) -> dict[str, Any]:
     """Options that are not at their defaults, by the keys they had when the first results were stored."""
     changed = {}
     for place in PLACES:
-        for name, option in ((n, o) for thing in place.things(config) for n, o in options_of(thing).items()):
+        for name, option in ((n, o) for component in place.things(config) for n, o in options_of(component).items()):
             if (value := place.options(config)[name]) != option.default:
                 changed[first_key(place.section, name)] = value
     return changed

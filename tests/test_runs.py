@@ -129,6 +129,17 @@ def test_loggers_make_no_difference(run_store: Path) -> None:
     assert any(line.startswith("run.loggers") for line in compared)
 
 
+def test_booleans_are_those_of_yaml(run_store: Path) -> None:
+    made(run_store / "annealed", "system=async", "algorithm.anneal=true")
+    made(run_store / "plain", "system=async", "algorithm.anneal=false")
+    shown = lines()
+    for name, text in (("annealed", "anneal=true"), ("plain", "anneal=false")):
+        assert any(line.startswith(f"runs/{name} ") and text in line for line in shown)
+    compared = next(line for line in lines("runs/annealed", "runs/plain") if line.startswith("algorithm.anneal"))
+    assert compared.split()[1:] == ["true", "false"]
+    assert named(lines("--where", "algorithm.anneal=true", "--where", "name=annealed")) == ["runs/annealed"]
+
+
 def test_what_differs(run_store: Path) -> None:
     shown = lines("runs/good", "runs/better")
     settings = {

@@ -29,7 +29,7 @@ def _main(argv: Sequence[str] | None) -> None:
     from stellaris_jax.base.commands import as_override, named_modules
     from stellaris_jax.base.registry import search_folder
     from stellaris_jax.envs.check import CheckWarning, check_env
-    from stellaris_jax.envs.ranges import told
+    from stellaris_jax.envs.ranges import range_lines
     from stellaris_jax.envs.registry import from_config
     from stellaris_jax.execute.loading import load_config
 
@@ -46,7 +46,7 @@ def _main(argv: Sequence[str] | None) -> None:
     observed = env.observation_space
     print(f"{observed.dtype} observations of shape {observed.shape}")
     print(f"actions of {env.action_space}")
-    print("\n".join(told(env, report, config.env)))
+    print("\n".join(range_lines(env, report, config.env)))
     if env.max_episode_steps is None:
         limit = config.evaluation.episode_limit
         print(f"episodes without a time limit; evaluations cut them at evaluation.episode_limit={limit}")

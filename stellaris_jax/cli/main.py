@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _main(argv: Sequence[str]) -> None:
-    name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    name, arguments = (argv[0], argv[1:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
         print("stellaris-jax COMMAND [--help | arguments], or stellaris-jax --version\n")
         for command, about in COMMANDS.items():
@@ -40,11 +40,11 @@ def _main(argv: Sequence[str]) -> None:
         if not is_checkout():
             raise ConfigError(f"{name} works in a checkout of the repository only{_address()}.")
         sys.path.insert(0, str(PACKAGE.parent))
-    import_module(module).main(rest)
+    import_module(module).main(arguments)
 
 
 def _address() -> str:
-    """Where to get a checkout, as the end of a sentence: the repository that the installed package names."""
+    """Command that clones the repository named by the installed package, as the end of a sentence; "" without one."""
     with suppress(PackageNotFoundError):
         for url in metadata("stellaris-jax").get_all("Project-URL") or ():
             label, _, address = url.partition(", ")

@@ -138,12 +138,13 @@ def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
     """Draw the first rounds of a configuration."""
     from stellaris_jax.execute.loading import load_config
     from stellaris_jax.report.curves import checked
+    from stellaris_jax.telemetry.format import plural
 
     checked(out)
     config = load_config(overrides)
     if rounds > config.rounds:
         raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")
-    with working(f"simulating and drawing {rounds} round{'s' * (rounds > 1)} of {config.system.name}"):
+    with working(f"simulating and drawing {plural(rounds, 'round')} of {config.system.name}"):
         from stellaris_jax.report.gantt import plot_timeline
         from stellaris_jax.telemetry.jsonl import warn_on_stderr
         from stellaris_jax.timeline.prediction import comparison

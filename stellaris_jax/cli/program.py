@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeGuard
 
 from stellaris_jax.base.commands import command, localised
@@ -65,7 +66,7 @@ def trust_of(arguments: argparse.Namespace) -> Trust:
 
 
 class SubParser(Parser):
-    """Parser of a part of a command."""
+    """Parser of a subcommand."""
 
     def __init__(self, **options: Any):
         argparse.ArgumentParser.__init__(self, **options)
@@ -99,6 +100,13 @@ def finite(text: str) -> float:
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"must be a number, not {text!r}")
     return number
+
+
+def path(text: str) -> Path:
+    """Type for `add_argument`: a path that is not empty; Python would take an empty one for the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, such as . for the current folder, not ''")
+    return Path(text)
 
 
 def run(main: Callable[[], None]) -> None:
@@ -146,7 +154,7 @@ def reopen_streams() -> None:
 
 
 def ended(main: Callable[[], None]) -> None:
-    """What `run` does, inside of a program: every end it knows is a SystemExit."""
+    """Run `main` as `run` does, within a program: every known end becomes a SystemExit."""
     output = sys.stdout if isinstance(sys.stdout, _Output) else _Output(sys.stdout)
     try:
         with redirect_stdout(output):  # type: ignore[type-var]

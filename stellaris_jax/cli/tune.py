@@ -121,8 +121,8 @@ def _new_search(given: Namespace) -> Path:
     if not config.evaluation.points or not config.evaluation.episodes:
         raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a search needs returns to compare.")
     space = _space(given.space, given.config_dir)
-    asked = {name: getattr(given, name) for name in ("trials", "reduction", "seed")}
-    search = search_store.Search(**{name: value for name, value in asked.items() if value is not None})
+    options = {name: getattr(given, name) for name in ("trials", "reduction", "seed")}
+    search = search_store.Search(**{name: value for name, value in options.items() if value is not None})
     if given.dir is not None:
         directory: Path = given.dir
     else:

@@ -52,7 +52,7 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
         place = directory / str(trial.number)
         run = read_run(place, lambda message: None)
         check_settings(place, run.config, config, trial.params)
-        if trial.state in (State.FAIL, State.PRUNED) and _is_whole(run, config):
+        if trial.state in (State.FAIL, State.PRUNED) and _is_complete(run, config):
             warn_on_stderr(
                 f"trial {trial.number}: {directory / STORAGE} calls it {trial.state.name.lower()}, and its run has a "
                 "result, which counts"
@@ -80,15 +80,15 @@ def check_settings(place: Path, stored: Mapping[str, Any], config: Config, value
     """
     if not stored:
         return
-    wanted = flatten(plain(complete(config.replace(values))))
-    for key in sorted(wanted.keys() & stored.keys()):
+    expected = flatten(plain(complete(config.replace(values))))
+    for key in sorted(expected.keys() & stored.keys()):
         if any(key == free or key.startswith(f"{free}.") for free in FREE) or (key == "env.name" and key in values):
             continue
-        if _text(wanted[key]) != _text(stored[key]):
+        if _text(expected[key]) != _text(stored[key]):
             source = STORAGE if key in values else "config.yaml"
             raise ConfigError(
                 f"{place / 'config.yaml'} has {key}={shown(stored[key])}, and {place.parent / source} says "
-                f"{shown(wanted[key])}: one of the files was changed or replaced. Put it back, or begin a new search."
+                f"{shown(expected[key])}: one of the files was changed or replaced. Put it back, or begin a new search."
             )
 
 
@@ -123,11 +123,11 @@ def _lost(trial: FrozenTrial, run: Run, config: Config) -> str:
         return "" if run.summary or (run.curve and run.evaluations) else f"{run.path} has no evaluation"
     if run.summary is None or not _is_return(run.summary):
         return f"{run.path / SUMMARY} is missing or has no return"
-    is_over = run.summary.get("ended_early") is True or _is_whole(run, config)
+    is_over = run.summary.get("ended_early") is True or _is_complete(run, config)
     return "" if is_over else f"{run.path} is not over"
 
 
-def _is_whole(run: Run, config: Config) -> bool:
+def _is_complete(run: Run, config: Config) -> bool:
     """Whether a run was trained for all its rounds, has a return, and is not damaged."""
     if run.damage or not run.config or run.summary is None or not _is_return(run.summary):
         return False

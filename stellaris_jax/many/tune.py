@@ -246,9 +246,9 @@ class _Pruned:
         return self.ended
 
     def _goes_on(self, rung: int) -> bool:
-        own = {number: value for number, value in self.reported.items() if number <= rung}
+        returns = {number: value for number, value in self.reported.items() if number <= rung}
         trials = self.trial.study.get_trials(deepcopy=False)
-        return self.halving.goes_on(own, [t.intermediate_values for t in trials if t.number != self.trial.number])
+        return self.halving.goes_on(returns, [t.intermediate_values for t in trials if t.number != self.trial.number])
 
 
 def report(directory: Path, study: optuna.Study) -> list[Path]:

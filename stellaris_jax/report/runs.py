@@ -18,6 +18,7 @@ from stellaris_jax.base import inputs
 from stellaris_jax.base.statistics import Curve
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
+from stellaris_jax.telemetry.format import value_text
 from stellaris_jax.telemetry.integrity import Digests, run_identity, settings_digest, summary_digests
 from stellaris_jax.telemetry.jsonl import Log, read_log, warn_on_stderr
 
@@ -82,9 +83,9 @@ class Group:
     @property
     def label(self) -> str:
         """Name for legends: `stellaris, decay=0.9`."""
-        parts = [str(value) if key.endswith(".name") else f"{short(key)}={value}" for key, value in self.values.items()]
         first = self.runs[0]
-        return ", ".join(parts) or str(first.config.get("system.name", first.path.name))
+        label = ", ".join(setting(key, value) for key, value in self.values.items())
+        return label or str(first.config.get("system.name", first.path.name))
 
 
 def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int | None = None) -> Run:
@@ -232,6 +233,11 @@ def group_replicates(runs: Sequence[Run]) -> list[Group]:
 def short(key: str) -> str:
     """Config key as a heading: `system` for `system.name`, `decay` for `system.decay`."""
     return key.removesuffix(".name").rpartition(".")[2]
+
+
+def setting(key: str, value: Any) -> str:
+    """Setting as a part of a label: `stellaris` for a name, else `decay=0.9`."""
+    return str(value) if key.endswith(".name") else f"{short(key)}={value_text(value)}"
 
 
 def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:

@@ -24,7 +24,7 @@ from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, c
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
-from stellaris_jax.telemetry.format import compact, dollars, number, over_seeds, significant
+from stellaris_jax.telemetry.format import compact, dollars, number, over_seeds, significant, value_text
 from stellaris_jax.telemetry.format import count as counted
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
@@ -134,8 +134,10 @@ def keep_former(sweep_dir: Path, rows: Sequence[dict[str, Any]]) -> Path | None:
     lost = [key for key in (former or [{}])[0] if rows and key not in rows[0] and any(row.get(key) for row in former)]
     common = [key for key in former[0] if key in rows[0]] if former and rows else []
     known = (sum(bool(row.get(key)) for row in former for key in common), _seeds(former))
-    kept = (sum(row[key] not in (None, "") for row in rows for key in common), _seeds(rows))
-    if not former or (not lost and len(former) <= len(rows) and all(a <= b for a, b in zip(known, kept, strict=True))):
+    current = (sum(row[key] not in (None, "") for row in rows for key in common), _seeds(rows))
+    if not former or (
+        not lost and len(former) <= len(rows) and all(a <= b for a, b in zip(known, current, strict=True))
+    ):
         return None
     suffixes = (f"-before-{n}" if n > 1 else "-before" for n in count(1))
     suffix = next(suffix for suffix in suffixes if not (sweep_dir / f"table{suffix}.csv").exists())
@@ -226,7 +228,7 @@ def lost_result(row: Row) -> str:
 def headings(group: Group) -> dict[str, str]:
     """Distinguishing values of a row, by headings that are as short as possible."""
     names = Counter(map(short, group.values))
-    keys = {short(key) if names[short(key)] == 1 else key: str(value) for key, value in group.values.items()}
+    keys = {short(key) if names[short(key)] == 1 else key: value_text(value) for key, value in group.values.items()}
     return keys or {"point": group.label}
 
 

@@ -79,10 +79,10 @@ class Telemetry:
             settings,
             resume_round=resume_round,
             last_env_steps=self._metrics.last_env_steps,
-            history=tuple(self._metrics.kept),
+            history=tuple(self._metrics.history),
             note=display.note,
         )
-        self._metrics.kept.clear()
+        self._metrics.history.clear()
         self._loggers: dict[str, Logger] = {}
         for name in config.run.loggers:
             self._guarded(name, partial(self._open, name, about, config.run.options))

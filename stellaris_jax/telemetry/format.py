@@ -50,9 +50,9 @@ def duration(seconds: float | None) -> str:
     """Seconds as `h:mm:ss`."""
     if seconds is None:
         return MISSING
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 def clock(executor: str | None) -> str:
@@ -88,6 +88,18 @@ def over_seeds(mean: float | None, half_width: float | None, per_seed: Sequence[
     if 1 < len(known) < FEWEST:
         return f"{significant(mean)} ({significant(min(known))} to {significant(max(known))})"
     return interval(mean, half_width)
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`, `1,280 runs`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def value_text(value: Any) -> str:
+    """Value of a setting as YAML has it: `true`, `null`, `0.01`."""
+    return (
+        {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
 
 
 def basis(seeds: int, episodes: int) -> str:

@@ -127,7 +127,7 @@ def summary_digests(summary: dict[str, Any]) -> Digests | None:
     try:
         digests = dict(summary[KEY])
         recorded = digests.pop("summary")
-        rest = {key: value for key, value in summary.items() if key != KEY}
-        return Digests(**digests) if recorded == _digest([rest, digests]) else None
+        figures = {key: value for key, value in summary.items() if key != KEY}
+        return Digests(**digests) if recorded == _digest([figures, digests]) else None
     except (TypeError, ValueError, KeyError):
         return None

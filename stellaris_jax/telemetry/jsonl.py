@@ -159,7 +159,7 @@ def _record(line: bytes) -> MetricsRow | None:
     try:
         per_seed = row["per_seed"]
         seeds = len(per_seed[RETURNS[row["kind"]]])
-        whole = (
+        valid = (
             _is_count(row["round"])
             and isinstance(row["env_steps"], (int, float))
             and all(_is_figure(row.get(key)) for key in FIGURES)
@@ -168,7 +168,7 @@ def _record(line: bytes) -> MetricsRow | None:
         )
     except (TypeError, KeyError):
         return None
-    return row if whole else None
+    return row if valid else None
 
 
 RETURNS = {"round": "train_return", "evaluation": "eval_return_mean"}
@@ -204,7 +204,7 @@ class MetricsLog:
 
     Attributes:
       last_env_steps: largest env step that was kept, or 0.
-      kept: records that were kept.
+      history: rows that were kept.
       evaluations: evaluations among them.
     """
 
@@ -215,20 +215,20 @@ class MetricsLog:
         note: Callable[[str], None] = warn_on_stderr,
         owner: str = "",
     ) -> None:
-        self.kept = kept = list[MetricsRow]()
+        self.history = history = list[MetricsRow]()
         self._owner = owner or "0" * 8
         self._number = 0
         self._digest = sha256()
         if resume_round is not None:
             log = _intact_log(path, resume_round, note)
-            kept += [row for row in log.rows if row["round"] <= resume_round]
-            rounds = {row["round"] for row in kept if row["kind"] == "round"}
+            history += [row for row in log.rows if row["round"] <= resume_round]
+            rounds = {row["round"] for row in history if row["kind"] == "round"}
             if log.damage or log.gap or len(rounds) < resume_round:
                 self._number = AFTER_A_GAP - 1
-        self.last_env_steps = max((row["env_steps"] for row in kept), default=0)
-        self.evaluations = [row for row in kept if row["kind"] == "evaluation"]
+        self.last_env_steps = max((row["env_steps"] for row in history), default=0)
+        self.evaluations = [row for row in history if row["kind"] == "evaluation"]
         with outputs.rewriting_text(path) as file:
-            file.write(self._lines(plain(row) for row in kept))
+            file.write(self._lines(plain(row) for row in history))
             file.flush()
             os.fsync(file.fileno())
         self._file = outputs.appending(path)

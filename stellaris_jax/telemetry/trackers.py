@@ -35,7 +35,7 @@ from stellaris_jax.telemetry.names import STEP, named
 
 FILES = ("config.yaml", "summary.json", "curve.png", "*.mp4", "*.gif")
 """Files of the run directory that are kept as artefacts when the run is over."""
-OWN = ("wandb", "mlflow", "mlflow.db")
+TRACKER_FILES = ("wandb", "mlflow", "mlflow.db")
 """Names in the run directory that trackers write to."""
 _OPENING = threading.Lock()
 """Lock held while a tracker is opened: points of a sweep may begin at once, but only one may create a database."""
@@ -63,7 +63,7 @@ class Tracker(Logger):
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
         super().__init__(run, options)
-        refuse_links(*(run.directory / name for name in OWN))
+        refuse_links(*(run.directory / name for name in TRACKER_FILES))
         self._state_path = run.directory / f".{self.name}.json"
         known = _read(self._state_path) if run.resume_round is not None else {}
         self.logged = {"round": known.get("round", -1), "evaluation": known.get("evaluation", -1)}
@@ -130,10 +130,10 @@ def _read(path: Path) -> dict[str, Any]:
     """Stored state of a tracker; empty if it is damaged, so that a new run begins."""
     try:
         known = json.loads(inputs.read_text(path))
-        whole = isinstance(known["id"], str) and all(isinstance(known[kind], int) for kind in ("round", "evaluation"))
+        valid = isinstance(known["id"], str) and all(isinstance(known[kind], int) for kind in ("round", "evaluation"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return known if whole else {}
+    return known if valid else {}
 
 
 def _is_number(value: Any) -> bool:
@@ -213,7 +213,7 @@ class Mlflow(Tracker):
         if known:
             info = self.client.get_run(known).info
             places = [info.artifact_uri, self.client.get_experiment(info.experiment_id).artifact_location]
-            if all(map(self._is_own, places)):
+            if all(map(self._is_local, places)):
                 self.client.update_run(known, status="RUNNING")
                 return known
             self.run.note(
@@ -221,7 +221,7 @@ class Mlflow(Tracker):
                 f"as a new run, whose artefacts are in {self._place}"
             )
         experiment, name = self.client.get_experiment_by_name(self.project), self.project
-        if experiment is not None and not self._is_own(experiment.artifact_location):
+        if experiment is not None and not self._is_local(experiment.artifact_location):
             experiment, name = None, f"{self.project}-{secrets.token_hex(4)}"
         if experiment is None:
             location = self._place.as_uri() if self._place else None
@@ -255,7 +255,7 @@ class Mlflow(Tracker):
             return
         # Use the checked location itself: the client would ask the database again, whose triggers may change it.
         location = self.client.get_run(self.id).info.artifact_uri
-        if not self._is_own(location):
+        if not self._is_local(location):
             raise OSError(errno.EINVAL, f"artefacts would go to {location}, outside of the run's {self._place}")
         inputs.check_tree(self._place, {})
         from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -263,7 +263,7 @@ class Mlflow(Tracker):
         for path in files:
             LocalArtifactRepository(location).log_artifact(str(path))
 
-    def _is_own(self, location: str) -> bool:
+    def _is_local(self, location: str) -> bool:
         """Whether artefacts may go to a URI: any of a server, else only below the run directory's `mlflow/`."""
         if self._place is None:
             return True

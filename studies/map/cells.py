@@ -62,7 +62,7 @@ TUNING, CONFIRMING = range(8), range(8, 16)
 _WEIGHTED = ("system.weights=power", "system.options.root=1")
 _GATE = ("system=stellaris", "system.weights=constant")
 _TRUNCATED = ("system.truncation=weight",)
-_WHOLE = ("system.truncation=none",)
+_UNTRUNCATED = ("system.truncation=none",)
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "all-reduce": ("system=allreduce",),
@@ -76,8 +76,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "w": ("system=async", *_WEIGHTED),
     "truncation": ("system=async", *_TRUNCATED),
     "w, truncation": ("system=async", *_WEIGHTED, *_TRUNCATED),
-    "gate": (*_GATE, *_WHOLE),
-    "gate, w": ("system=stellaris", *_WEIGHTED, *_WHOLE),
+    "gate": (*_GATE, *_UNTRUNCATED),
+    "gate, w": ("system=stellaris", *_WEIGHTED, *_UNTRUNCATED),
     "gate, truncation": (*_GATE, *_TRUNCATED),
     "gate, w, truncation": ("system=stellaris", *_WEIGHTED, *_TRUNCATED),
 }

@@ -212,11 +212,11 @@ def next_rate(tried: Iterable[str], rate: str) -> str | None:
 
 def distinct(sides: Mapping[K, list[V]], *known: list[V]) -> dict[K, list[V]]:
     """Methods with distinct values: the first of bitwise equal ones, and none that equals one of `known`."""
-    kept: dict[K, list[V]] = {}
+    unique: dict[K, list[V]] = {}
     for method, side in sides.items():
-        if side not in known and side not in kept.values():
-            kept[method] = side
-    return kept
+        if side not in known and side not in unique.values():
+            unique[method] = side
+    return unique
 
 
 def distinct_runs(runs: Iterable[Outcome]) -> list[Outcome]:
@@ -244,22 +244,22 @@ def requested_tasks(study: Study, tasks: Sequence[str]) -> list[str]:
     so
     claims about fewer tasks cannot replace some of them.
     """
-    wanted = [task for task in study.envs or tasks if task in tasks]
+    requested = [task for task in study.envs or tasks if task in tasks]
     current = current_build()
-    if wanted and current.published:
+    if requested and current.published:
         claims = [claim.claim for claim in read_claims(current.claims)]
         current.check_envs(
-            (task for task in tasks if any(text.startswith((f"{task},", f"{task}:")) for text in claims)), wanted
+            (task for task in tasks if any(text.startswith((f"{task},", f"{task}:")) for text in claims)), requested
         )
-    return wanted
+    return requested
 
 
 def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:
     """Figure of all mapped tasks, from a function of one task; the figure returns None if no task is requested."""
 
-    def made(study: Study) -> list[Claim] | None:
+    def figure_of_tasks(study: Study) -> list[Claim] | None:
         tasks = requested_tasks(study, MAPPED)
         return [claim for task in tasks for claim in figure(study, task)] if tasks else None
 
-    made.__doc__ = figure.__doc__
-    return made
+    figure_of_tasks.__doc__ = figure.__doc__
+    return figure_of_tasks

@@ -123,13 +123,13 @@ def rates(study: Study, task: str) -> list[Claim]:
     sides = {pair: [values(confirmed, cell, area) for cell in pair] for pair in moved}
     return [
         more(
-            f"{task}, {own.learners} learners: {own.method} learns more at {own.rate} than at the sequential "
+            f"{task}, {best.learners} learners: {best.method} learns more at {best.rate} than at the sequential "
             f"{sequential}",
             "–",
-            at_own,
+            at_best,
             at_theirs,
         )
-        for (own, _), (at_own, at_theirs) in distinct(sides).items()
+        for (best, _), (at_best, at_theirs) in distinct(sides).items()
     ]
 
 

@@ -56,7 +56,7 @@ def block() -> str:
 def write(path: Path) -> None:
     """Update the table of a page, if the page has a place for one."""
     text = inputs.read_text(path) if path.is_file() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, remainder = text.partition(BEGIN)
+    _, end, after = remainder.partition(END)
     if begin and end:
         write_atomically(path, f"{before}{BEGIN}\n{block()}\n{END}{after}")

@@ -156,7 +156,7 @@ def schedulers(study: Study) -> list[Claim]:
         panels[f"{job}: short of its objective"] = short
     title = "Schedulers: what their training takes, and what they are worth"
     bars(panels, study.picture("schedulers"), title, "less is better")
-    return [*_worth(times, gains)]
+    return [*_value_claims(times, gains)]
 
 
 def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str, str], Choice]]:
@@ -182,7 +182,7 @@ def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str,
     return seconds, chosen
 
 
-def _worth(times: dict[str, list[float]], gains: dict[tuple[str, str], list[float]]) -> Iterator[Claim]:
+def _value_claims(times: dict[str, list[float]], gains: dict[tuple[str, str], list[float]]) -> Iterator[Claim]:
     """Claims of fine-tuning against training from nothing, and of each scheduler against untrained choosers."""
     home, other = JOBS
     hours = published.MINIONSRL_TRAINING_HOURS

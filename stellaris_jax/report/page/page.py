@@ -40,6 +40,7 @@ from stellaris_jax.report.page.tables import Scored, across, bars, differences, 
 from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, compare_settings
 from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import group_replicates, is_compared
+from stellaris_jax.telemetry.format import plural, value_text
 
 MOST_VALUES = 12
 """Most values of a setting that are listed."""
@@ -140,8 +141,8 @@ def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
     best = [_best(row) for row in rows if row.is_top and len(rows) > 1 and len(envs) == 1]
     named = ", ".join(env or "an environment without a name" for env in envs)
     parts = [
-        f"{_many(len(rows), 'setting')} on {named if len(envs) <= MOST_PANELS else _many(len(envs), 'environment')}",
-        f"{_many(len(runs), 'run')} with {spread} evaluated seed{'s' * (seeds != [1])} each",
+        f"{plural(len(rows), 'setting')} on {named if len(envs) <= MOST_PANELS else plural(len(envs), 'environment')}",
+        f"{plural(len(runs), 'run')} with {spread} evaluated seed{'s' * (seeds != [1])} each",
         *best,
     ]
     return "; ".join(parts) + "."
@@ -182,8 +183,8 @@ def _notes(rows: Sequence[Row], sources: Sources) -> str:
     few = [row for row in rows if 0 < len(row.seeds) < FEWEST]
     if few:
         notes.append(
-            f"{_many(len(few), 'setting')} with fewer than {FEWEST} seeds: the range of the seeds is shown in place of "
-            "an interval, which says little of so few."
+            f"{plural(len(few), 'setting')} with fewer than {FEWEST} seeds: the table shows the range of the seeds, "
+            "because an interval over so few says little."
         )
     return f'<div class="notes">{bullets(notes)}</div>' if notes else ""
 
@@ -259,7 +260,7 @@ def _differs(rows: Sequence[Row]) -> str:
     keys = list(rows[0].group.values)
     lines = []
     for key in keys:
-        values = list(dict.fromkeys(str(row.group.values.get(key)) for row in rows))
+        values = list(dict.fromkeys(value_text(row.group.values.get(key)) for row in rows))
         more = f", and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
         lines.append([words(key), figure(str(len(values)), len(values)), words(", ".join(values[:MOST_VALUES]) + more)])
     varied = table(["setting", "values", ""], lines, "settings that vary", sortable=False) if keys else ""
@@ -295,7 +296,3 @@ def _repeat(rows: Sequence[Row], sources: Sources) -> str:
     if known := versions(runs):
         parts.append("<h3>Versions</h3>" + bullets(known))
     return "".join(parts)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"

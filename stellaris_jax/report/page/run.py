@@ -184,7 +184,7 @@ def _bill(run: Run) -> str:
     items = run.summary.get("cost_items_usd") if run.summary else None
     if not isinstance(items, dict) or not all(isinstance(value, int | float) for value in items.values()):
         return ""
-    whole = sum(items.values())
+    total = sum(items.values())
     paid = {name: value for name, value in items.items() if value}
     if not paid:
         return paragraph("Nothing has been paid for.")
@@ -192,12 +192,12 @@ def _bill(run: Run) -> str:
         [
             words(ITEMS.get(name, name)),
             figure(dollars(value), value),
-            figure(percent(value / whole), value),
+            figure(percent(value / total), value),
             Cell(interval_bar(value, 0.0, value, (0.0, max(paid.values()))), value),
         ]
         for name, value in sorted(paid.items(), key=lambda item: -item[1])
     ]
-    lines.append([words("all of it"), figure(dollars(whole), whole), figure(percent(1.0), whole), Cell("")])
+    lines.append([words("all of it"), figure(dollars(total), total), figure(percent(1.0), total), Cell("")])
     common = run.summary.get("cost_common_usd") if run.summary else None
     sentence = f"At the price that all systems have in common, whole clusters by wall-clock, it is {dollars(common)}."
     return table(["item", "dollars", "share", ""], lines, "the bill", sortable=False) + paragraph(
@@ -232,8 +232,8 @@ def _configuration(run: Run) -> str:
     differs = table(["setting", "value", "by default"], lines, "settings that differ from the defaults")
     nothing = paragraph("All settings are as by default.")
     every = [[words(key), words(_value(value))] for key, value in stored.items()]
-    whole = table(["setting", "value"], every, "all settings", sortable=False)
-    return (differs if changed else nothing) + details(f"All {len(stored)} settings", whole)
+    total = table(["setting", "value"], every, "all settings", sortable=False)
+    return (differs if changed else nothing) + details(f"All {len(stored)} settings", total)
 
 
 def _value(value: Any) -> str:
