@@ -22,11 +22,7 @@ from studies.history import Series, rounds_of
 from studies.store import Learned
 
 FILE = "gate.csv"
-SHARES = {
-    "share": "of all groups",
-    "late_share": "of late groups",
-    "late_gradient_share": "of late gradients",
-}
+SHARES = {"share": "of all groups", "late_share": "of late groups", "late_gradient_share": "of late gradients"}
 """Names of the shares of escapes, in the file and in the table."""
 ABOUT = (
     "How often the gate was escaped: groups that were aggregated although their mean staleness was above its "

@@ -134,7 +134,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def complaints(run: Path, label: str) -> list[str]:
     """What the readers of a run raise that they must not."""
     readers: dict[str, Callable[[], Any]] = {
-        "runs": lambda: runs._main([str(run.parent), "--sort", "return"]),
+        "runs": lambda: runs.main.__wrapped__([str(run.parent), "--sort", "return"]),
         "prune": lambda: removable_runs(find([run.parent])),
         "plot": lambda: curves.plot_run(run, run.parent / "plot.png"),
         "report": lambda: write_page([run], run.parent / "page.html"),

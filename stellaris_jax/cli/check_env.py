@@ -15,12 +15,9 @@ from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("check-env", __doc__)
     parser.add_argument("env", metavar="SUITE/NAME", help="the environment, such as gymnasium/my_package:MyEnv-v0")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")

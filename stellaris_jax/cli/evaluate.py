@@ -24,12 +24,9 @@ if TYPE_CHECKING:
     from stellaris_jax.execute.trainer import Trainer
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("evaluate", __doc__)
     count = program.at_least(1)
     parser.add_argument("run_dir", help="directory of the run")

@@ -21,12 +21,9 @@ FIRST = "train.py"
 """First example to run."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("examples", __doc__)
     parser.add_argument(
         "directory", metavar="DIR", type=program.path, help="directory to copy them to, such as examples"

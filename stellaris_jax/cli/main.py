@@ -18,12 +18,9 @@ BESIDE = {"benchmark": "benchmarks.main", "reproduce": "studies.main"}
 """Modules of commands beside the package, in a checkout of the repository."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command with its arguments, by default those of the process."""
-    program.run(lambda: _main(sys.argv[1:] if argv is None else argv))
-
-
-def _main(argv: Sequence[str]) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
+    """Run the command with these arguments, by default those of the process."""
     name, arguments = (argv[0], argv[1:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
         print("stellaris-jax COMMAND [--help | arguments], or stellaris-jax --version\n")

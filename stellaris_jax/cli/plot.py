@@ -25,12 +25,9 @@ TRACE = "write a run's timeline for https://ui.perfetto.dev, or as a log of jobs
 OUT = "a .png, .pdf or .svg; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("plot", __doc__)
     parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
     rounds = program.at_least(1)
@@ -125,10 +122,10 @@ def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -
         with working(f"writing the timeline of {run_dir}"):
             from stellaris_jax.config.stored import from_yaml
             from stellaris_jax.config.trust import admit
-            from stellaris_jax.report import joblog, perfetto
+            from stellaris_jax.report import perfetto
             from stellaris_jax.timeline.plan import MinibatchLayout
 
-            export = joblog.export if out.suffix in joblog.FORMATS else perfetto.export
+            export = perfetto.export_jobs if out.suffix in perfetto.JOB_LOGS else perfetto.export
             return export(run_dir, MinibatchLayout.of(admit(from_yaml(path), path, trust)), out, rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror}.") from error

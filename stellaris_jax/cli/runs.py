@@ -35,12 +35,9 @@ LARGEST = 1e300
 """Bound of numbers that are shown and sorted."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(sys.argv[1:] if argv is None else argv))
-
-
-def _main(argv: Sequence[str]) -> None:
     if argv and argv[0] == "prune":
         _prune(argv[1:])
         return

@@ -31,12 +31,9 @@ SETTLED = ("space", "reduction", "seed", "dir", "config-dir")
 """Options of a new search, which a search that is resumed keeps."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("tune", __doc__)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the configuration that is tuned")
     parser.add_argument("--space", metavar="SPACE", help="what is varied: a name, or a .yaml file")

@@ -32,7 +32,7 @@ from stellaris_jax.execute.run import train_within
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.live.vitals import ClusterDied
 from stellaris_jax.many.concurrency import WorkerLost, in_threads, stoppable
-from stellaris_jax.report.points import ABOUT, points, settings_of
+from stellaris_jax.report.results import ABOUT, points, settings_of
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.runs.run_dir import run_directory, store, writing
 from stellaris_jax.runs.signals import Signals

@@ -39,15 +39,7 @@ from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.many.concurrency import in_threads, stoppable
 from stellaris_jax.many.proposals import Halving
 from stellaris_jax.many.search_check import TO_THE_END, check_settings, corrected, rung_of
-from stellaris_jax.many.search_store import (
-    Search,
-    StoreError,
-    open_search,
-    rebuild,
-    resume_command,
-    storing,
-    study_of,
-)
+from stellaris_jax.many.search_store import Search, StoreError, open_search, rebuild, resume_command, storing, study_of
 from stellaris_jax.many.space import Space
 from stellaris_jax.report.runs import planned_evaluations
 from stellaris_jax.report.search import Trial

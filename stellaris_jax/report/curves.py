@@ -216,12 +216,7 @@ def draw_gate(axes: Axes, run: Run) -> None:
     if np.isfinite(percent).any():
         share = axes.twinx()
         handles += share.plot(
-            rounds,
-            thinned(percent),
-            color="0.45",
-            linewidth=0.8,
-            label="groups that escaped (right)",
-            marker=marker,
+            rounds, thinned(percent), color="0.45", linewidth=0.8, label="groups that escaped (right)", marker=marker
         )
         share.set_ylim(0, 105)
         share.set_ylabel("groups (%)", fontsize=TEXT)

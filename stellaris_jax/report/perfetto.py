@@ -27,6 +27,8 @@ from stellaris_jax.telemetry.jsonl import stream_rows
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import TickStream, delay_of
+from stellaris_jax.timeline.joblog import jobs_of
+from stellaris_jax.timeline.jobs import write as write_jobs
 from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
 from stellaris_jax.timeline.ticks import SECOND, ticks
@@ -34,6 +36,8 @@ from stellaris_jax.timeline.trace import Failure, Roll
 
 PLATFORM, LEARNERS, ACTORS = 1, 2, 3
 """Numbers of the groups of tracks."""
+JOB_LOGS = {".csv": "csv", ".jsonl": "jsonl"}
+"""Formats of a log of jobs, by the file's ending."""
 MICRO = 1e6
 
 Event = dict[str, Any]
@@ -74,6 +78,34 @@ def export(run_dir: Path, layout: MinibatchLayout, path: Path, rounds: int | Non
             separator = ", "
         file.write("]}\n")
     return path
+
+
+def export_jobs(run_dir: Path, layout: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
+    """Write a run's timeline as a log of jobs, which `delays=trace` reads, and return `path`.
+
+    Args:
+      run_dir: directory of the run, whose first seed is exported.
+      layout: minibatch layout of its fragments.
+      path: file to write, with an ending of `JOB_LOGS`.
+      rounds: number of rounds, from the first one on; all by default.
+
+    Raises:
+      ConfigError: there is no run, or its records are damaged.
+    """
+    config = from_yaml(run_dir / "config.yaml")
+    each = layout.steps * limits_of(config).envs if is_scaled(config) else None
+    with readable(run_dir), rewriting_text(path) as file:
+        pairs = ((entry.round, entry.rolls) for entry in rounds_of(run_dir, config, layout, rounds))
+        write_jobs(
+            file, jobs_of(pairs, lambda actors: each or _share(layout, actors), layout.batch), JOB_LOGS[path.suffix]
+        )
+    return path
+
+
+def _share(layout: MinibatchLayout, actors: int) -> int | None:
+    """Steps of each actor of a whole fragment; None if the actors have different shares."""
+    steps, remainder = divmod(layout.steps * layout.envs, actors)
+    return None if remainder else steps
 
 
 def rounds_of(

@@ -19,8 +19,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.curves import comparison_figure, save
-from stellaris_jax.report.points import load_points
-from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, compare_settings
+from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, compare_settings, load_points
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console

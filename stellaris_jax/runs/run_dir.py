@@ -18,7 +18,7 @@ from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import remember
-from stellaris_jax.telemetry.commands import resume_command
+from stellaris_jax.base.commands import resume_command
 
 LOCK = ".lock"
 """Lock file, held by the process that writes to the run; contains its number. Never removed, because that would be a

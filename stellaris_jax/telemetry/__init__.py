@@ -61,11 +61,7 @@ class Telemetry:
     """
 
     def __init__(
-        self,
-        run_dir: Path,
-        display: Display,
-        resume_round: int | None = None,
-        config: Config | None = None,
+        self, run_dir: Path, display: Display, resume_round: int | None = None, config: Config | None = None
     ) -> None:
         self._run_dir = Path(run_dir)
         self._display = display

@@ -209,11 +209,7 @@ class MetricsLog:
     """
 
     def __init__(
-        self,
-        path: Path,
-        resume_round: int | None = None,
-        note: Callable[[str], None] = warn_on_stderr,
-        owner: str = "",
+        self, path: Path, resume_round: int | None = None, note: Callable[[str], None] = warn_on_stderr, owner: str = ""
     ) -> None:
         self.history = history = list[MetricsRow]()
         self._owner = owner or "0" * 8

@@ -13,18 +13,7 @@ import numpy as np
 
 from studies.builds import current_build
 from studies.claims import Claim, read_claims
-from studies.map.cells import (
-    COMBINED,
-    CONFIRMING,
-    LADDER,
-    METHODS,
-    SEQUENTIAL,
-    TASKS,
-    TUNING,
-    Cell,
-    grid,
-    lag_cells,
-)
+from studies.map.cells import COMBINED, CONFIRMING, LADDER, METHODS, SEQUENTIAL, TASKS, TUNING, Cell, grid, lag_cells
 from studies.map.store import POINTS, Outcome, outcomes
 from studies.study import Figure, Study
 

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from studies.claims import Claim, less, more
-from studies.map import aggregation, beyond, pictures
+from studies.map import beyond, pictures
 from studies.map.cells import (
     CORE,
     HELD_OUT,
@@ -294,7 +294,7 @@ FIGURES: dict[str, Figure] = {
     "lag": beyond.lag,
     "crowd": beyond.many_learners,
     "collapses": collapses,
-    "fractional": aggregation.fractional,
+    "fractional": beyond.fractional,
     "held": beyond.held_out,
 }
 ENVS = tuple(TASKS)

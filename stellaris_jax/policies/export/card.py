@@ -49,11 +49,7 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
     )
     seed = f" --seed {metadata.seed}" if len(trainer.seeds) > 1 else ""
     run, file = path_argument(run_dir), path_argument(out)
-    commands = [
-        train,
-        f"stellaris-jax evaluate {run}",
-        f"stellaris-jax export {run} --to {to} --out {file}{seed}",
-    ]
+    commands = [train, f"stellaris-jax evaluate {run}", f"stellaris-jax export {run} --to {to} --out {file}{seed}"]
     return "\n".join(
         [
             f"# A policy for {metadata.env}",

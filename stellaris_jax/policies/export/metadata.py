@@ -23,12 +23,7 @@ MOST_AXES = 8
 MOST_STEPS = 1e18
 """Largest number of environment steps of training."""
 
-FIELDS = {
-    "Box": {"shape", "low", "high", "dtype"},
-    "Discrete": {"n"},
-    "MultiDiscrete": {"nvec"},
-    "MultiBinary": {"n"},
-}
+FIELDS = {"Box": {"shape", "low", "high", "dtype"}, "Discrete": {"n"}, "MultiDiscrete": {"nvec"}, "MultiBinary": {"n"}}
 """Fields of each kind of space, in addition to `kind`."""
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from stellaris_jax.base.commands import command, path_argument
+from stellaris_jax.base.commands import command, evaluate_command, path_argument, resume_command
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
 from stellaris_jax.report.curves import MOST_POINTS, column
 from stellaris_jax.report.page import charts
-from stellaris_jax.report.page.lanes import lanes
 from stellaris_jax.report.page.markup import (
     Cell,
     bullets,
@@ -35,8 +34,8 @@ from stellaris_jax.report.page.markup import (
 from stellaris_jax.report.page.panels import AXES, swatch
 from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, machines, run_command, versions
 from stellaris_jax.report.page.tables import relative
+from stellaris_jax.report.page.timeline import timelines_of
 from stellaris_jax.report.runs import Run
-from stellaris_jax.telemetry.commands import evaluate_command, resume_command
 from stellaris_jax.telemetry.format import MISSING, clock, count, dollars, duration, percent
 from stellaris_jax.telemetry.names import METRICS
 from stellaris_jax.telemetry.summary import summary_rows
@@ -56,7 +55,7 @@ def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ())
       chosen: rounds whose timelines are drawn; by default some of the beginning, the middle and the end.
     """
     lean = replace(run, evaluations=_spaced(run.evaluations))
-    timelines, untold = lanes(run, chosen)
+    timelines, note = timelines_of(run, chosen)
     notes = [f"{note}." for note in sources.notes] + _missing(run)
     return "".join(
         [
@@ -66,7 +65,7 @@ def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ())
             section("Figures", _figures(run, out)),
             section("Return", _return(lean)),
             section("Staleness", _staleness(lean)),
-            section("Timeline", timelines, paragraph(untold)),
+            section("Timeline", timelines, paragraph(note)),
             section("The bill", _bill(run)),
             section("Losses and diagnostics", _diagnostics(run)),
             section("Configuration", _configuration(run)),
