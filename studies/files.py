@@ -63,6 +63,13 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
         writer.writerows(rows)
 
 
+def replace_block(text: str, begin: str, end: str, block: str) -> str:
+    """Text with a new block between two lines; unchanged if it lacks one of them."""
+    before, _, remainder = text.partition(begin)
+    _, has_end, after = remainder.partition(end)
+    return f"{before}{begin}\n{block}\n{end}{after}" if has_end else text
+
+
 @contextmanager
 def locked(path: Path, patient: bool = True) -> Iterator[bool]:
     """Context that holds the lock of a file or directory, the file `.NAME.lock` in the same directory.

@@ -15,7 +15,7 @@ from stellaris_jax.base.outputs import check_directory, write_atomically
 from studies import gate
 from studies.builds import current_build, figure_build
 from studies.claims import OPEN, Claim, corrected, read_claims, write_claims
-from studies.files import write_table
+from studies.files import replace_block, write_table
 from studies.history import History, Series, read_csv, write_csv
 from studies.pictures import claims_overview
 from studies.store import Learned, learned
@@ -145,9 +145,7 @@ def write_readme(results: Path, figures: Iterable[str]) -> None:
     """Update the generated part of a study's README.md, and the picture at its head."""
     path = results / "README.md"
     text = inputs.read_text(path) if path.is_file() else f"{BEGIN}\n{END}\n"
-    before, _, remainder = text.partition(BEGIN)
-    _, _, after = remainder.partition(END)
-    write_atomically(path, f"{before}{BEGIN}\n{_body(results, list(figures))}\n{END}{after}")
+    write_atomically(path, replace_block(text, BEGIN, END, _body(results, list(figures))))
 
 
 def _body(results: Path, figures: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
@@ -23,7 +23,7 @@ from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, c
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
-from stellaris_jax.telemetry.format import compact, dollars, number, over_seeds, significant, value_text
+from stellaris_jax.telemetry.format import MISSING, compact, dollars, number, over_seeds, significant, value_text
 from stellaris_jax.telemetry.format import count as counted
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
@@ -72,7 +72,7 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     rows = [sweep_row(row, threshold) for row in judgement]
     cells = [_cells(values, row, threshold) for values, row in zip(rows, judgement, strict=True)]
     curves = {row.label: row.drawn for row in judgement if row.drawn}
-    sentences = _missing(runs)
+    sentences = missing_results(runs)
     former = keep_former(sweep_dir, rows)
     written = [sweep_dir / "table.md", sweep_dir / "table.csv"]
     if curves:
@@ -92,23 +92,19 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     return [run.path.name for run in loaded if run.damage]
 
 
-def _missing(runs: Sequence[Run]) -> list[str]:
-    """Sentences about missing results."""
-    failed = [run.path.name for run in runs if run.summary is None]
-    incomplete = [run.path.name for run in runs if run.incomplete]
-    short = [run.path.name for run in runs if run.summary is not None and not run.curve]
-    sentences = [f"Points without a result: {', '.join(failed)}"] if failed else []
-    if incomplete:
-        sentences.append(
-            f"Incomplete points, whose files are damaged or missing: {', '.join(incomplete)}; their settings have no "
-            "means and are not ranked until the sweep is resumed"
-        )
-    if short:
-        sentences.append(
-            f"Points without their whole metrics: {', '.join(short)}; their returns are those of summary.json, and "
-            "their settings have no area, no curve and no way to a threshold"
-        )
-    return sentences
+def missing_results(runs: Sequence[Run]) -> list[str]:
+    """Sentences, without their period, about runs whose result or metrics are missing."""
+    results = [run for run in runs if run.summary is not None]
+    known = [
+        ("Points without a result: ", [run for run in runs if run.summary is None and not run.incomplete], ""),
+        (
+            "Incomplete points, whose files are damaged or missing: ",
+            [run for run in runs if run.incomplete],
+            "; their settings are not ranked until the points are resumed",
+        ),
+        ("Points with incomplete metrics: ", [run for run in results if not run.curve], "; they have no curve"),
+    ]
+    return [what + ", ".join(run.path.name for run in some) + consequence for what, some, consequence in known if some]
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -192,29 +188,59 @@ def _defined(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:
-    """Cells of a row, as text."""
-    result = over_seeds(values["return_mean"], values["return_ci95"], row.finals)
-    until = {}
+class Figure(NamedTuple):
+    """Figure of a row of the table.
+
+    Attributes:
+      heading: heading of its column.
+      text: the figure as text; a dash if it is missing.
+      value: the figure, to sort by.
+    """
+
+    heading: str
+    text: str
+    value: float | None
+
+
+def row_figures(values: dict[str, Any], row: Row, threshold: float | None) -> list[Figure]:
+    """Figures of a row, in the order of the columns.
+
+    Args:
+      values: the row as `sweep_row` returns it.
+      row: the row.
+      threshold: a return; the figures then say what reaching it takes.
+    """
+    result = lost_result(row) or over_seeds(values["return_mean"], values["return_ci95"], row.finals)
+    staleness = f"{number(values['staleness_mean'], 2)} (max {counted(values['staleness_max'])})"
+    until = []
     if threshold is not None:
-        until = {
-            f"{significant(threshold)} after": compact(values["threshold_env_steps"]),
-            "s until": number(values["threshold_simulated_seconds"]),
-            "$ until": dollars(values["threshold_cost_usd"]),
-        }
-    return {
-        **headings(row.group),
-        "return": lost_result(row) or f"{result} {SIGNS.get(row.mark, '')}".strip(),
-        "seeds": str(values["seeds"]),
-        "IQM": significant(values["return_iqm"]),
-        "area": significant(values["area"]),
-        **until,
-        "staleness": f"{number(values['staleness_mean'], 2)} (max {counted(values['staleness_max'])})",
-        "steps/s": compact(values["steps_per_second"]),
-        "simulated s": number(values["simulated_seconds"]),
-        "cost": dollars(values["cost_usd"]),
-        "updates": counted(values["updates"]),
-    }
+        seeds, steps, seconds, money = (values[f"threshold_{name}"] for name in ("seeds", *PRICES))
+        reached = MISSING if seeds is None else f"{seeds} of {values['seeds']}"
+        until = [
+            Figure(f"{significant(threshold)} reached", reached, seeds),
+            Figure("after steps", compact(steps), steps),
+            Figure("after s", number(seconds), seconds),
+            Figure("after $", dollars(money), money),
+        ]
+    return [
+        Figure("return", result, values["return_mean"]),
+        Figure("seeds", str(values["seeds"]), values["seeds"]),
+        Figure("IQM", significant(values["return_iqm"]), values["return_iqm"]),
+        Figure("area", significant(values["area"]), values["area"]),
+        *until,
+        Figure("staleness", staleness, values["staleness_mean"]),
+        Figure("steps/s", compact(values["steps_per_second"]), values["steps_per_second"]),
+        Figure("simulated s", number(values["simulated_seconds"]), values["simulated_seconds"]),
+        Figure("cost", dollars(values["cost_usd"]), values["cost_usd"]),
+        Figure("updates", counted(values["updates"]), values["updates"]),
+    ]
+
+
+def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:
+    """Cells of a row, by heading; the return has the mark of the row."""
+    cells = {figure.heading: figure.text for figure in row_figures(values, row, threshold)}
+    mark = SIGNS.get(row.mark, "")
+    return {**headings(row.group), **cells, "return": f"{cells['return']} {mark}".strip()}
 
 
 def lost_result(row: Row) -> str:

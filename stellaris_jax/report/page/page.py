@@ -40,6 +40,7 @@ from stellaris_jax.report.page.tables import Scored, across, bars, differences, 
 from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, compare_settings
 from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import group_replicates, is_compared
+from stellaris_jax.report.sweep import missing_results
 from stellaris_jax.telemetry.format import plural, value_text
 
 MOST_VALUES = 12
@@ -159,25 +160,10 @@ def _best(row: Row) -> str:
 def _notes(rows: Sequence[Row], sources: Sources) -> str:
     """Notes about missing results, in sentences."""
     runs = [run for row in rows for run in row.group.runs]
-    failed = [run.path.name for run in runs if run.summary is None and not run.incomplete]
-    incomplete = [run.path.name for run in runs if run.incomplete]
-    short = [run.path.name for run in runs if run.summary is not None and not run.curve]
     silent = [run.path.name for run in runs if run.summary is not None and run.curve and not run.evaluations]
-    notes = [f"{note}." for note in sources.notes]
-    if failed:
-        notes.append(f"No result, as of runs that failed or are not over: {', '.join(failed)}.")
-    if incomplete:
-        notes.append(
-            f"Incomplete, for files are damaged or missing: {', '.join(incomplete)}; their settings are not ranked."
-        )
-    if short:
-        notes.append(
-            f"Without their whole metrics: {', '.join(short)}; their returns are those of summary.json, and their "
-            "settings have no area and no curve."
-        )
+    notes = [f"{note}." for note in (*sources.notes, *missing_results(runs))]
     if silent:
-        drawn = "; their curves are of training episodes, and nothing else tells of them"
-        notes.append(f"No evaluations: {', '.join(silent)}{drawn}.")
+        notes.append(f"No evaluations: {', '.join(silent)}; their curves are of training episodes.")
     if len(rows) == 1:
         notes.append("This is one setting: there is nothing to compare it with.")
     few = [row for row in rows if 0 < len(row.seeds) < FEWEST]
