@@ -134,7 +134,7 @@ def write_claims(claims: Iterable[Claim], path: Path) -> None:
 
 
 def read_claims(path: Path) -> list[Claim]:
-    """What `write_claims` wrote; by files of earlier versions, which were not corrected, no verdict survives."""
+    """Claims that `write_claims` wrote; no verdict survives in files of earlier versions, which were not corrected."""
     return read_rows(path, _claim)
 
 
@@ -148,7 +148,7 @@ def _claim(row: dict[str, str]) -> Claim:
         float(row["p_holm"]) if row.get("p_holm") else None,
         row["verdict"],
         {"yes": True, "no": False}.get(row.get("survives", "")),
-        float(row["effect"]) if row.get("effect") else None,
+        float(effect) if (effect := row.get("effect") or row.get("toward")) else None,
     )
 
 

@@ -56,7 +56,7 @@ def history_figure(trials: Sequence[Trial]) -> Figure:
 @drawing()
 def importance_figure(shares: Mapping[str, float], trials: int) -> Figure:
     """Importance of each setting for good trials; `shares` sum to 1."""
-    title = f"What mattered, of {trials} trials that ran to their end (PED-ANOVA)"
+    title = f"Importance of settings, over {trials} completed trials (PED-ANOVA)"
     figure = titled(title, height=0.9 + 0.35 * len(shares))
     axes = figure.subplots()
     names = sorted(shares, key=lambda name: shares[name])

@@ -86,7 +86,7 @@ LAG_CLAIMS = (
 
 @each_task
 def lag(study: Study, task: str) -> list[Claim]:
-    """Stale data and one learner, no stale gradients: what newer papers claim of their objectives."""
+    """Stale data with one learner and no stale gradients: claims of newer papers about their objectives."""
     results = TaskResults(study.results, task)
     cells = {method: [results.best_lagged(method, lag) for lag in LAGS] for method in LAGGED}
     confirmed = results.confirmed(cell for row in cells.values() for cell in row)
@@ -171,7 +171,7 @@ def chosen(tasks: Sequence[TaskResults]) -> str:
 
 @each_task
 def combined(study: Study, task: str) -> list[Claim]:
-    """The KL gate at several strengths, and with other methods: at every rate, on the seeds that they are chosen on."""
+    """The KL gate at several strengths, and with other methods: every learning rate, on the tuning seeds."""
     results = TaskResults(study.results, task)
     known = results.tuning | results.combined
     for count in LEARNER_COUNTS:
@@ -203,7 +203,7 @@ def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) ->
 
 @each_task
 def untuned(study: Study, task: str) -> list[Claim]:
-    """Who needs no rate tuned for him: the area under the curve at every rate, and over all of them alike."""
+    """Methods without a tuned learning rate: the area under the curve at every rate, and its mean over all rates."""
     results, claims = TaskResults(study.results, task), []
     ours = chosen([TaskResults(study.results, mapped) for mapped in MAPPED])
     methods = dict.fromkeys((*CORE, "capacity (AReaL)", ours))
@@ -218,7 +218,7 @@ def untuned(study: Study, task: str) -> list[Claim]:
 
 
 def held_out(study: Study) -> list[Claim] | None:
-    """What is best on the map, on tasks and with a number of learners that it was not chosen by."""
+    """The map's best method on held-out tasks, with a held-out number of learners."""
     tasks = requested_tasks(study, HELD_OUT)
     if not tasks:
         return None
@@ -238,7 +238,7 @@ def held_out(study: Study) -> list[Claim] | None:
         for method, side in alike.items():
             untuned.setdefault(method, []).append(("", side))
         claims += _more_over_rates(f"{task}, {HELD_OUT_LEARNERS} learners", ours, alike)
-    title = f"Tasks that nothing was chosen by, {HELD_OUT_LEARNERS} learners: area under the curve"
+    title = f"Held-out tasks, {HELD_OUT_LEARNERS} learners: area under the curve"
     pictures.heat(tuned, tasks, "", study.results / "figure_held.png", f"{title}, each at its best rate")
     pictures.heat(untuned, tasks, "", study.results / "figure_held_rates.png", f"{title}, all rates alike")
     return claims

@@ -79,7 +79,7 @@ def variant(env: str, rule: str) -> Variant:
 
 
 def comparison(study: Study) -> list[Claim]:
-    """Fig. 4 and Table 2: the return against time and money, and what it takes to reach the target."""
+    """Fig. 4 and Table 2: return against time and dollars, and time and dollars to the target return."""
     series = []
     for env in study.envs or ENVS:
         rules = [rule for rule in RULES if rule != "IMPACT" or env != "cartpole"]
@@ -133,8 +133,10 @@ def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
 
 
 def schedulers(study: Study) -> list[Claim]:
-    """§5.5: real seconds on this machine to train a scheduler from nothing and from another job's, and what they are
-    worth, as the scheduler's own objective, on jobs that none of them has seen."""
+    """§5.5: seconds on this machine to train a scheduler from nothing and from another job's scheduler.
+
+    Their objectives are compared on jobs that no training used.
+    """
     current_build().measure()
     root = study.runs / f"schedulers-{EPISODES}-{FINE_TUNING}-{COMPARED}"
     enable_compile_cache()

@@ -81,7 +81,7 @@ def boosting(study: Study) -> list[Claim]:
 
 
 def rules(study: Study) -> list[Claim]:
-    """Fig. 15: how other rules scale actors, what that brings, and what it costs; on Hopper."""
+    """Fig. 15: rules that scale actors, with their returns and dollars, on Hopper."""
     env = "hopper"
     series = [Series(name, env, variant(env, name)) for name in RULES]
     histories = study.histories("15", series, SEEDS)

@@ -29,8 +29,10 @@ ROUNDS = 50
 
 
 def staleness(study: Study) -> list[Claim]:
-    """Fig. 3: learning time, utilisation and staleness of asynchronous learners by their number, from the timeline
-    alone; and how far a round moves the policy, with asynchronous and with synchronous learners, on Hopper."""
+    """Fig. 3: learning time, utilisation and staleness by number of asynchronous learners; KL divergence per round.
+
+    Times and staleness come from the timeline alone; the divergence is trained on Hopper.
+    """
     seeds = range(study.seeds or SEEDS)
     cells = {(a, n): _learning(a, n, seeds) for a in published.LEARNING_SECONDS for n in published.LEARNERS}
     systems = {"asynchronous": variant("hopper", "async"), "synchronous": variant("hopper", "no-async")}

@@ -163,7 +163,7 @@ def timelines_of(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
     if run.config.get("plugins"):
         return (
             "",
-            "There is no timeline of a run with plug-ins, whose code a report does not run; plot --trace makes one.",
+            "A report runs no code of plug-ins, so it draws no timeline of this run; plot --trace writes one.",
         )
     if run.config.get("executor") == "replay":
         return "", "The timeline of a replay is that of the live run that it repeats."
@@ -190,8 +190,8 @@ def _timelines(run: Run, rounds_by_number: Mapping[int, TimelineRound], chosen: 
     )
     drawn = "".join(timeline(part, learners, most) for part in shown)
     how = (
-        "Of the first seed. Point at a bar to read what it is; drag it, or use the arrows, to move along; +, − and the "
-        "wheel with Ctrl or Shift come closer and go back."
+        "The timeline is that of the first seed. Point at a bar to read its description. Drag it, or press the arrow "
+        "keys, to move; +, − and the wheel with Ctrl or Shift zoom."
     )
     return legend(most) + drawn + paragraph(how)
 
