@@ -390,14 +390,6 @@ def test_actors_of_a_simulated_run_are_where_they_were(tmp_path: Path) -> None:
     assert {job.length for job in actors} == {32} and {job.kind for job in found} == {*KINDS}
 
 
-def test_a_run_without_rounds_is_no_log(tmp_path: Path) -> None:
-    config = load_config([*SMALL])
-    (tmp_path / "config.yaml").write_text(to_yaml(config))
-    with pytest.raises(ConfigError, match="has no rounds yet, so there is no timeline of it"):
-        export_jobs(tmp_path, MinibatchLayout.of(config), tmp_path / "jobs.csv")
-    assert not (tmp_path / "jobs.csv").exists()
-
-
 def test_what_is_written_has_no_numbers_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write(io.StringIO(), [Job("actor", 0.0, float("nan"))], "jsonl")
