@@ -32,9 +32,8 @@ class Claim:
       p_holm: p-value after Holm's correction for all claims of a figure; None if nothing was tested.
       verdict: one of HOLDS, OPEN and REVERSED.
       survives: whether the verdict survives the correction; None if nothing was tested or shown.
-        effect: difference toward the paper's side, in halves of its 95 % interval; from 1 up the claim holds, from -1
-          down
-        it is reversed. None without an interval.
+      effect: difference toward the paper's side, in halves of its 95 % interval; from 1 up the claim holds, from -1
+        down it is reversed. None without an interval.
     """
 
     claim: str
@@ -80,8 +79,7 @@ def no_less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, u
     """Claim that `a` is at least `b`, up to a margin.
 
     It holds if the interval of the difference lies above -margin, and is reversed if it lies below. The arguments are
-    those
-    of `more`, with the `margin` in units of the values.
+    those of `more`, with the `margin` in units of the values.
     """
     shown = more(claim, paper, a, b, unit)
     shifted = more(claim, paper, np.asarray(a, float) + margin, b, unit)

@@ -69,8 +69,7 @@ def revisions(config: Config) -> list[str]:
     """Changes of this package that affect this configuration's results, since the first results were stored.
 
     A change of a default of the schema, or of a setting's meaning, needs a new line here. It changes the digest, so
-    that
-    affected variants are trained again.
+    that affected variants are trained again.
     """
     changes = {
         "episodes of host environments outlast evaluations": config.env.name.startswith("envpool/"),
@@ -119,8 +118,7 @@ class Variant:
         """Digest of all that affects its results.
 
         It covers every setting that differs from the schema's default, except seeds, paths, and how this machine
-        computes. It
-        also covers the files that the variant reads, and the package's own `revisions`.
+        computes. It also covers the files that the variant reads, and the package's own `revisions`.
         """
         config, default = load_config([*self.overrides]), Config()
         settings = {key: value for key, value in relevant(config).items() if value != attrgetter(key)(default)}

@@ -1,4 +1,4 @@
-"""What is drawn: figures as they are saved, what their curves, bars and legends show, and whether pixels are blank."""
+"""Drawn figures for tests: curves, bars and legends as saved, and blank pixels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def legend(of: Figure | Axes) -> list[str]:
 
 
 def curve_ends(figure: Figure, panel: int) -> dict[str, float]:
-    """Where the curve of each label of the legend ends in a panel: the thickest of the lines that look like it."""
+    """End of each label's curve in a panel: the thickest of the lines that look like it."""
     ends = {}
     for handle in figure.legends[0].legend_handles:
         look = (handle.get_color(), handle.get_linestyle(), handle.get_marker())

@@ -27,7 +27,7 @@ def commands(text: str) -> list[list[str]]:
 
 @cache
 def generator() -> ModuleType:
-    """What makes pages."""
+    """Generator of pages."""
     sys.path.insert(0, str(DOCS))
     try:
         import generator

@@ -28,12 +28,12 @@ CLOCKS = (
 
 
 def records(run_dir: Path) -> list[dict[str, object]]:
-    """Of a run, without what a clock has measured."""
+    """Rows of a run without measured times."""
     return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_rows(run_dir / "metrics.jsonl")]
 
 
 def summary(run_dir: Path) -> dict[str, object]:
-    """Of a run, without what a clock has measured."""
+    """Rows of a run without measured times."""
     values = json.loads((run_dir / "summary.json").read_text())
     return {key: value for key, value in values.items() if key not in CLOCKS}
 
@@ -47,7 +47,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 def table(directory: str) -> list[list[str]]:
-    """Of a sweep, without what a clock has measured."""
+    """Rows of a sweep without measured times."""
     lines = [line.split(",") for line in Path(directory, "table.csv").read_text().splitlines()]
     speed = lines[0].index("steps_per_second")
     return [[cell for i, cell in enumerate(line) if i != speed] for line in lines]

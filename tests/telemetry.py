@@ -1,4 +1,4 @@
-"""What a run tells: records made up here, and what is read back."""
+"""Metrics of a run for tests: made-up rows, and readers of written ones."""
 
 from __future__ import annotations
 

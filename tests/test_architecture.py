@@ -75,7 +75,7 @@ def test_no_circle_between_files() -> None:
 
 @pytest.mark.parametrize("kind", WITHOUT_JAX)
 def test_packages_without_jax(kind: str) -> None:
-    """What a module imports when it is imported is followed to the end."""
+    """Imports of a module are followed to the end."""
     for module in imports():
         if package(module) == kind:
             assert (path := way_to_jax(module)) is None, " -> ".join(path)
@@ -144,7 +144,7 @@ def opens(node: ast.Call, module: str) -> bool:
 
 
 def test_files_are_opened_in_few_places() -> None:
-    """What somebody else may have made is read by `base.inputs`; what is written, by `base.outputs`."""
+    """Untrusted files are read by `base.inputs`, and all files are written by `base.outputs`."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
         module = path.relative_to(PACKAGE).as_posix()
@@ -156,7 +156,7 @@ def test_files_are_opened_in_few_places() -> None:
 
 @pytest.mark.parametrize("path", sorted(TESTS.glob("*.py")), ids=lambda path: path.stem)
 def test_no_test_module_is_imported(path: Path) -> None:
-    """What several need is in a helper module beside them."""
+    """Common code of tests is in helper modules."""
     names = {path.stem for path in TESTS.glob("test_*.py")}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):

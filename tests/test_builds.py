@@ -117,7 +117,7 @@ def test_a_figure_grows(study: Study, trained: list[Any], capsys: pytest.Capture
 def test_runs_of_other_versions_are_not_mixed_in(
     study: Study, trained: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was trained elsewhere is read there, too; nothing is added to it unless that is wanted."""
+    """Runs of another machine are read; new ones join them only with --overwrite."""
     reproduce(study, figure("a"), ["1"])
     monkeypatch.setattr(builds, "origin", lambda: ELSEWHERE)
     reproduce(study, figure("a"), ["1"])

@@ -1,4 +1,4 @@
-"""What rounding, missing values and finished seeds do to claims and to what is recorded: nothing."""
+"""Rounding, missing values and finished seeds change neither claims nor recorded values."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def complaints(
     cases: list[tuple[Path, Callable[[Path, np.random.Generator], None], int]],
     checks: list[Callable[..., None]],
 ) -> list[str]:
-    """What goes wrong after each of the damages, one line each."""
+    """Faults after each kind of damage, one line each."""
     whole, returns = uninterrupted
     found = []
     for file, damage, seed in cases:
@@ -142,7 +142,7 @@ def complaints(
 
 
 def test_a_sound_run_is_read(sound: Path, uninterrupted: Any, tmp_path: Path) -> None:
-    """What the others check is there where nothing is damaged."""
+    """Undamaged runs have everything that the other tests check."""
     shutil.copytree(sound, tmp_path / "run")
     whole, returns = uninterrupted
     assert sorted(returns) == [SAVED, NEWEST, LONGER] and len(set(returns.values())) > 1

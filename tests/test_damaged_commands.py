@@ -68,7 +68,7 @@ def changed(document: dict[str, Any], key: str, value: Any) -> None:
 
 
 def run(command: str, run_dir: Path) -> str:
-    """What a command says, which is no traceback; it ends with a result, or with one error."""
+    """Output of a command: no traceback, and a result or one error."""
     calls: dict[str, tuple[object, ...]] = {
         "runs": ("runs.py", run_dir.parent),
         "report": ("report.py", run_dir),
@@ -129,7 +129,7 @@ def test_every_command_tells_of_a_broken_configuration(kind: str, sound: Path, t
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a live run leaves, as far as its timeline asks for it."""
+    """Files of a live run that its timeline reads."""
     run_dir = tmp_path_factory.mktemp("live")
     config = load_config([*SMALL, "system.learners=2", "executor=live", "live.actors=2"])
     trainer = LiveTrainer(config, make_pool=lambda config, actors: Threads(Functions(config), actors + 2))

@@ -25,7 +25,7 @@ WRITTEN = [REPOSITORY / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p.
 TINY = ["env.num_envs=8", "algorithm.rollout_length=16", "algorithm.epochs=1", "algorithm.minibatches=8",
         "network.hidden=[4]", "total_steps=256", "evaluation.episodes=2", "evaluation.points=1", "run.progress=false",
         "engine.chunk_rounds=1"]  # fmt: skip
-"""What makes a run short; keys that a page gives itself are as it gives them."""
+"""Settings that make a run short; a page's own keys have precedence."""
 START = """
 import json, sys
 import jax
@@ -59,7 +59,7 @@ for overrides in json.loads(sys.argv[1]):
 
 
 def steps(text: str) -> list[list[str] | str]:
-    """What a page has one do, from top to bottom: commands, shortened, and examples in Python, which share names."""
+    """Steps of a page, from top to bottom: shortened commands, and examples in Python, which share names."""
     done: list[list[str] | str] = []
     for whole, language, inside in re.findall(r"^(```(sh|python)\n(.*?)^```$)", text, flags=re.M | re.S):
         if language == "python":
@@ -92,7 +92,7 @@ def run(code: str, data: object, where: Path) -> None:
     assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
 
 
-# What pages show ------------------------------------------------------------------------------------------------------
+# Commands and examples ------------------------------------------------------------------------------------------------
 
 
 def composed(texts: Iterable[str]) -> int:
@@ -125,7 +125,7 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", blocks((DOCS / "start.md").read_text(), "python"))
 def test_the_first_examples_in_python_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they say, on fewer steps; those of other pages are slow tests."""
+    """Commands of the first pages, on fewer steps; those of other pages are slow tests."""
     monkeypatch.chdir(tmp_path)
     less = ["total_steps=4096", "evaluation.episodes=4"]
     monkeypatch.setattr("stellaris_jax.load_config", lambda overrides: load_config([*overrides, *less]))

@@ -39,7 +39,7 @@ from stellaris_jax.timeline.trace import Failure, Header, Published, Roll, Round
 
 
 def complaint(label: str, read: Callable[[], Any]) -> list[str]:
-    """What a reader raises, unless it is an error of ours, in one line."""
+    """Error of a reader in one line, unless it is one of the package's own."""
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             read()
@@ -78,7 +78,7 @@ def test_rounds_of_changed_traces_are_whole_or_refused() -> None:
 
 
 def used(one: RoundTrace, config: Config) -> None:
-    """What timelines and replays do with a round."""
+    """Uses of a round by timelines and replays."""
     Outline.of(Trace(Header(0, 4), [one]))  # type: ignore[arg-type]
     for event in perfetto.events(config, [perfetto.TimelineRound(one.record, one.rolls, one.failures)]):
         json.dumps(event, allow_nan=False)
@@ -132,7 +132,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def complaints(run: Path, label: str) -> list[str]:
-    """What the readers of a run raise that they must not."""
+    """Errors that the readers of a run must not raise."""
     readers: dict[str, Callable[[], Any]] = {
         "runs": lambda: runs.main.__wrapped__([str(run.parent), "--sort", "return"]),
         "prune": lambda: removable_runs(find([run.parent])),
@@ -195,7 +195,7 @@ def test_readers_of_runs_that_were_sealed_anew(tmp_path: Path, undrawn: None) ->
 
 
 def test_changed_configurations_are_read_or_refused(tmp_path: Path) -> None:
-    """What evaluations, exports, replays and resumed runs read first."""
+    """File that evaluations, exports, replays and resumed runs read first."""
     path, found = tmp_path / "config.yaml", list[str]()
     document = yaml.safe_load(to_yaml(load_config([*SMALL, f"run.dir={tmp_path}"])))
     for label, changed in every(13, mutations(document)):

@@ -1,4 +1,4 @@
-"""What is published: contents of the wheel, one version, pins within the declared ranges, an import without effects."""
+"""Published package: contents of the wheel, one version, pins within the declared ranges, an import without effects."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SMALL = ["total_steps=256", "env.num_envs=8", "algorithm.rollout_length=8", "alg
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
+    """Registry that forgets a test's objects after it."""
     for kind in register.kinds().values():
         list(kind)  # ours are there
         for names in ("_entries", "_places"):
@@ -69,7 +69,7 @@ FAULTS = {
         "    def open(self, num_envs, seed, evaluation=False):\n        return Pool(num_envs)",
     ),
 }
-"""Who is at fault, the key that names it, and the plug-in; `{}` is its name."""
+"""Faulty object, the key that names it, and the plug-in; `{}` is its name."""
 
 
 @pytest.mark.parametrize("who", list(FAULTS))

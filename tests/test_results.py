@@ -1,4 +1,4 @@
-"""What a sweep's table makes of its seeds: IQM, area, the way to a threshold, the best row and what is as good."""
+"""Table of a sweep: IQM, area, time to a threshold, the best row and the rows tied with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.report.sweep import report, sweep_row
 
 SHARE = 1 - math.exp(-5)
-"""What of its level a made-up run has learned at its end."""
+"""Share of its level that a made-up run has learned at its end."""
 
 
 def config_of(rate: float, seed: int = 0, env: str = "gymnax/CartPole-v1") -> dict[str, Any]:

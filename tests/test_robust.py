@@ -31,7 +31,7 @@ def test_iqm_is_scipys_trimmed_mean(size: int) -> None:
 
 
 def test_figures_that_rliable_publishes() -> None:
-    """Those of `tests/rliable/metrics_test.py` in google-research/rliable, whose matrices are [runs, tasks]."""
+    """Values of `tests/rliable/metrics_test.py` in google-research/rliable, whose matrices are [runs, tasks]."""
     x = np.array([[1, 2], [2, 2], [1, 1], [2, 1]])
     y = np.array([[1, 1], [2, 2], [3, 3]])
     assert (iqm(x), iqm(y)) == (1.5, 2.0)
@@ -70,7 +70,7 @@ def test_stratified_interval_is_that_of_a_loop() -> None:
 
 
 def test_profile_is_a_share_of_runs_with_the_binomials_band() -> None:
-    """Of one task, how many of n drawn runs are above a threshold is binomial."""
+    """Number of n drawn runs of one task above a threshold: it is binomial."""
     runs = np.arange(1.0, 11.0)
     share, low, high = performance_profile([runs], [0.5, 3, 7.5, 10], draws=20_000)
     np.testing.assert_allclose(share, [1, 0.7, 0.3, 0])

@@ -173,7 +173,7 @@ def test_mistakes_are_one_line(
 
 
 def test_prune(run_store: Path, training: Path) -> None:
-    """What failed or is empty goes; points of sweeps, runs with other files, what is trained, and strangers stay."""
+    """Failed and empty runs go; points of sweeps, runs with other files, running ones, and other directories stay."""
     (run_store / "failed-2").mkdir()
     os.rename(made(run_store / "x", mean=0.0, failure="nothing"), run_store / "failed-2")
     (run_store / "failed-2" / "my-analysis.ipynb").write_text("work of days")
@@ -218,7 +218,7 @@ def test_checkpoints_elsewhere_stay(run_store: Path) -> None:
 
 
 def test_a_damaged_summary_is_no_failure(run_store: Path) -> None:
-    """What was learned is in the checkpoints, and resuming the run writes another summary."""
+    """Checkpoints keep the result, and resuming the run writes another summary."""
     (run_store / "good" / "summary.json").write_text('{"eval_return_mean": 4')
     assert {kept.path.name: kept.state for kept in find([run_store])}["good"] == INCOMPLETE
     lines("prune", "--yes")

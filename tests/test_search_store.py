@@ -309,7 +309,7 @@ def test_a_failed_run_is_a_failed_trial(monkeypatch: pytest.MonkeyPatch) -> None
     assert ended.returncode == 0 and [row["state"] for row in rows("s")] == ["complete", "fail"]
 
 
-# What is told, and tune.yaml ------------------------------------------------------------------------------------------
+# Messages, and tune.yaml ------------------------------------------------------------------------------------------
 
 
 def test_the_same_again_is_told_whole() -> None:

@@ -120,7 +120,7 @@ def wrong(place: Path, sound: Path) -> list[str]:
 
 
 def _wrong(row: dict[str, str], candidates: Iterable[dict[str, str]]) -> list[str]:
-    """Of a row that has lost its name, those of the undamaged row that is most like it."""
+    """Cells of the undamaged row most like a row that has lost its name."""
     found = []
     for expected in candidates:
         values = [f"{key}={row[key]}" for key in row if key not in COUNTS and row[key] not in ("", expected[key])]
@@ -130,7 +130,7 @@ def _wrong(row: dict[str, str], candidates: Iterable[dict[str, str]]) -> list[st
 
 
 def check(place: Path, sound: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What is wrong with the report of a damaged sweep."""
+    """Faults of the report of a damaged sweep."""
     capsys.readouterr()
     damaged = report(place, THRESHOLD)
     told = capsys.readouterr()

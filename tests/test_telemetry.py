@@ -1,4 +1,4 @@
-"""What a run writes (metrics.jsonl, TensorBoard events) and shows (live panel, lines, final table)."""
+"""Files that a run writes (metrics.jsonl, TensorBoard events) and its displays (live panel, lines, final table)."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_final_table(tmp_path: Path) -> None:
 
 
 def test_final_table_has_the_return_over_the_run(tmp_path: Path) -> None:
-    """Of a run that was resumed too; of many evaluations some."""
+    """Evaluations of a resumed run too; of many evaluations some."""
     telemetry, _ = open_telemetry(tmp_path)
     telemetry.evaluation(evaluation_record(1, eval_return_mean=0.0))
     telemetry.close()

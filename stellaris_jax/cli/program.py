@@ -124,9 +124,8 @@ def run(main: Callable[[], None]) -> None:
     """Run a command's `main`, and exit with the usual codes.
 
     A ConfigError exits with code 2 and one line on stderr. A RunError, and output that cannot be written, exit with
-    code
-    1 and one line. A plug-in's error does so too, with the traceback above that line for its author. If the reader of a
-    pipe has gone (`| head`), or at Ctrl-C, the program exits silently with the shell's exit codes.
+    code 1 and one line. A plug-in's error does so too, with the traceback above that line for its author. If the reader
+    of a pipe has gone (`| head`), or at Ctrl-C, the program exits silently with the shell's exit codes.
     """
     # Imports and JAX's tracing make millions of lasting objects. Scanning them as often as Python does by default takes
     # 5 to 10 % of the time to the first training step.

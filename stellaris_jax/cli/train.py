@@ -67,9 +67,8 @@ def main(argv: Sequence[str] | None = None, task: Callable[[Config], Any] = trai
     """Run `task` on the configuration of the command line, or on each of a sweep.
 
     It exits as `stellaris_jax.cli.program.run` says; a ConfigError comes before training, if it can be known by then.
-    In a
-    sweep, a RunError is reported once the other points are done. The sweep's report is written when the last point is
-    done, and also when the sweep is interrupted.
+    In a sweep, a RunError is reported once the other points are done. The sweep's report is written when the last point
+    is done, and also when the sweep is interrupted.
 
     Args:
       argv: the arguments; those of the process by default.

@@ -77,8 +77,7 @@ class JobEnv(AutoResetEnv):
     """Environment of a training job; the observation is `stellaris_jax.timeline.scaling.scheduler.features`.
 
     The reward of a round is -beta P_k. After the last one, max_k R_k - J is added if the target was missed or the
-    budget
-    overspent (§3.2), but never more than zero, since a job that overspends may have exceeded its target.
+    budget overspent (§3.2), but never more than zero, since a job that overspends may have exceeded its target.
     """
 
     max_episode_steps: int

@@ -45,10 +45,9 @@ class Run:
       rounds: intact records of rounds.
       evaluations: intact records of evaluations.
       failure: reason why a finished run has no result.
-      damage: a sentence for each file that training did not leave so.
-        curve: whether `rounds` and `evaluations` are complete. If not, nothing is computed from them, and the final
-          return
-        is the summary's.
+      damage: a sentence for each damaged or missing file.
+      curve: whether `rounds` and `evaluations` are complete. If not, nothing is computed from them, and the final
+        return is the summary's.
       foreign: whether the metrics belong to another configuration.
     """
 
@@ -260,8 +259,7 @@ def seed_curves(run: Run, axis: str) -> list[Curve]:
     """Return of every seed of a run against `axis`: env_steps, simulated_seconds or cost_usd.
 
     Returns are evaluated, or of training episodes if the run has no evaluations. Points without a value are left out,
-    and
-    so are seeds without points.
+    and so are seeds without points.
     """
     rows, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
     curves = []

@@ -44,11 +44,9 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     """Write `table.md`, `table.csv` and `curves.png` into a sweep directory and print the table.
 
     The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed are
-    one
-    row. A point without a summary has failed, or is not over; it is listed and left out of means and curves. A point
-    whose
-    result is lost by damage is incomplete: its row has no means, and is not ranked. A point with the configuration of
-    another one, as in a sweep over an option that the rule does not have, is left out.
+    one row. A point without a summary has failed, or is not over; it is listed and left out of means and curves. A
+    point whose result is lost by damage is incomplete: its row has no means, and is not ranked. A point with the
+    configuration of another one, as in a sweep over an option that the rule does not have, is left out.
 
     If the existing table has more than the new one, it is kept as `table-before.csv`.
 

@@ -192,9 +192,8 @@ class MetricsLog:
     """Writer of a metrics file, each line with its check (`telemetry.integrity`).
 
     Without `resume_round` the file starts empty. With it, records up to and including that round are kept, and later
-    ones
-    (written after the checkpoint) are dropped by an atomic rewrite. If lines are damaged, the original file is renamed,
-    `note` receives a sentence, and line numbers continue with a gap.
+    ones (written after the checkpoint) are dropped by an atomic rewrite. If lines are damaged, the original file is
+    renamed, `note` receives a sentence, and line numbers continue with a gap.
 
     Args:
       path: the file.

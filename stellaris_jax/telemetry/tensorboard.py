@@ -26,8 +26,7 @@ class EventLog(Logger):
     """Logger of TensorBoard events in the run directory.
 
     Events are flushed to the operating system by `flush`, and every FLUSH_SECONDS, so that a kill does not lose them.
-    When
-    a run is resumed, TensorBoard forgets events of earlier processes after `last_env_steps`.
+    When a run is resumed, TensorBoard forgets events of earlier processes after `last_env_steps`.
     """
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None) -> None:

@@ -187,8 +187,7 @@ class Mlflow(Tracker):
     """MLflow: the store of MLFLOW_TRACKING_URI, by default `mlflow.db` and `mlflow/` in the run directory.
 
     A database says where the artefacts of its runs go. A database in the run directory is untrusted, and its run may
-    have
-    moved. So artefacts must go below `mlflow/` in that directory, or the run continues as a new one in MLflow.
+    have moved. So artefacts must go below `mlflow/` in that directory, or the run continues as a new one in MLflow.
     """
 
     package, name = "mlflow", "mlflow"

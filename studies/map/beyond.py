@@ -157,8 +157,7 @@ def chosen(tasks: Sequence[TaskResults]) -> str:
     """Method, other than the published systems, that learns most without a tuned rate.
 
     At their best rates hardly any methods differ. So the criterion is the mean over all rates, over these tasks and
-    numbers
-    of learners, on the tuning seeds.
+    numbers of learners, on the tuning seeds.
     """
 
     def learned(method: str) -> float:

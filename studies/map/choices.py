@@ -230,8 +230,7 @@ def requested_tasks(study: Study, tasks: Sequence[str]) -> list[str]:
     """Requested tasks of a figure.
 
     Raises ConfigError if the published figure has claims about other tasks. Claims of a figure are corrected together,
-    so
-    claims about fewer tasks cannot replace some of them.
+    so claims about fewer tasks cannot replace some of them.
     """
     requested = [task for task in study.envs or tasks if task in tasks]
     current = current_build()
