@@ -9,7 +9,7 @@ import numpy as np
 
 from stellaris_jax.execute.run import open_run
 from stellaris_jax.runs.checkpoint import to_host
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=256",
@@ -29,7 +29,7 @@ CLOCKS = (
 
 def records(run_dir: Path) -> list[dict[str, object]]:
     """Records of a run, without times."""
-    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_records(run_dir / "metrics.jsonl")]
+    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_rows(run_dir / "metrics.jsonl")]
 
 
 def summary(run_dir: Path) -> dict[str, object]:

@@ -27,7 +27,7 @@ from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.runs.run_dir import run_directory
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -57,7 +57,7 @@ def test_a_run_that_nobody_reads_is_saved(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     # The device had begun the fourth round by then: it is part of the run, and so are its figures.
     assert open_run(tmp_path).round == 4
-    assert [r["round"] for r in read_records(tmp_path / "metrics.jsonl") if r["kind"] == "round"] == [1, 2, 3, 4]
+    assert [r["round"] for r in read_rows(tmp_path / "metrics.jsonl") if r["kind"] == "round"] == [1, 2, 3, 4]
 
 
 def test_aliases_are_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 STATE = {"x": jnp.arange(3.0)}
@@ -45,7 +45,7 @@ def reference(shared_programs: None) -> Trainer:
 
 
 def evaluations(run_dir: Path) -> list[int]:
-    return [record["round"] for record in read_records(run_dir / "metrics.jsonl") if record["kind"] == "evaluation"]
+    return [record["round"] for record in read_rows(run_dir / "metrics.jsonl") if record["kind"] == "evaluation"]
 
 
 # Damage --------------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_an_evaluation_that_fails_loses_no_round(
     train(load_config([f"resume={run_dir}"]))
     assert evaluations(run_dir) == [2, 4, 6, 8]
     assert_identical(open_run(run_dir), reference)
-    wall = [record["wall_seconds"] for record in read_records(run_dir / "metrics.jsonl")]
+    wall = [record["wall_seconds"] for record in read_rows(run_dir / "metrics.jsonl")]
     assert wall == sorted(wall)
 
 
@@ -257,7 +257,7 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
         train(tiny(steps(8), f"run.dir={run_dir}", "evaluation.points=8", new))
     monkeypatch.setattr(Trainer, when, original)
     assert stop.value.signum == signal.SIGTERM
-    rounds = [record["round"] for record in read_records(run_dir / "metrics.jsonl")]
+    rounds = [record["round"] for record in read_rows(run_dir / "metrics.jsonl")]
     assert rounds == ([] if when == "compile" else [1])
     train(load_config([f"resume={run_dir}"]))
     assert evaluations(run_dir) == list(range(1, 9))

@@ -20,7 +20,7 @@ from stellaris_jax import ConfigError, load_config, load_policy
 from stellaris_jax.config.stored import from_yaml, to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report.runs import read_run
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 
 # Configurations -------------------------------------------------------------------------------------------------------
 
@@ -163,14 +163,14 @@ GOOD = [json.dumps(round_record(number)) for number in (1, 2, 3)]
 def test_a_damaged_line_is_left_out_with_a_warning(damaged: str, tmp_path: Path) -> None:
     path, notes = tmp_path / "metrics.jsonl", []
     path.write_text("\n".join([GOOD[0], damaged, GOOD[2]]) + "\n")
-    assert [record["round"] for record in read_records(path, notes.append)] == [1, 3]
+    assert [record["round"] for record in read_rows(path, notes.append)] == [1, 3]
     assert notes == [f"{path}: line 2 is damaged and left out"]
 
 
 def test_many_damaged_lines_are_one_message(tmp_path: Path) -> None:
     path, notes = tmp_path / "metrics.jsonl", []
     path.write_bytes(b"\xff\n" + GOOD[0].encode() + b"\n" + b"\xfe\n\xfd\n" + b'{"torn":')
-    assert [record["round"] for record in read_records(path, notes.append)] == [1]
+    assert [record["round"] for record in read_rows(path, notes.append)] == [1]
     assert notes == [f"{path}: 3 lines are damaged and left out, the first of them line 1"]
 
 

@@ -18,7 +18,7 @@ from stellaris_jax import load_config
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.engine import processes
 from stellaris_jax.execute.run import open_run
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 
 JOB = (
     "env.num_envs=8",
@@ -71,7 +71,7 @@ def ended(started: Sequence[subprocess.Popen[str]]) -> list[str]:
 def assert_same_run(directory: Path, reference: Path) -> None:
     """All records but for how long they took, and the state in the last checkpoint, are the same to the bit."""
     runs = [
-        [{key: value for key, value in record.items() if key not in TIMES} for record in read_records(one)]
+        [{key: value for key, value in record.items() if key not in TIMES} for record in read_rows(one)]
         for one in (directory / "metrics.jsonl", reference / "metrics.jsonl")
     ]
     assert runs[0] == runs[1]

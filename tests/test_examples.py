@@ -110,3 +110,14 @@ def test_a_directory_of_examples_that_cannot_be_made(tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit):
         command.main([str(tmp_path)])
     assert f"error: DIR={tmp_path / 'plugins'} cannot be written (" in capsys.readouterr().err
+
+
+def test_an_empty_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        command.main([""])
+    assert stop.value.code == 2 and not list(tmp_path.iterdir())
+    error = "error: argument DIR: must be a path, such as . for the current folder, not ''\n"
+    assert capsys.readouterr().err == error

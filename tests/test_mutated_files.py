@@ -34,7 +34,7 @@ from stellaris_jax.report import curves, perfetto
 from stellaris_jax.report.page import charts, panels
 from stellaris_jax.report.page.page import write_page
 from stellaris_jax.runs.run_store import find, removable_runs
-from stellaris_jax.telemetry.integrity import KEY, checked_line, digest_of, owner_of, sealed, unchecked
+from stellaris_jax.telemetry.integrity import KEY, checked_line, digest_of, run_identity, verified_line, with_digests
 from stellaris_jax.timeline import Gradient, Group, Round, Usage, trace
 from stellaris_jax.timeline.trace import Failure, Header, Published, Roll, RoundTrace, Trace
 
@@ -81,7 +81,7 @@ def test_rounds_of_changed_traces_are_whole_or_refused() -> None:
 def used(one: RoundTrace, config: Config) -> None:
     """Uses of a round by timelines and replays."""
     Outline.of(Trace(Header(0, 4), [one]))  # type: ignore[arg-type]
-    for event in perfetto.events(config, [perfetto.Lived(one.record, one.rolls, one.failures)]):
+    for event in perfetto.events(config, [perfetto.TimelineRound(one.record, one.rolls, one.failures)]):
         json.dumps(event, allow_nan=False)
     for version in one.versions:
         version.deviation(np.arange(4.0))
@@ -135,7 +135,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def complaints(run: Path, label: str) -> list[str]:
     """Errors of all readers of a run that must not be."""
     readers: dict[str, Callable[[], Any]] = {
-        "runs": lambda: runs._main([str(run.parent), "--sort", "return"]),
+        "runs": lambda: runs.main.__wrapped__([str(run.parent), "--sort", "return"]),
         "prune": lambda: removable_runs(find([run.parent])),
         "plot": lambda: curves.plot_run(run, run.parent / "plot.png"),
         "report": lambda: write_page([run], run.parent / "page.html"),
@@ -171,15 +171,15 @@ def test_readers_of_runs_that_were_sealed_anew(tmp_path: Path, undrawn: None) ->
     train(load_config([*SMALL, f"run.dir={run}"]))
     shutil.rmtree(run / "checkpoints")
     flat = flatten(read_yaml(run / "config.yaml"))
-    lines = [unchecked(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    lines = [verified_line(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
     records = [json.loads(line.text) for line in lines if line is not None]
     summary = json.loads((run / "summary.json").read_text())
     del summary[KEY]
 
     def write(records: list[Any], summary: Any) -> None:
         numbered = enumerate(map(json.dumps, records), start=1)
-        (run / "metrics.jsonl").write_text("".join(checked_line(text, n, owner_of(flat)) for n, text in numbered))
-        (run / "summary.json").write_text(json.dumps(sealed(summary, digest_of(run / "metrics.jsonl"), flat)))
+        (run / "metrics.jsonl").write_text("".join(checked_line(text, n, run_identity(flat)) for n, text in numbered))
+        (run / "summary.json").write_text(json.dumps(with_digests(summary, digest_of(run / "metrics.jsonl"), flat)))
 
     errors = list[str]()
     for place in (1, 2):

@@ -18,7 +18,7 @@ from scenarios import examples
 from training import TINY, assert_identical, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
-from stellaris_jax.base.commands import argument, command
+from stellaris_jax.base.commands import argument, command, evaluate_command, resume_command
 from stellaris_jax.cli import sweep
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.compose import _composer
@@ -26,7 +26,6 @@ from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.runs.checkpoint import CheckpointError
 from stellaris_jax.runs.provenance import processor
 from stellaris_jax.runs.run_dir import LOCK, run_directory
-from stellaris_jax.telemetry.commands import evaluate_command, resume_command
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

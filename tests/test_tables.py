@@ -18,7 +18,7 @@ from stellaris_jax.cli.working import working
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.table import print_sentence, print_table, wrapped
 from stellaris_jax.runs.run_store import INCOMPLETE, StoredRun
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 
 def shown(show: Any, *given: Any, width: int) -> list[str]:
@@ -146,7 +146,7 @@ def test_any_name_fits_and_commands_no_terminal(name: str, width: int) -> None:
 def test_sentences_command_no_terminal(terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
     print_sentence(console, "run \x1b[2J is damaged")
-    complain("run \x1b[2J is damaged")
+    warn_on_stderr("run \x1b[2J is damaged")
     with working("reading \x1b[2J"):
         pass
     said = console.file.getvalue() + capsys.readouterr().err

@@ -107,7 +107,7 @@ def test_what_is_refused_at_once_shows_nothing(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
 
 
-# What evaluating takes -----------------------------------------------------------------------------------------------
+# Time of evaluations -----------------------------------------------------------------------------------------------
 
 
 def test_a_restored_run_makes_no_first_state(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.envs.space_data import described
+from stellaris_jax.envs.space_data import space_to_data
 from stellaris_jax.execute.distributed import BroadcastCheckpoints, LeadingExecutor, SharedSeedStates
 from stellaris_jax.execute.executor import Parts
 from stellaris_jax.execute.executors import executor_of
@@ -256,7 +256,7 @@ class Trainer(Fixed):
 
     def metadata(self) -> dict[str, Any]:
         """State outside the engine that the next round depends on, as JSON data."""
-        spaces = {name: described(getattr(self.network, name)) for name in SPACES}
+        spaces = {name: space_to_data(getattr(self.network, name)) for name in SPACES}
         return {**self.schedule.state(), "counters": asdict(self.counters), "spaces": spaces}
 
     def save(self, checkpoints: Checkpoints) -> None:
