@@ -1,1 +1,1 @@
-"""What this machine can do, beside peers; not part of the installed package."""
+"""Speed of this machine, beside other programs; not part of the installed package."""

@@ -21,13 +21,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
 INDEXING = {"gather": None, "dynamic_slice": None, "dynamic_update_slice": 1, "scatter": 2, "scatter-add": 2}
-"""What reads or writes a part of an array, and which operand is that part; `None`: the result."""
+"""Primitives that read or write a part of an array, and the operand that is that part; `None`: the result."""
 MOVES = {
     *INDEXING, "bitcast_convert_type", "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "copy_p",
     "device_put", "iota", "optimization_barrier", "pad", "platform_index", "random_unwrap", "random_wrap", "reshape",
     "reshard", "rev", "slice", "sort", "split", "squeeze", "stack", "stop_gradient", "tile", "transpose", "unstack",
 }  # fmt: skip
-"""What puts numbers elsewhere and makes none."""
+"""Primitives that move numbers and compute none."""
 RANDOM = ("random_bits", "random_fold_in", "random_split")
 THREEFRY = 58
 """Operations for 4 random bytes: 20 rounds of Threefry-2x32 of 5 each, and 5 injections of the key, make 8."""

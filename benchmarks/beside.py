@@ -32,7 +32,7 @@ INSTALL = "bash benchmarks/peers/install.sh"
 
 @dataclass(frozen=True)
 class Program:
-    """What is compared: a command, to which a job and a seed are added, and the jobs that it knows."""
+    """A program to compare: a command, to which a job and a seed are added, and the jobs that it knows."""
 
     command: list[str]
     jobs: Collection[str]
@@ -67,7 +67,7 @@ PEERS = {
         ),
     ),
 }
-"""Who is compared, by the name of its runner, `benchmarks/peers/<name>_ppo.py`."""
+"""Other programs, by the name of their runner, `benchmarks/peers/<name>_ppo.py`."""
 
 
 def programs(folder: Path, note: Callable[[str], None]) -> dict[str, Program]:

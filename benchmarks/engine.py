@@ -1,4 +1,4 @@
-"""What asynchrony costs, and what its corrections do: time per gradient beside that of something simpler."""
+"""The cost of asynchrony and of its corrections: time per gradient beside that of a simpler system."""
 
 from __future__ import annotations
 

@@ -20,8 +20,9 @@ from benchmarks.arithmetic import Product, Work, size, work_of
 from benchmarks.own import THROUGHPUT
 from benchmarks.parts import given_actions, profile, random_actions, single, waves
 from stellaris_jax.engine import learner
+from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.prepare import prepare
-from stellaris_jax.engine.rollout import Fragment, init_actor, rollout
+from stellaris_jax.engine.rollout import Fragment, RolloutInputs, init_actor, rollout
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.simulated import planner_of
@@ -34,7 +35,7 @@ SYSTEMS = ("central", "stellaris")
 SHARE, MOST = 0.01, 12
 """Products with at least this share of the operations in products are measured alone, and no more than so many."""
 BESIDE = ("environment", "policy", "planning")
-"""What may be done while something else is: `planning` always, the other two of host environments."""
+"""Parts that overlap with others: `planning` always, the other two on host environments."""
 
 
 def limit(jobs: list[str], systems: list[str], repeats: int, note: Callable[[str], None]) -> Figures:
@@ -72,7 +73,7 @@ def measure(job: str, overrides: list[str], repeats: int, machine: Figures) -> F
     steps = len(planner_of(trainer.executor).next().rounds) * trainer.steps_per_round
     works, held = works_of(trainer), size(trainer.state)
     seconds = profile(trainer, repeats)
-    spent = spent_of(seconds, trainer.spec.hosted)
+    spent = spent_of(seconds, trainer.spec.host_fragments)
     whole = sum(works.values(), Work())
     alone = products_alone(whole)
     limits = {
@@ -95,7 +96,7 @@ def measure(job: str, overrides: list[str], repeats: int, machine: Figures) -> F
             name: {
                 "seconds": taken,
                 "share_of_time": taken / seconds["step"],
-                "beside": name == "planning" or (trainer.spec.hosted and name in BESIDE),
+                "beside": name == "planning" or (trainer.spec.host_fragments and name in BESIDE),
                 "flops_per_step": works.get(name, Work()).flops / steps,
                 "limit_seconds": rates.limit_seconds(machine, works.get(name, Work()), held),
             }
@@ -142,7 +143,7 @@ def spent_of(seconds: dict[str, float], hosted: bool) -> dict[str, float]:
 
 
 def works_of(trainer: Trainer) -> dict[str, Work]:
-    """What there is to do in a trainer's next chunk, by the names of `spent_of`; nothing of a host environment.
+    """Work of a trainer's next chunk, by the names of `spent_of`; a host environment's is not counted.
 
     Final observations of truncated episodes, which the critic sees where there are any, are left out.
     """
@@ -161,9 +162,9 @@ def works_of(trainer: Trainer) -> dict[str, Work]:
         env = trainer.env
         actor = init_actor(env, network, jax.random.split(key, spec.envs))
         environment = work_of(partial(given_actions, trainer, env), actor.env, key, random_actions(trainer, env))
-        roll = partial(rollout, env, network, length=spec.steps, gamma=hyper.gamma, config=options)
-        keys = jax.random.split(key, spec.envs)
-        trajectory = jax.eval_shape(roll, state.params, state.normalizers, actor, keys, key)[1]
+        keys = FragmentKeys(key, jax.random.split(key, spec.envs))
+        inputs = RolloutInputs(state.params, state.normalizers, actor, keys, hyper.gamma)
+        trajectory = jax.eval_shape(partial(rollout, env, network, options, spec.steps), inputs)[1]
         fragment = Fragment(trajectory, state.params, state.normalizers, 0, actor.carry)
     policy = work_of(
         lambda params, obs, carry: network.act(network.unravel(params), obs, carry),

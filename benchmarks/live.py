@@ -1,4 +1,4 @@
-"""What the simulator foretells of live runs, beside them: seconds, staleness, utilisation, updates, dollars."""
+"""Simulated runs beside live ones: seconds, staleness, utilisation, updates, dollars."""
 
 from __future__ import annotations
 
@@ -50,11 +50,13 @@ JOB = (
 MEASURED = {"platform.cache": 0.0, "platform.rpc": 0.0, "platform.shared_memory": 0.0}
 """Passing data is a part of the durations that are measured."""
 STORE_BYTES = 2**29
+WAYS = ("live", "compiled")
+"""Executors whose speeds are compared."""
 MEASURES = ("seconds", "staleness", "utilisation", "updates", "dollars")
 
 
 class Figures(NamedTuple):
-    """Of a run, per round but for staleness and utilisation."""
+    """Figures of a run, per round but for staleness and utilisation."""
 
     seconds: float
     staleness: float
@@ -64,7 +66,7 @@ class Figures(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, rounds: Sequence[Round]) -> Figures:
-        """Of all rounds after the first, in which everything is new."""
+        """Figures of all rounds after the first, in which everything is new."""
         first, last = rounds[0].usage, rounds[-1].usage
         seconds = last.seconds - first.seconds
         gradients = last.gradients - first.gradients
@@ -140,7 +142,7 @@ def _compared(
 
 
 def _calibrated(learners: int, seed: int, rounds: int, directory: Path) -> Machine:
-    """What live runs of a seed, with one learner and so many, tell of the machine."""
+    """The machine as live runs of a seed, with one learner and with more, have it."""
     log = directory / str(seed)
     log.mkdir()
     lived(_config("all-reduce", 1, seed, rounds), log)
@@ -171,7 +173,7 @@ def lived(config: Config, directory: Path | None = None) -> list[Round]:
 
 
 class Machine(NamedTuple):
-    """What the simulator knows of one. log: of the durations of jobs. interference, contention: of `platform`."""
+    """The simulator's model of a machine: a log of the durations of jobs, and two numbers of `platform`."""
 
     log: Path
     interference: float = 0.0
@@ -220,6 +222,34 @@ def _row(rule: str, learners: int, real: Sequence[Figures], foretold: Sequence[F
 def _told(seed: int, rule: str, learners: int, real: Figures, foretold: Figures) -> str:
     figures = ", ".join(f"{name} {getattr(real, name):.3g} / {getattr(foretold, name):.3g}" for name in MEASURES)
     return f"seed {seed}, {rule}, {learners} learners, live / foretold: {figures}"
+
+
+def speeds(learners: int, rounds: int, repeats: int) -> dict[str, Any]:
+    """Env steps per second of live runs and of the compiled engine: medians, and the median ratio of equal seeds.
+
+    Args:
+      learners: number of asynchronous learners.
+      rounds: rounds of each run, at least 24: the engine takes eight at a time, and the first are left out.
+      repeats: seeds.
+    """
+    import ray
+
+    pairs = [[speed(way, learners, max(24, rounds), seed) for way in WAYS] for seed in range(repeats)]
+    medians = dict(zip(WAYS, map(statistics.median, zip(*pairs, strict=True)), strict=True))
+    ratio = statistics.median(alive / compiled for alive, compiled in pairs)
+    return {"learners": learners, "steps_per_second": medians, "ratio": ratio, "ray": ray.__version__}
+
+
+def speed(way: str, learners: int, rounds: int, seed: int) -> float:
+    """Env steps per second of one run, the median of its rounds."""
+    config = _config("async", learners, seed, rounds)
+    if way == "compiled":
+        config = config.replace({"executor": "simulated"})
+    with closing(Trainer(config)) as trainer:
+        trainer.compile()
+        trainer.step()
+        records = trainer.run()
+    return float(statistics.median(record["steps_per_second"] for record in records))
 
 
 def rows(result: Any) -> list[dict[str, str]]:

@@ -12,20 +12,18 @@ from stellaris_jax.cli import program
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.telemetry.logger import Logger
 
-CARTPOLE = [
-    "env=gymnax/cartpole",
-    "env.normalize_reward=false",
-    "env.num_envs=4",
-    "algorithm.rollout_length=128",
-    "algorithm.minibatches=4",
-    "algorithm.learning_rate=2.5e-4",
-    "algorithm.anneal=false",
-    "total_steps=500_000",
-    "engine.chunk_rounds=256",
-]
-
 THROUGHPUT: dict[str, list[str]] = {
-    "cartpole_small": CARTPOLE,
+    "cartpole_small": [
+        "env=gymnax/cartpole",
+        "env.normalize_reward=false",
+        "env.num_envs=4",
+        "algorithm.rollout_length=128",
+        "algorithm.minibatches=4",
+        "algorithm.learning_rate=2.5e-4",
+        "algorithm.anneal=false",
+        "total_steps=500_000",
+        "engine.chunk_rounds=256",
+    ],
     "cartpole_large": [
         "env=gymnax/cartpole",
         "env.normalize_reward=false",
@@ -89,7 +87,7 @@ RETURN: dict[str, list[str]] = {
     "inverted_pendulum": ["env=brax/inverted_pendulum"],
     "hopper": ["env=envpool/hopper"],
 }
-"""What a user would start: the settings that come with the package, in `configs/env/`."""
+"""A user's jobs: the settings that come with the package, in `configs/env/`."""
 
 JOBS = (*THROUGHPUT, *RETURN)
 
@@ -137,11 +135,6 @@ def _throughput(overrides: list[str]) -> Figures:
     mean = trainer.evaluate().mean_ci95()[0]
     trainer.close()
     return watch.figures(trainer.round * trainer.steps_per_round, mean) | waiting(trainer.summary(None))
-
-
-def share(value: float | None) -> str:
-    """A largest share as a cell of a table; empty where nothing is known."""
-    return "" if value is None else f"≤ {value:.1%}"
 
 
 def waiting(summary: Figures) -> Figures:

@@ -1,4 +1,4 @@
-"""Where the time of a chunk goes: its parts compiled alone, on the shapes, the plan and the state of the whole.
+"""Seconds of a chunk's parts, each compiled alone, on the shapes, the plan and the state of the whole.
 
 - `environment`: random actions, drawn beforehand; `acting`: the policy instead; `collecting`: data prepared and stored
   as well, or, of host environments, that alone;
@@ -17,14 +17,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from benchmarks.envs import host_adapter, random_action
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner, versions
+from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.mesh import compile_for_backend
-from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, Trajectory, init_actor, rollout
+from stellaris_jax.engine.rollout import (
+    ActorState,
+    Fragment,
+    Normalizers,
+    RolloutInputs,
+    Trajectory,
+    init_actor,
+    rollout,
+)
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.envs.base import HostEnv, VecEnv
+from stellaris_jax.envs.base import Box, Discrete, HostEnv, VecEnv
 from stellaris_jax.execute.simulated import planner_of
 from stellaris_jax.execute.trainer import Trainer
 from stellaris_jax.sources.source import Run
@@ -41,7 +51,7 @@ def profile(trainer: Trainer, repeats: int) -> Seconds:
     first.
     """
     step = partial(_timed, "step", trainer.step)
-    if not trainer.spec.hosted:
+    if not trainer.spec.host_fragments:
         seconds = medians([step, *parts(trainer)], repeats)
         trainer.close()
         return seconds
@@ -63,7 +73,7 @@ def parts(trainer: Trainer) -> list[Part]:
     whole.step()  # data to learn from
     runs = {"collecting": collecting(whole), "gradients": gradients(whole), "aggregation": aggregation(whole)}
     if isinstance(trainer.env, HostEnv):
-        runs["environment"] = host_adapter(trainer.env, trainer.config)
+        runs["environment"] = host_fragment(trainer.env, trainer.config)
         actors = Trainer(trainer.config, programs=trainer.programs)
         runs["acting"] = actors.source.timed_rollout(actors.members)[0]
     else:
@@ -92,7 +102,7 @@ def executing(trainer: Trainer) -> Seconds:
 
 
 def looped(one: Callable[[jax.Array, Any, Any], Any], carry: Any, times: int, data: Any) -> Run:
-    """What runs `one(i, carry, data) -> carry` many times in one program and waits; next time it goes on from there."""
+    """Run `one(i, carry, data) -> carry` many times in one program; the next call goes on from the carry."""
 
     def program(carry: Any, data: Any) -> Any:
         return jax.lax.fori_loop(0, times, lambda i, carry: one(i, carry, data), carry)
@@ -127,9 +137,27 @@ def given_actions(trainer: Trainer, env: VecEnv, state: Any, key: jax.Array, act
 
 
 def random_actions(trainer: Trainer, env: VecEnv) -> jax.Array:
-    """Of a fragment, `[T, N, ...]`."""
-    keys = jax.random.split(jax.random.key(2), trainer.spec.steps)
-    return jax.vmap(lambda key: random_action(env, key, trainer.spec.envs))(keys)
+    """Actions of a fragment, `[T, N, ...]`, all equally likely."""
+    shape, space, key = (trainer.spec.steps, trainer.spec.envs), env.action_space, jax.random.key(2)
+    if isinstance(space, Discrete):
+        return jax.random.randint(key, shape, 0, space.n)
+    assert isinstance(space, Box)
+    low, high = jnp.array(space.low), jnp.array(space.high)
+    return jax.random.uniform(key, (*shape, *space.shape), minval=low, maxval=high)
+
+
+def host_fragment(env: HostEnv, config: Config) -> Run:
+    """A fragment of random actions in environments on the host."""
+    pool = env.open(config.env.num_envs, seed=0)
+    pool.recv()
+    actions = env.action_space.sample(np.random.default_rng(0), config.env.num_envs)
+
+    def run() -> None:
+        for _ in range(config.algorithm.rollout_length):
+            pool.send(actions)
+            pool.recv()
+
+    return run
 
 
 def environment(trainer: Trainer, env: VecEnv) -> Run:
@@ -146,8 +174,9 @@ def acting(trainer: Trainer, env: VecEnv) -> Run:
     def fragment(
         actor: ActorState, key: jax.Array, params: jax.Array, normalizers: Normalizers, gamma: jax.Array
     ) -> tuple[ActorState, Trajectory]:
-        keys = jax.random.split(key, envs)
-        return rollout(env, trainer.network, params, normalizers, actor, keys, key, steps, gamma, options)
+        keys = FragmentKeys(key, jax.random.split(key, envs))
+        inputs = RolloutInputs(params, normalizers, actor, keys, gamma)
+        return rollout(env, trainer.network, options, steps, inputs)
 
     actor = init_actor(env, trainer.network, jax.random.split(jax.random.key(0), envs))
     return _fragments(trainer, fragment, actor, state.params, state.normalizers, hyper.gamma)

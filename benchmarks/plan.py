@@ -28,7 +28,7 @@ Figures = dict[str, Any]
 
 SYSTEMS = ("stellaris", "artifact", "async", "softsync", "ssp", "allreduce", "msrl", "srl", "rllib", "central")
 ROOM = ["platform.slots_per_gpu=128", "prices.learner_vms=64", "algorithm.minibatches=64"]
-"""What 256 learners need: as many slots, and minibatches for all of them."""
+"""Overrides for 256 learners: as many slots, and minibatches for all of them."""
 
 JOBS: dict[str, list[str]] = {
     **{f"system={system}": [f"system={system}"] for system in SYSTEMS},
@@ -44,7 +44,7 @@ JOBS: dict[str, list[str]] = {
 """`system=stellaris` is the default job: CartPole, 8 learners, one member."""
 
 PARTS = {"simulate": (Timeline, "next_round"), "orders": (planning, "minibatch_order"), "state": (Timeline, "state")}
-"""What is timed within the whole; the rest of it, most of which is `build_plan`, is `plan`."""
+"""Parts that are timed within the whole; the rest, mostly `build_plan`, is `plan`."""
 
 
 class Stopwatch:

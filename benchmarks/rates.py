@@ -1,4 +1,4 @@
-"""What this machine does at its best: matrix products, and arrays read and written, inside caches and beyond them."""
+"""The machine's best rates: matrix products, and arrays read and written, inside caches and beyond them."""
 
 from __future__ import annotations
 

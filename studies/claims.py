@@ -32,9 +32,8 @@ class Claim:
       p_holm: p-value after Holm's correction for all claims of a figure; None if nothing was tested.
       verdict: one of HOLDS, OPEN and REVERSED.
       survives: whether the verdict survives the correction; None if nothing was tested or shown.
-        toward: difference toward the paper's side, in halves of its 95 % interval; from 1 up the claim holds, from -1
-          down
-        it is reversed. None without an interval.
+      effect: difference toward the paper's side, in halves of its 95 % interval; from 1 up the claim holds, from -1
+        down it is reversed. None without an interval.
     """
 
     claim: str
@@ -45,7 +44,7 @@ class Claim:
     p_holm: float | None
     verdict: str
     survives: bool | None
-    toward: float | None = None
+    effect: float | None = None
 
 
 Test = Callable[[np.ndarray, np.ndarray], tuple[float, float, float]]
@@ -72,16 +71,15 @@ def more(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "", tes
     if np.isnan(p):
         return undecided(claim, paper, ours, n)
     verdict = OPEN if p >= LEVEL else HOLDS if difference > 0 else REVERSED
-    toward = difference / half_width if half_width > 0.0 else None
-    return Claim(claim, paper, ours, n, p, None, verdict, None, toward)
+    effect = difference / half_width if half_width > 0.0 else None
+    return Claim(claim, paper, ours, n, p, None, verdict, None, effect)
 
 
 def no_less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, margin: float, unit: str = "") -> Claim:
     """Claim that `a` is at least `b`, up to a margin.
 
     It holds if the interval of the difference lies above -margin, and is reversed if it lies below. The arguments are
-    those
-    of `more`, with the `margin` in units of the values.
+    those of `more`, with the `margin` in units of the values.
     """
     shown = more(claim, paper, a, b, unit)
     shifted = more(claim, paper, np.asarray(a, float) + margin, b, unit)
@@ -92,8 +90,8 @@ def less(claim: str, paper: str, a: ArrayLike, b: ArrayLike, unit: str = "") -> 
     """Claim that `a` is smaller than `b`; the arguments are those of `more`."""
     reverse = more(claim, paper, a, b, unit)
     swapped = {HOLDS: REVERSED, REVERSED: HOLDS, OPEN: OPEN}
-    toward = None if reverse.toward is None else -reverse.toward
-    return replace(reverse, verdict=swapped[reverse.verdict], toward=toward)
+    effect = None if reverse.effect is None else -reverse.effect
+    return replace(reverse, verdict=swapped[reverse.verdict], effect=effect)
 
 
 def fact(claim: str, paper: str, ours: str, holds: bool) -> Claim:
@@ -118,7 +116,7 @@ def corrected(claims: Sequence[Claim]) -> list[Claim]:
 def _judged(claim: Claim, p_holm: float) -> Claim:
     survives = None if claim.verdict == OPEN else p_holm < LEVEL
     return replace(
-        claim, p=_rounded(claim.p), p_holm=_rounded(p_holm), survives=survives, toward=_rounded(claim.toward)
+        claim, p=_rounded(claim.p), p_holm=_rounded(p_holm), survives=survives, effect=_rounded(claim.effect)
     )
 
 
@@ -134,7 +132,7 @@ def write_claims(claims: Iterable[Claim], path: Path) -> None:
 
 
 def read_claims(path: Path) -> list[Claim]:
-    """What `write_claims` wrote; by files of earlier versions, which were not corrected, no verdict survives."""
+    """Claims that `write_claims` wrote; no verdict survives in files of earlier versions, which were not corrected."""
     return read_rows(path, _claim)
 
 
@@ -148,7 +146,7 @@ def _claim(row: dict[str, str]) -> Claim:
         float(row["p_holm"]) if row.get("p_holm") else None,
         row["verdict"],
         {"yes": True, "no": False}.get(row.get("survives", "")),
-        float(row["toward"]) if row.get("toward") else None,
+        float(effect) if (effect := row.get("effect") or row.get("toward")) else None,
     )
 
 

@@ -31,12 +31,12 @@ def read_table(path: Path) -> list[dict[str, str]]:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
 
 
-def read_rows(path: Path, made: Callable[[dict[str, str]], Row]) -> list[Row]:
+def read_rows(path: Path, parse: Callable[[dict[str, str]], Row]) -> list[Row]:
     """Records made of the lines of a CSV file, which `read_table` reads.
 
     Args:
       path: the file.
-      made: raises KeyError where there is no column of a name, and ValueError for a line that is damaged.
+      parse: makes a record of the cells of a line; it raises KeyError for a missing column and ValueError for damage.
 
     Raises:
       ConfigError: the file cannot be read, or a line is damaged.
@@ -46,12 +46,12 @@ def read_rows(path: Path, made: Callable[[dict[str, str]], Row]) -> list[Row]:
         try:
             if None in cells or None in cells.values():
                 raise ValueError("it has more or fewer cells than the header")
-            rows.append(made(cells))
+            rows.append(parse(cells))
         except KeyError as error:
             raise ConfigError(f"{path} cannot be read: it has no column {error.args[0]}.") from None
         except ValueError as error:
-            told = f"row {number} is damaged ({inputs.reason(error)}); remove it, or put the file back"
-            raise ConfigError(f"{path} cannot be read: {told}.") from None
+            problem = f"row {number} is damaged ({inputs.reason(error)}); remove it, or put the file back"
+            raise ConfigError(f"{path} cannot be read: {problem}.") from None
     return rows
 
 
@@ -61,6 +61,13 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def replace_block(text: str, begin: str, end: str, block: str) -> str:
+    """Text with a new block between two lines; unchanged if it lacks one of them."""
+    before, _, remainder = text.partition(begin)
+    _, has_end, after = remainder.partition(end)
+    return f"{before}{begin}\n{block}\n{end}{after}" if has_end else text
 
 
 @contextmanager

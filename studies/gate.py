@@ -22,11 +22,7 @@ from studies.history import Series, rounds_of
 from studies.store import Learned
 
 FILE = "gate.csv"
-SHARES = {
-    "share": "of all groups",
-    "late_share": "of late groups",
-    "late_gradient_share": "of late gradients",
-}
+SHARES = {"share": "of all groups", "late_share": "of late groups", "late_gradient_share": "of late gradients"}
 """Names of the shares of escapes, in the file and in the table."""
 ABOUT = (
     "How often the gate was escaped: groups that were aggregated although their mean staleness was above its "
@@ -72,7 +68,7 @@ class Escapes:
             (self.late_escapes, self.late_groups),
             (self.late_escaped_gradients, self.late_gradients),
         )
-        return {name: part / whole if whole else 0.0 for name, (part, whole) in zip(SHARES, pairs, strict=True)}
+        return {name: part / total if total else 0.0 for name, (part, total) in zip(SHARES, pairs, strict=True)}
 
 
 NAMES = tuple(field.name for field in fields(Escapes))
@@ -87,8 +83,8 @@ def escapes(figure: str, series: Series, curves: Sequence[Learned]) -> Escapes |
     late: list[Group] = []
     for run in curves:
         rounds = rounds_of(config, run)
-        groups += [group for record in rounds for group in record.groups]
-        late += [group for record in rounds[len(rounds) // 2 :] for group in record.groups]
+        groups += [group for round_ in rounds for group in round_.groups]
+        late += [group for round_ in rounds[len(rounds) // 2 :] for group in round_.groups]
     gradients = [sum(len(group.gradients) for group in part) for part in (late, _escaped(late))]
     counts = (len(groups), len(_escaped(groups)), len(late), len(_escaped(late)), *gradients)
     return Escapes(figure, series.env, series.name, len(curves), *counts)
@@ -104,8 +100,8 @@ def write(rows: Iterable[Escapes], path: Path) -> None:
     if not rows:
         return
     replaced = {(row.figure, row.env) for row in rows}
-    kept = [row for row in read(path) if (row.figure, row.env) not in replaced]
-    lines = [(*asdict(row).values(), *(f"{share:.3g}" for share in row.shares.values())) for row in [*kept, *rows]]
+    others = [row for row in read(path) if (row.figure, row.env) not in replaced]
+    lines = [(*asdict(row).values(), *(f"{share:.3g}" for share in row.shares.values())) for row in [*others, *rows]]
     write_table(path, [*NAMES, *SHARES], lines)
 
 

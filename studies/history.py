@@ -93,7 +93,7 @@ class Series:
 
 def _accounts(config: Config, run: Learned) -> tuple[np.ndarray, ...]:
     """Env steps, simulated seconds, dollars, dollars for learners, and common dollars, up to each point of a run."""
-    accounts, usages = Accounts(config), [Usage(), *(record.usage for record in rounds_of(config, run))]
+    accounts, usages = Accounts(config), [Usage(), *(round_.usage for round_ in rounds_of(config, run))]
     rows = []
     for usage in (usages[round_] for round_ in run.rounds):
         billed, common = (rule(config.system, config.prices, usage, accounts.reserved) for rule in (bill, common_bill))
@@ -106,8 +106,8 @@ def rounds_of(config: Config, one: Learned) -> list[Round]:
     timeline = Timeline.of(config, one.seed)
     if not one.actors:
         return [timeline.next_round() for _ in range(one.rounds[-1])]
-    cut, envs = MinibatchLayout.of(config), limits_of(config).envs
-    return [timeline.next_round(n, cut.epochs * cut.count(n * envs)) for n in one.actors]
+    layout, envs = MinibatchLayout.of(config), limits_of(config).envs
+    return [timeline.next_round(n, layout.epochs * layout.count(n * envs)) for n in one.actors]
 
 
 def _learners(bill: Bill) -> float:

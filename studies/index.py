@@ -36,12 +36,11 @@ PAPERS = {
     "map": Paper("map.figures", "The map of staleness, and newer papers", "studies/map/cells.py"),
 }
 ABOUT = (
-    "Every claim that has been put to the test here, with what it was tested on, the command that does it again, and "
-    "what came out. A verdict is of the 95 % interval of a difference of means over seeds: it *holds* where the "
-    "interval lies on the claim's side of zero, is *reversed* where it lies on the other, and *not shown* where zero "
-    "is in it; in **bold** it survives Holm's correction for the number of claims of its figure; those of figures "
-    "made by an earlier version are not corrected. What each figure shows, its data and its pictures are in the page "
-    "of its study. This page is made by `python scripts/reproduce.py index`."
+    "Every claim that was tested here, with its configuration, its command and its result. A verdict follows from the "
+    "95 % interval of a difference of means over seeds. The claim *holds* if the interval lies on its side of zero, is "
+    "*reversed* if it lies on the other side, and is *not shown* if the interval contains zero. Verdicts in **bold** "
+    "survive Holm's correction for the number of claims of their figure; figures of earlier versions are not "
+    "corrected. The page of each study has its data and pictures. `python scripts/reproduce.py index` writes this page."
 )
 
 
@@ -58,12 +57,14 @@ def write_index(results: Path) -> None:
 
 def index(results: Path) -> str:
     """Text of the index."""
-    made = {paper: _claims(results / paper, list(module_of(paper).FIGURES)) for paper in PAPERS}
+    claims_by_paper = {paper: _claims(results / paper, list(module_of(paper).FIGURES)) for paper in PAPERS}
     lines = ["# Claims", "", fill(ABOUT, 120), ""]
-    newer = [(figure, claim) for figure, claims in made["map"].items() for claim in claims if ": " in claim.paper]
+    newer = [
+        (figure, claim) for figure, claims in claims_by_paper["map"].items() for claim in claims if ": " in claim.paper
+    ]
     if newer:
         lines += ["## Newer papers on staleness", "", *_newer(newer)]
-    for paper, figures in made.items():
+    for paper, figures in claims_by_paper.items():
         lines += _section(paper, figures)
     return "\n".join(lines)
 
@@ -75,8 +76,8 @@ def _claims(results: Path, figures: Sequence[str]) -> dict[str, list[Claim]]:
 
 def _newer(claims: Sequence[tuple[str, Claim]]) -> list[str]:
     text = (
-        "They are about language models and theirs are single tasks; here are small control tasks, one learner, "
-        "updates of 64 samples, each learned from once, and a learning rate for every method and staleness, chosen on "
+        "The papers train language models on single tasks. These tests use small control tasks, one learner, and "
+        "updates of 64 samples that are each used once. The learning rate of every method and staleness is tuned on "
         "other seeds."
     )
     rows = [
@@ -95,8 +96,8 @@ def _section(paper: str, figures: dict[str, list[Claim]]) -> list[str]:
         "",
     ]
     if not figures:
-        return [*lines, "Nothing has been made of it yet.", ""]
-    lines += ["| figure | what | command | claims | hold | not shown | reversed |", "|---|---|---|---|---|---|---|"]
+        return [*lines, "No figure has been made yet.", ""]
+    lines += ["| figure | content | command | claims | hold | not shown | reversed |", "|---|---|---|---|---|---|---|"]
     for figure, claims in figures.items():
         counts = " | ".join(_counted(claims, verdict) for verdict in (HOLDS, OPEN, REVERSED))
         command = f"`python scripts/reproduce.py {paper} --figure {figure}`"

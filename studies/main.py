@@ -42,12 +42,9 @@ UNUSED: dict[str, dict[str, str]] = {
 """Options without effect on a paper's figures, with the reason."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("reproduce", __doc__)
     parser.add_argument("paper", choices=[*PAPERS, INDEX])
     parser.add_argument("--figure", action="append", help="figure to make; may be given several times; default all")

@@ -1,4 +1,4 @@
-"""Pictures of the papers' figures with our results: curves with intervals, bars, and lines over a parameter."""
+"""Pictures of the papers' figures with our results: curves, bars, lines over a parameter, and all claims."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from stellaris_jax.report.curves import (
 )
 from stellaris_jax.report.style import drawing
 from stellaris_jax.telemetry.format import compact, dollars
+from studies.claims import HOLDS, OPEN, REVERSED, Claim
 from studies.history import History
 
 PAPER: dict[str, Any] = {"color": BLACK, "marker": "o", "markerfacecolor": "white", "linestyle": ":"}
@@ -238,3 +239,55 @@ def sensitivity(panels: Mapping[str, Sequence[Point]], path: Path, title: str) -
     note = about_spread([len(point.returns) for points in panels.values() for point in points], "lines", "dashes")
     legend_below(figure, grid[0][0].get_legend_handles_labels()[0], columns=2, note=note)
     save(figure, path)
+
+
+WIDEST = 6.0
+"""Largest position of a mark, in half-intervals."""
+MARKS = {HOLDS: (BLUE, "o"), OPEN: (BLACK, "|"), REVERSED: (VERMILION, "X")}
+
+
+@drawing()
+def claims_overview(claims: Mapping[str, Sequence[Claim]], path: Path, title: str) -> Path | None:
+    """Draw the claims of each figure that have an interval.
+
+    A mark is a difference toward the paper's side, in halves of its own 95 % interval. So marks beyond the grey band,
+    of one unit to both sides, are significant. Verdicts that do not survive the correction, or have none, are hollow.
+
+    Args:
+      claims: claims by figure.
+      path: picture to write.
+      title: title of the picture.
+
+    Returns:
+      `path`; None if no claim has an interval.
+    """
+    rows = {figure: [claim for claim in members if claim.effect is not None] for figure, members in claims.items()}
+    rows = {figure: members for figure, members in rows.items() if members}
+    if not rows:
+        return None
+    figure = titled(title, 1.4 + 0.42 * len(rows))
+    axes = figure.add_subplot()
+    axes.axvspan(-1.0, 1.0, color="#e6e6e6", linewidth=0)
+    axes.axvline(0.0, color=BLACK, linewidth=0.6)
+    for y, members in enumerate(rows.values()):
+        places = np.linspace(-0.32, 0.32, len(members)) if len(members) > 1 else [0.0]
+        for claim, shift in zip(members, places, strict=True):
+            colour, marker = MARKS[claim.verdict]
+            x = float(np.clip(claim.effect or 0.0, -WIDEST, WIDEST))
+            face = colour if claim.survives or claim.verdict == OPEN else "none"
+            axes.plot(x, y + shift, marker, color=colour, markerfacecolor=face, markersize=4.5)
+    handles = [
+        Line2D([], [], marker=marker, color=colour, label=verdict, linestyle="none")
+        for verdict, (colour, marker) in MARKS.items()
+    ]
+    label = "does not survive, or not corrected"
+    hollow = Line2D([], [], marker="o", color=BLUE, markerfacecolor="none", label=label, linestyle="none")
+    axes.set_yticks(range(len(rows)), [f"{name} ({len(members)})" for name, members in rows.items()], fontsize=TEXT)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(-WIDEST - 0.4, WIDEST + 0.4)
+    ticks = range(-6, 7, 2)
+    axes.set_xticks(ticks, [f"≤ {t}" if t == -6 else f"≥ {t}" if t == 6 else str(t) for t in ticks])
+    axes.set_xlabel("difference toward the paper's side, in halves of its 95 % interval", fontsize=TEXT)
+    tidy(axes)
+    legend_below(figure, [*handles, hollow], 4)
+    return save(figure, path)

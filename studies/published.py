@@ -93,10 +93,7 @@ AGGREGATION_SECONDS = {"Stellaris": 287, "softsync": 302, "SSP": 325, "asynchron
 TRUNCATION = {"with": End(406, 287, 0.75), "without": End(345, 290, 0.75)}
 """Fig. 11b; dollars are not in it, and taken from Fig. 13."""
 
-CLUSTER = {
-    "hopper": (End(341, 287, 3.69), End(817, 247, 3.0)),
-    "qbert": (End(157, 1406, 18.0), End(312, 1111, 12.0)),
-}
+CLUSTER = {"hopper": (End(341, 287, 3.69), End(817, 247, 3.0)), "qbert": (End(157, 1406, 18.0), End(312, 1111, 12.0))}
 """Fig. 12: PAR-RL without and with Stellaris on the HPC testbed."""
 
 SENSITIVITY: dict[str, dict[str, tuple[float, float]]] = {

@@ -14,8 +14,8 @@ from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.report.runs import Run
 from stellaris_jax.timeline.scaling import is_scaled
+from studies.builds import current_build
 from studies.files import locked, read_rows
-from studies.making import under_way
 from studies.training import Variant, jobs, runs
 
 LAST = 0.2
@@ -70,9 +70,9 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
     """
     variants = list(dict.fromkeys(variants))
     known = _read(store)
-    wanted = [(variant.name, seed) for variant in variants for seed in seeds]
-    lacking = [key for key in wanted if key not in known]
-    under_way().check_training(len(lacking))
+    requested = [(variant.name, seed) for variant in variants for seed in seeds]
+    absent = [key for key in requested if key not in known]
+    current_build().check_training(len(absent))
     for variant in variants:
         for seed in seeds:
             if (variant.name, seed) in known and known[variant.name, seed].config != variant.digest:
@@ -84,19 +84,19 @@ def learned(variants: Iterable[Variant], seeds: range, root: Path, store: Path) 
         if missing:
             finished = runs(missing, root)
             known = _add(store, [row for run in finished for row in _of_run(variant, run)])
-    under_way().count(wanted, lacking)
+    current_build().count(requested, absent)
     return {variant: [known[variant.name, seed] for seed in seeds] for variant in variants}
 
 
 def _of_run(variant: Variant, run: Run) -> list[Learned]:
-    rounds = tuple(record["round"] for record in run.evaluations)
-    divergence = {record["round"]: record["kl"] for record in run.rounds}
+    rounds = tuple(row["round"] for row in run.evaluations)
+    divergence = {row["round"]: row["kl"] for row in run.rounds}
     kl = tuple(divergence[round_] for round_ in rounds)
-    returns = zip(*(record["per_seed"]["eval_return_mean"] for record in run.evaluations), strict=True)
+    returns = zip(*(row["per_seed"]["eval_return_mean"] for row in run.evaluations), strict=True)
     seeds = range(run.config["seed"], run.config["seed"] + run.config["num_seeds"])
     actors: list[tuple[int, ...]] = [()] * len(seeds)
     if is_scaled(load_config(variant.overrides)):
-        actors = list(zip(*(record["per_seed"]["actors"] for record in run.rounds), strict=True))
+        actors = list(zip(*(row["per_seed"]["actors"] for row in run.rounds), strict=True))
     rows = zip(seeds, returns, actors, strict=True)
     return [Learned(variant.name, seed, rounds, curve, kl, widths, variant.digest) for seed, curve, widths in rows]
 

@@ -13,11 +13,11 @@ from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import check_directory, write_atomically
 from studies import gate
+from studies.builds import current_build, figure_build
 from studies.claims import OPEN, Claim, corrected, read_claims, write_claims
-from studies.files import write_table
-from studies.glance import glance
+from studies.files import replace_block, write_table
 from studies.history import History, Series, read_csv, write_csv
-from studies.making import making, under_way
+from studies.pictures import claims_overview
 from studies.store import Learned, learned
 from studies.training import Variant
 
@@ -43,7 +43,7 @@ class Study:
       envs: environments, as in `experiment=stellaris/<env>`; None for the environments of the paper's figure.
       seeds: seeds per series; None for a figure's own number.
       tuning: whether rules are also compared at their own learning rates, chosen on other seeds.
-      overwrite: whether a published figure may be replaced with less; see `studies.making`.
+      overwrite: whether a published figure may be replaced with less; see `studies.builds`.
     """
 
     runs: Path
@@ -80,15 +80,15 @@ class Study:
         path = self.results / f"figure_{figure}.csv"
         published = read_csv(path)
         curves = ((history.env, history.series) for history in published)
-        under_way().check_series(curves, [(curve.env, curve.name) for curve in series], count)
+        current_build().check_series(curves, [(curve.env, curve.name) for curve in series], count)
         results = self.learned([curve.variant for curve in series], range(count))
         fresh = [history for curve in series for history in curve.histories(results[curve.variant])]
         envs = {curve.env for curve in series}
-        kept = [history for history in published if history.env not in envs]
-        write_csv([*kept, *fresh], path)
+        others = [history for history in published if history.env not in envs]
+        write_csv([*others, *fresh], path)
         escaped = [gate.escapes(figure, curve, results[curve.variant]) for curve in series]
         gate.write([row for row in escaped if row is not None], self.results / gate.FILE)
-        return [*kept, *fresh]
+        return [*others, *fresh]
 
     def table(self, figure: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write `figure_<figure>.csv` of a figure without curves.
@@ -96,7 +96,7 @@ class Study:
         Raises ConfigError if the published table has more lines or other environments.
         """
         rows = list(rows)
-        under_way().check_table(figure, header, rows)
+        current_build().check_table(figure, header, rows)
         write_table(self.results / f"figure_{figure}.csv", header, rows)
 
     def picture(self, figure: str) -> Path:
@@ -110,26 +110,28 @@ It returns None, and changes nothing, if the request concerns none of its enviro
 """
 
 
-def reproduce(study: Study, figures: Mapping[str, Figure], wanted: Sequence[str]) -> None:
-    """Make the wanted figures in order, and update the claims and the README after each.
+def reproduce(study: Study, figures: Mapping[str, Figure], requested: Sequence[str]) -> None:
+    """Make the requested figures in order, and update the claims and the README after each.
 
     Args:
       study: the request.
       figures: makers of all figures, by name.
-      wanted: names of figures, or numbers that stand for all parts: 11 for 11a and 11b.
+      requested: names of figures, or numbers that stand for all parts: 11 for 11a and 11b.
 
     Raises:
       ConfigError: there is no such figure, or a directory cannot be written.
     """
-    parts = {name: [figure for figure in figures if figure.rstrip("ab") == name or figure == name] for name in wanted}
-    for name in wanted:
+    parts = {
+        name: [figure for figure in figures if figure.rstrip("ab") == name or figure == name] for name in requested
+    }
+    for name in requested:
         if not parts[name]:
             raise ConfigError(f"--figure {name} is not one of {', '.join(figures)}.")
     check_directory("--runs", study.runs)
     check_directory("--results", study.results)
     for figure in chain.from_iterable(parts.values()):
         print(f"figure {figure}", flush=True)
-        with making(figure, study.results, study.overwrite) as current:
+        with figure_build(figure, study.results, study.overwrite) as current:
             claims = figures[figure](study)
         if claims is None:
             continue
@@ -143,9 +145,7 @@ def write_readme(results: Path, figures: Iterable[str]) -> None:
     """Update the generated part of a study's README.md, and the picture at its head."""
     path = results / "README.md"
     text = inputs.read_text(path) if path.is_file() else f"{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    write_atomically(path, f"{before}{BEGIN}\n{_body(results, list(figures))}\n{END}{after}")
+    write_atomically(path, replace_block(text, BEGIN, END, _body(results, list(figures))))
 
 
 def _body(results: Path, figures: Sequence[str]) -> str:
@@ -155,7 +155,7 @@ def _body(results: Path, figures: Sequence[str]) -> str:
     drawn: dict[str, list[Claim]] = {}
     for figure, claim in claims:
         drawn.setdefault(figure, []).append(claim)
-    picture = glance(drawn, results / "claims.png", "All claims that have an interval, by figure")
+    picture = claims_overview(drawn, results / "claims.png", "All claims that have an interval, by figure")
     judged = [claim.survives for _, claim in claims if claim.p is not None and claim.survives is not None]
     lines = [
         *(["![All claims at one glance](claims.png)", ""] if picture else []),

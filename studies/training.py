@@ -59,7 +59,7 @@ def _options(config: Config) -> dict[str, Any]:
     """Options that are not at their defaults, by the keys they had when the first results were stored."""
     changed = {}
     for place in PLACES:
-        for name, option in ((n, o) for thing in place.things(config) for n, o in options_of(thing).items()):
+        for name, option in ((n, o) for component in place.things(config) for n, o in options_of(component).items()):
             if (value := place.options(config)[name]) != option.default:
                 changed[first_key(place.section, name)] = value
     return changed
@@ -69,8 +69,7 @@ def revisions(config: Config) -> list[str]:
     """Changes of this package that affect this configuration's results, since the first results were stored.
 
     A change of a default of the schema, or of a setting's meaning, needs a new line here. It changes the digest, so
-    that
-    affected variants are trained again.
+    that affected variants are trained again.
     """
     changes = {
         "episodes of host environments outlast evaluations": config.env.name.startswith("envpool/"),
@@ -119,8 +118,7 @@ class Variant:
         """Digest of all that affects its results.
 
         It covers every setting that differs from the schema's default, except seeds, paths, and how this machine
-        computes. It
-        also covers the files that the variant reads, and the package's own `revisions`.
+        computes. It also covers the files that the variant reads, and the package's own `revisions`.
         """
         config, default = load_config([*self.overrides]), Config()
         settings = {key: value for key, value in relevant(config).items() if value != attrgetter(key)(default)}
@@ -167,13 +165,13 @@ def jobs(variant: Variant, seeds: range) -> list[Job]:
     return [Job(variant, seeds[i], min(BLOCK, len(seeds) - i)) for i in range(0, len(seeds), BLOCK)]
 
 
-def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
+def runs(requested: Sequence[Job], root: Path) -> list[Run]:
     """Finished runs of these jobs below `root`; missing ones are trained now.
 
     Runs that another process is training are waited for at the end.
 
     Args:
-      wanted: the jobs.
+      requested: the jobs.
       root: directory of the runs.
 
     Raises:
@@ -181,14 +179,14 @@ def runs(wanted: Sequence[Job], root: Path) -> list[Run]:
       Interrupted: a signal stopped training, with everything saved.
       RunError: metrics of a run are lost.
     """
-    missing = [job for job in wanted if not _finished(job, root)]
+    missing = [job for job in requested if not _finished(job, root)]
     for patient in (False, True):
         for job in missing:
             with locked(job.path(root), patient) as free:
                 if free and not _finished(job, root):
                     print(f"training {job.path(root)}", flush=True)
                     _train(job, root)
-    finished = [read_run(job.path(root)) for job in wanted]
+    finished = [read_run(job.path(root)) for job in requested]
     for run in finished:
         if run.damage or not run.curve:
             raise RunError(f"{run.path} is damaged; delete it, and it is trained anew.")

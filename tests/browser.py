@@ -19,7 +19,7 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 60.0
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
-"""Of a page, as a script."""
+"""Checks of a page, as a script."""
 
 
 def find() -> str | None:

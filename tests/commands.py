@@ -37,6 +37,34 @@ def call(name: str, *arguments: object) -> CompletedProcess[str]:
     return CompletedProcess([name], code, out.getvalue(), err.getvalue())
 
 
+def refusal(name: str, *arguments: object) -> str:
+    """The one line that a script refuses its arguments with."""
+    done = call(name, *arguments)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def python(
+    *arguments: object, cwd: Path | None = None, check: bool = False, group: bool = False, **variables: str
+) -> CompletedProcess[str]:
+    """Run a Python process that finds the package and the modules of the tests.
+
+    Args:
+      arguments: of the interpreter.
+      cwd: its directory.
+      check: whether it must succeed.
+      group: whether it leads a process group of its own.
+      variables: of its environment, beside those of this process.
+    """
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    command = [sys.executable, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=check, timeout=300,
+        start_new_session=group,
+    )  # fmt: skip
+
+
 SIGNS = ("restoring ", "exporting ", "writing ", "drawing ", "reading ", "playing ", "filming ", "simulating ")
 """Beginnings of the lines by which commands say what they do."""
 

@@ -21,7 +21,7 @@ def pytest_configure() -> None:
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(user_cache / "stellaris-jax" / "tests"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
-    # What commands remember of this user, such as whose code was allowed, is that of the tests alone.
+    # Consent and other state that commands store for this user belong to the tests alone.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stellaris-jax-state-")
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Most of the suite's time is LLVM's, for programs that run once. XLA_FLAGS=--xla_backend_optimization_level=3 tests
@@ -65,12 +65,12 @@ def few_mappings(programs: ProgramCache) -> Iterator[None]:
 
 
 EVALUATORS: dict[Any, Any] = {}
-"""Of host environments in this process, by what shapes their programs."""
+"""Evaluators of host environments in this process, by the settings that shape their programs."""
 
 
 @pytest.fixture(scope="session")
 def programs() -> ProgramCache:
-    """Those of this process."""
+    """Compiled programs of this process."""
     from stellaris_jax.engine.program_cache import ProgramCache
 
     return ProgramCache()

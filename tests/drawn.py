@@ -1,4 +1,4 @@
-"""What is drawn: figures as they are saved, what their curves, bars and legends show, and whether pixels are blank."""
+"""Figures as they are saved: the data of their curves, bars and legends, and blank pixels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def legend(of: Figure | Axes) -> list[str]:
 
 
 def curve_ends(figure: Figure, panel: int) -> dict[str, float]:
-    """Where the curve of each label of the legend ends in a panel: the thickest of the lines that look like it."""
+    """The end of each label's curve in a panel: that of the thickest line with the label's style."""
     ends = {}
     for handle in figure.legends[0].legend_handles:
         look = (handle.get_color(), handle.get_linestyle(), handle.get_marker())

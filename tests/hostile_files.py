@@ -1,4 +1,4 @@
-"""What somebody may put in the place of a file: pipes, devices, links, and files that are larger than they look."""
+"""Hostile files: pipes, devices, links, and files that are larger than they look."""
 
 from __future__ import annotations
 

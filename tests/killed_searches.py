@@ -25,7 +25,7 @@ from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.many import search_store, tune
-from stellaris_jax.telemetry.integrity import owner_of, sealed
+from stellaris_jax.telemetry.integrity import run_identity, with_digests
 from stellaris_jax.telemetry.jsonl import MetricsLog
 
 SMALL = [
@@ -75,7 +75,7 @@ def trainer(events: Events) -> Callable[..., dict[str, Any]]:
     def train(run_dir: Path, config: Config, *rest: Any, watch: Callable[[Any], bool]) -> dict[str, Any]:
         events.happen("a run is laid out")
         flat = flatten(read_yaml(run_dir / "config.yaml"))
-        log = MetricsLog(run_dir / "metrics.jsonl", resume_round=config.rounds, owner=owner_of(flat))
+        log = MetricsLog(run_dir / "metrics.jsonl", resume_round=config.rounds, owner=run_identity(flat))
         record, ended = {}, False
         for record in log.evaluations:
             ended = watch(record)
@@ -93,7 +93,7 @@ def trainer(events: Events) -> Callable[..., dict[str, Any]]:
             ended = watch(record)
         summary = {key: record[key] for key in ("eval_return_mean",)}
         summary |= {"rounds": record["round"], "ended_early": ended and record["round"] < config.rounds}
-        (run_dir / "summary.json").write_text(json.dumps(sealed({**summary, "failure": None}, log.digest, flat)))
+        (run_dir / "summary.json").write_text(json.dumps(with_digests({**summary, "failure": None}, log.digest, flat)))
         events.happen("a summary is written")
         return summary
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Reader(HTMLParser):
-    """What a page holds: its tables' cells, headings, links, identifiers, text; and whether its tags match."""
+    """Contents of a page: its tables' cells, headings, links, identifiers, text; and whether its tags match."""
 
     def __init__(self, page: Path):
         super().__init__()

@@ -15,8 +15,8 @@ from stellaris_jax.config.schema import plain
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_normalizers
 from stellaris_jax.envs.base import Box, Space
-from stellaris_jax.envs.space_data import described
-from stellaris_jax.policies.export.artefact import ENDINGS, Metadata, sealed
+from stellaris_jax.envs.space_data import space_to_data
+from stellaris_jax.policies.export.artefact import ENDINGS, Metadata, with_fingerprint
 from stellaris_jax.policies.policy import Policy
 
 
@@ -43,7 +43,7 @@ def metadata_of(policy: Policy) -> Metadata:
     """The metadata that a run of seed 3 would write."""
     network, config = policy.network, policy.config
     own = policy.own
-    spaces = described(network.observation_space), described(own or network.action_space)
+    spaces = space_to_data(network.observation_space), space_to_data(own or network.action_space)
     normalize = bool(config.env.normalize_observation)
     return Metadata("own/task", *spaces, plain(config.network), normalize, 3, 100.0, own is not None)
 
@@ -52,5 +52,5 @@ def written(policy: Policy, to: str, folder: Path) -> Path:
     """The sealed file of a policy, in a folder."""
     path = folder / f"policy{ENDINGS[to]}"
     data = import_module(f"stellaris_jax.policies.export.{to}").write(policy, metadata_of(policy))
-    path.write_bytes(sealed(data))
+    path.write_bytes(with_fingerprint(data))
     return path

@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from reference import Aggregation, Delivery
+from reference_events import Aggregation, Delivery
 from settings import numbers_and_options
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.prepare import prepare
-from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, rollout
+from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, RolloutInputs, rollout
 
 Tree = Any
 
@@ -49,12 +50,10 @@ class Functions:
         env, algorithm = self.config.env, self.config.algorithm
         flat = self.network.ravel(params)
         start_key, actor_key = jax.random.split(key)
-        keys = jax.random.split(actor_key, env.num_envs)
+        keys = FragmentKeys(start_key, jax.random.split(actor_key, env.num_envs))
         carry = actor.carry
-        actor, trajectory = rollout(
-            self.env, self.network, flat, normalizers, actor, keys, start_key,
-            algorithm.rollout_length, algorithm.gamma, env,
-        )  # fmt: skip
+        inputs = RolloutInputs(flat, normalizers, actor, keys, algorithm.gamma)
+        actor, trajectory = rollout(self.env, self.network, env, algorithm.rollout_length, inputs)
         fragment, sequences = (
             Fragment(trajectory, flat, normalizers, 0, carry),
             register.algorithm[algorithm.name].sequences,

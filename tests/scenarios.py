@@ -126,7 +126,7 @@ def scenarios(draw: st.DrawFn, rules: tuple[str, ...] = tuple(register.rule)) ->
 
 
 def seen(round_: int, **values: Any) -> RoundSummary:
-    """What a round of eight actors was like, all zero but `values`."""
+    """Summary of a round of eight actors, all zero but `values`."""
     zeros = {"reward": math.nan, "loss": 0.0, "kl": 0.0, "learner_seconds": 0.0, "actor_seconds": 0.0}
     return RoundSummary(round_, **({"actors": 8, **zeros, "seconds": 0.0, "cost_usd": 0.0} | values))
 

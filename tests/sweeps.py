@@ -9,7 +9,7 @@ import numpy as np
 
 from stellaris_jax.execute.run import open_run
 from stellaris_jax.runs.checkpoint import to_host
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 
 SMALL = [
     "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=16", "network.hidden=[8]", "total_steps=256",
@@ -28,12 +28,12 @@ CLOCKS = (
 
 
 def records(run_dir: Path) -> list[dict[str, object]]:
-    """Of a run, without what a clock has measured."""
-    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_records(run_dir / "metrics.jsonl")]
+    """Records of a run, without times."""
+    return [{k: v for k, v in record.items() if k not in CLOCKS} for record in read_rows(run_dir / "metrics.jsonl")]
 
 
 def summary(run_dir: Path) -> dict[str, object]:
-    """Of a run, without what a clock has measured."""
+    """The summary of a run, without times."""
     values = json.loads((run_dir / "summary.json").read_text())
     return {key: value for key, value in values.items() if key not in CLOCKS}
 
@@ -47,7 +47,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 def table(directory: str) -> list[list[str]]:
-    """Of a sweep, without what a clock has measured."""
+    """The table of a sweep, without times."""
     lines = [line.split(",") for line in Path(directory, "table.csv").read_text().splitlines()]
     speed = lines[0].index("steps_per_second")
     return [[cell for i, cell in enumerate(line) if i != speed] for line in lines]

@@ -1,4 +1,4 @@
-"""What a run tells: records made up here, and what is read back."""
+"""Made-up records of a run, and readers of its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from tensorboardX.proto.event_pb2 import Event
 
 from stellaris_jax.telemetry import Telemetry
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 from stellaris_jax.telemetry.progress import make_display
 
 
@@ -68,7 +68,7 @@ def open_telemetry(run_dir: Path, terminal: bool = False, **arguments: Any) -> t
 
 
 def rounds_in(run_dir: Path) -> list[int]:
-    return [record["round"] for record in read_records(run_dir / "metrics.jsonl")]
+    return [record["round"] for record in read_rows(run_dir / "metrics.jsonl")]
 
 
 def read_events(file: Path) -> list[Event]:

@@ -1,11 +1,10 @@
-"""What a hostile user, a broken pipe and a broken environment do to a run, and what is lost by it: nothing."""
+"""Hostile arguments, broken pipes and broken environments: one sentence, and no round is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import REPOSITORY, SCRIPTS, call
+from commands import SCRIPTS, python, refusal
 from host_env import Clockwork, ClockworkPool
 from settings import with_value
 from training import clockwork, steps, tiny
@@ -28,7 +27,7 @@ from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.runs.checkpoint import Checkpoints
 from stellaris_jax.runs.run_dir import run_directory
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -58,7 +57,7 @@ def test_a_run_that_nobody_reads_is_saved(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     # The device had begun the fourth round by then: it is part of the run, and so are its figures.
     assert open_run(tmp_path).round == 4
-    assert [r["round"] for r in read_records(tmp_path / "metrics.jsonl") if r["kind"] == "round"] == [1, 2, 3, 4]
+    assert [r["round"] for r in read_rows(tmp_path / "metrics.jsonl") if r["kind"] == "round"] == [1, 2, 3, 4]
 
 
 def test_aliases_are_refused(tmp_path: Path) -> None:
@@ -67,9 +66,9 @@ def test_aliases_are_refused(tmp_path: Path) -> None:
     path.write_text(f"{to_yaml(Config())}\nx: &a [1]\ny: [*a, *a]\n")
     with pytest.raises(ConfigError, match=r"config\.yaml cannot be read .* has an alias, \*a\."):
         from_yaml(path)
-    told: list[str] = []
-    assert read_run(tmp_path, told.append).config == {}
-    assert told == [f"{path} is damaged and left out"]
+    notes: list[str] = []
+    assert read_run(tmp_path, notes.append).config == {}
+    assert notes == [f"{path} is damaged and left out"]
 
 
 def test_directories_too_deep_are_one_sentence() -> None:
@@ -80,9 +79,9 @@ def test_directories_too_deep_are_one_sentence() -> None:
 
 
 def test_what_goes_on_after_a_full_disk_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorStore's threads find the event loop closed that Orbax gave them, and told so over a hundred lines."""
-    told: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    """TensorStore's threads find Orbax's event loop closed; each printed a traceback of a hundred lines."""
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
     Checkpoints(tmp_path / "checkpoints", keep=1).close()
     loop = asyncio.new_event_loop()
     loop.close()
@@ -90,51 +89,40 @@ def test_what_goes_on_after_a_full_disk_says_nothing(tmp_path: Path, monkeypatch
         with pytest.raises(error) as caught:
             call_()
         sys.unraisablehook(SimpleNamespace(exc_value=caught.value, exc_traceback=caught.tb))
-    assert [type(unraisable.exc_value) for unraisable in told] == [ZeroDivisionError]
+    assert [type(unraisable.exc_value) for unraisable in raised] == [ZeroDivisionError]
 
 
 # Scripts -------------------------------------------------------------------------------------------------------------
 
 
-def complaint(script: str, *arguments: object) -> str:
-    """The one line that a script ends with."""
-    ended = call(script, *arguments)
-    assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
-    return ended.stderr
+REFUSALS: dict[str, tuple[str, str]] = {
+    "a damaged start": ("train_scheduler.py --out TMP/x.npz --start TMP/file", "--start=TMP/file is not a scheduler"),
+    "a sweep and a picture": ("plot.py --sweep TMP --out x.png", "--sweep stands alone"),
+    "a sweep and a timeline": ("plot.py --sweep TMP --timeline 2", "--sweep stands alone"),
+    "a sweep and a run": ("plot.py --sweep TMP runs/a", "--sweep stands alone"),
+    "a scheduler in /proc": ("train_scheduler.py --out /proc/x.npz", "cannot be written"),
+    "a scheduler with a long name": (f"train_scheduler.py --out {'x' * 300}", "cannot be written"),
+    "a calibration with a long name": (f"benchmark.py calibrate --out {'x' * 300}", "cannot be written"),
+    "runs below a file": (
+        "reproduce.py stellaris --figure 6 --envs hopper --runs TMP/file/x --results TMP/results",
+        "--runs=TMP/file/x cannot be written",
+    ),
+    "results below a file": (
+        "reproduce.py stellaris --figure 6 --envs hopper --runs TMP/runs --results TMP/file/x",
+        "--results=TMP/file/x cannot be written",
+    ),
+}
+"""Commands and a part of their one line."""
 
 
-def test_a_damaged_start_is_named_by_its_option(tmp_path: Path) -> None:
-    start, out = tmp_path / "start.npz", tmp_path / "out.npz"
-    start.write_bytes(b"no scheduler")
-    assert f"--start={start} is not a scheduler" in complaint("train_scheduler.py", "--out", out, "--start", start)
-    start.unlink()
-    assert f"--start={start} does not exist" in complaint("train_scheduler.py", "--out", out, "--start", start)
-
-
-@pytest.mark.parametrize("others", [["--out", "x.png"], ["--timeline", "2"], ["runs/a"]])
-def test_the_report_of_a_sweep_takes_nothing_else(others: list[str], tmp_path: Path) -> None:
-    assert "--sweep stands alone" in complaint("plot.py", "--sweep", tmp_path, *others)
-
-
-@pytest.mark.parametrize("place", ["/proc/x.npz", "x" * 300])
-def test_schedulers_that_could_not_be_written_are_not_trained(place: str) -> None:
+@pytest.mark.parametrize("case", REFUSALS)
+def test_commands_are_refused_before_they_compute(case: str, tmp_path: Path) -> None:
     """Root, too, can make no files in some directories."""
-    if not Path(place).parent.is_dir():
-        pytest.skip("there is no such place here")
-    assert "cannot be written" in complaint("train_scheduler.py", "--out", place)
-
-
-def test_a_calibration_that_could_not_be_written_is_not_made() -> None:
-    assert "cannot be written" in complaint("benchmark.py", "calibrate", "--out", "x" * 300)
-
-
-@pytest.mark.parametrize("option", ["--runs", "--results"])
-def test_studies_that_could_not_be_written_are_not_begun(option: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    places = {"--runs": tmp_path / "runs", "--results": tmp_path / "results"} | {option: tmp_path / "file" / "x"}
-    arguments = [argument for pair in places.items() for argument in pair]
-    message = complaint("reproduce.py", "stellaris", "--figure", 6, "--envs", "hopper", *arguments)
-    assert f"{option}={tmp_path / 'file' / 'x'} cannot be written" in message
+    command, message = (text.replace("TMP", str(tmp_path)) for text in REFUSALS[case])
+    if "/proc" in command and not Path("/proc").is_dir():
+        pytest.skip("there is no /proc here")
+    (tmp_path / "file").write_bytes(b"no scheduler")
+    assert message in refusal(*command.split())
 
 
 # Environments --------------------------------------------------------------------------------------------------------
@@ -168,7 +156,7 @@ class MisshapenPool(ClockworkPool):
 
 
 @pytest.mark.parametrize("field", HostStep._fields)
-def test_an_environment_that_returns_other_shapes_is_told_of(field: str) -> None:
+def test_an_environment_that_returns_other_shapes_is_refused(field: str) -> None:
     """NumPy would stretch all of these to the shapes they should have."""
     register("test/misshapen", Misshapen)
     trainer = Trainer(clockwork("env.name=test/misshapen", f"env.kwargs.field={field}", rounds=2))
@@ -182,9 +170,7 @@ def test_a_program_that_gave_up_an_environment_ends_as_it_says(tmp_path: Path) -
     pytest.importorskip("envpool")
     job = ["env=envpool/hopper", "env.timeout=1e-9", "env.num_envs=8", "total_steps=65536"]
     job += ["algorithm.rollout_length=8192", "algorithm.minibatches=4", "system.learners=2", "network.hidden=[8]"]
-    command = [sys.executable, str(SCRIPTS / "train.py"), *job, f"run.dir={tmp_path / 'run'}"]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    ended = python(SCRIPTS / "train.py", *job, f"run.dir={tmp_path / 'run'}", cwd=tmp_path)
     assert ended.returncode == 1, ended.stderr
     assert ended.stderr.startswith("error: envpool/Hopper-v4 has not answered") and ended.stderr.count("\n") == 1
 

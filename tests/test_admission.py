@@ -1,4 +1,4 @@
-"""What may start, what joins the queue, what is thrown away, and what the next version waits for."""
+"""Admission: starts of gradients, deliveries that join the queue or are dropped, and waits for the next version."""
 
 from __future__ import annotations
 

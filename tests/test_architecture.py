@@ -16,7 +16,7 @@ LEVELS = {
     "base": 0, "config": 1, "envs": 2, "timeline": 2, "telemetry": 2, "agent": 3, "engine": 4, "report": 5, "live": 5,
     "sources": 6, "runs": 7, "execute": 8, "policies": 9, "many": 9, "cli": 10,
 }  # fmt: skip
-"""Level of each package, which may import packages of lower levels; docs/architecture.md lists them in this order."""
+"""Level of each package, which may import packages of lower levels; docs/architecture.md draws them."""
 WITHOUT_JAX = ("config", "timeline", "telemetry", "report")
 """Packages that import no JAX, directly or through what they import."""
 HEAVY = {"jax", "flax", "optax"}
@@ -75,7 +75,7 @@ def test_no_circle_between_files() -> None:
 
 @pytest.mark.parametrize("kind", WITHOUT_JAX)
 def test_packages_without_jax(kind: str) -> None:
-    """What a module imports when it is imported is followed to the end."""
+    """Imports at the top of modules are followed to the end."""
     for module in imports():
         if package(module) == kind:
             assert (path := way_to_jax(module)) is None, " -> ".join(path)
@@ -144,7 +144,7 @@ def opens(node: ast.Call, module: str) -> bool:
 
 
 def test_files_are_opened_in_few_places() -> None:
-    """What somebody else may have made is read by `base.inputs`; what is written, by `base.outputs`."""
+    """`base.inputs` reads files that a stranger may have made; `base.outputs` writes files."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
         module = path.relative_to(PACKAGE).as_posix()
@@ -156,7 +156,7 @@ def test_files_are_opened_in_few_places() -> None:
 
 @pytest.mark.parametrize("path", sorted(TESTS.glob("*.py")), ids=lambda path: path.stem)
 def test_no_test_module_is_imported(path: Path) -> None:
-    """What several need is in a helper module beside them."""
+    """Shared code of tests is in helper modules beside them."""
     names = {path.stem for path in TESTS.glob("test_*.py")}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -174,3 +174,14 @@ def test_what_is_left_to_ci_exists() -> None:
         path, _, name = test.partition("::")
         function = name.partition("[")[0]
         assert f"\ndef {function}(" in (TESTS.parent / path).read_text(encoding="utf-8"), f"{test} is in no file"
+
+
+def test_the_page_draws_these_levels() -> None:
+    page = (TESTS.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn, level = {}, -1
+    for line in page.partition("## Modules")[2].partition("`config`")[0].splitlines():
+        number, name = line[4:7].strip(), line[8:20].strip()
+        if line.startswith("    ") and name:
+            level = int(number) if number else level
+            drawn[name] = level
+    assert drawn == LEVELS

@@ -63,7 +63,7 @@ def clockwork(**changes: Any) -> Clockwork:
 
 
 def says(env: Any, sentence: str) -> None:
-    """That is what is wrong, in one line that names the environment."""
+    """The error is one line that names the environment."""
     with pytest.raises(ConfigError, match=sentence) as error:
         check_env(env)
     assert re.fullmatch(r"env\.name=\S+ [^\n]+[^.]\.", str(error.value))

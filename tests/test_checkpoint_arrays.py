@@ -52,7 +52,7 @@ def store(sent: Path) -> ts.KvStore:
 
 
 def opened(sent: Path) -> tuple[list[str], list[str]]:
-    """What is told of a checkpoint that is not restored, by both ways to read it."""
+    """Errors of a checkpoint that is not restored, by both ways to read it."""
     restoring, reading = list[str](), list[str]()
     checkpoints = Checkpoints(sent, keep=1, read_only=True)
     with pytest.raises(CheckpointError, match="there is no intact checkpoint"):
@@ -97,9 +97,9 @@ def test_a_document_that_asks_for_more_is_damage(change: str, sent: Path, monkey
         kept[f"{number}/0"] = zlib.compress(bytes(MIB))
     monkeypatch.setattr(ocp.CheckpointManager, "restore", lambda *_, **__: pytest.fail("Orbax has read it"))
     monkeypatch.setattr(ocp.CheckpointManager, "item_metadata", lambda *_, **__: pytest.fail("Orbax has read it"))
-    for told in opened(sent):
+    for notes in opened(sent):
         reason = f"array {number} is not stored as checkpoints are"
-        assert told == [f"checkpoint of round 1 is damaged and passed over ({reason})"]
+        assert notes == [f"checkpoint of round 1 is damaged and passed over ({reason})"]
 
 
 def test_arrays_of_another_shape_are_damage(sent: Path) -> None:
@@ -131,7 +131,7 @@ def test_files_that_are_longer_than_the_arrays_are_damage(sent: Path) -> None:
     assert "MiB, the most that is read" in opened(sent)[0][0]
     (sent / "1" / "long").unlink()
     pipe(sent / "1" / "pipe")
-    assert all("it is a pipe, not a regular file" in told[0] for told in opened(sent))
+    assert all("it is a pipe, not a regular file" in notes[0] for notes in opened(sent))
 
 
 def test_types_that_jax_adds() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from commands import REPOSITORY, SCRIPTS, start, wait_for_checkpoints
+from commands import python, start, wait_for_checkpoints
 from telemetry import read_events
 from training import TINY, assert_identical, steps, tiny
 
-from stellaris_jax import Config, Trainer, load_config
-from stellaris_jax.base.errors import RunError
-from stellaris_jax.cli import train as cli
+from stellaris_jax import Trainer, load_config
 from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.execute.session import Interrupted
-from stellaris_jax.report.runs import read_run
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
-from stellaris_jax.telemetry.jsonl import read_records
-from stellaris_jax.timeline.billing import Bill
-from studies.training import Job, Variant, runs
+from stellaris_jax.telemetry.jsonl import read_rows
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 STATE = {"x": jnp.arange(3.0)}
@@ -46,14 +38,14 @@ def silent(_: str) -> None:
 
 @pytest.fixture(scope="module")
 def reference(shared_programs: None) -> Trainer:
-    """What eight uninterrupted rounds learn."""
+    """A trainer after eight uninterrupted rounds."""
     trainer = Trainer(tiny(steps(8)))
     trainer.run()
     return trainer
 
 
 def evaluations(run_dir: Path) -> list[int]:
-    return [record["round"] for record in read_records(run_dir / "metrics.jsonl") if record["kind"] == "evaluation"]
+    return [record["round"] for record in read_rows(run_dir / "metrics.jsonl") if record["kind"] == "evaluation"]
 
 
 # Damage --------------------------------------------------------------------------------------------------------------
@@ -141,7 +133,7 @@ def test_a_round_that_could_not_be_saved_is_not_called_saved(
 
 
 def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
-    """Whatever else is scored after it, numbers or not, and over a restart."""
+    """Later scores, numbers or not, and a restart do not replace it."""
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     for round_, score in enumerate([1.0, 5.0, math.nan, -math.inf, None, math.inf, 4.0], start=1):
         checkpoints.save(round_, STATE, {})
@@ -200,7 +192,7 @@ def test_an_evaluation_that_fails_loses_no_round(
     train(load_config([f"resume={run_dir}"]))
     assert evaluations(run_dir) == [2, 4, 6, 8]
     assert_identical(open_run(run_dir), reference)
-    wall = [record["wall_seconds"] for record in read_records(run_dir / "metrics.jsonl")]
+    wall = [record["wall_seconds"] for record in read_rows(run_dir / "metrics.jsonl")]
     assert wall == sorted(wall)
 
 
@@ -213,12 +205,12 @@ def test_an_evaluation_does_not_wait_for_its_checkpoint(tmp_path: Path, monkeypa
             waited.append(self._saving)
         wait(self)
 
-    def asked(trainer: Trainer) -> Evaluation:
+    def checked(trainer: Trainer) -> Evaluation:
         written.append(waited[-1:] == [trainer.round])
         return evaluate(trainer)
 
     monkeypatch.setattr(Checkpoints, "wait", waiting)
-    monkeypatch.setattr(Trainer, "evaluate", asked)
+    monkeypatch.setattr(Trainer, "evaluate", checked)
     train(tiny(steps(8), f"run.dir={tmp_path / 'run'}", "evaluation.points=4"))
     assert written == [True, False, False, False] and waited == [2, 4, 6, 8]
 
@@ -254,7 +246,7 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
         trainer.engine.compiled_by_width.clear()  # nothing is compiled yet
         os.kill(os.getpid(), signal.SIGTERM)
         assert trainer.stopping.wait(60)
-        assert "SIGTERM: waiting " in capsys.readouterr().out, "it is told at once"
+        assert "SIGTERM: waiting " in capsys.readouterr().out, "the message comes at once"
         return original(trainer, **options)
 
     run_dir = tmp_path / "run"
@@ -265,7 +257,7 @@ def test_a_signal_is_obeyed_after_what_is_under_way(
         train(tiny(steps(8), f"run.dir={run_dir}", "evaluation.points=8", new))
     monkeypatch.setattr(Trainer, when, original)
     assert stop.value.signum == signal.SIGTERM
-    rounds = [record["round"] for record in read_records(run_dir / "metrics.jsonl")]
+    rounds = [record["round"] for record in read_rows(run_dir / "metrics.jsonl")]
     assert rounds == ([] if when == "compile" else [1])
     train(load_config([f"resume={run_dir}"]))
     assert evaluations(run_dir) == list(range(1, 9))
@@ -292,7 +284,7 @@ def test_compiling_is_told_of_before_it_begins(
 
 
 def points(run_dir: Path) -> dict[str, list[int]]:
-    """What TensorBoard shows of a run directory: the steps of a point of rounds, and of one of evaluations."""
+    """Steps in TensorBoard's files of a run directory: of a figure of rounds, and of one of evaluations."""
     shown: dict[str, list[int]] = {"losses/entropy": [], "eval/episodic_return": []}
     for file in sorted(run_dir.glob("events.*"), key=lambda path: len(path.name)):
         for event in read_events(file):
@@ -330,100 +322,8 @@ def test_a_full_disk_is_one_sentence(limit: int, tmp_path: Path) -> None:
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY)); main(sys.argv[1:])"
     )
     overrides = [*TINY, steps(60), f"run.dir={tmp_path / 'run'}", "checkpoint.interval=20"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *overrides],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python("-c", code, *overrides)
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
     assert "File too large" in done.stderr and str(tmp_path / "run") in done.stderr
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != limit, "the limit is the other process's"
-
-
-# Results that are none -----------------------------------------------------------------------------------------------
-
-
-def failed(run_dir: Path, *overrides: str) -> dict[str, Any]:
-    """The summary of a run that ends without a result, whose sentence is the error's."""
-    with pytest.raises(RunError) as error:
-        train(tiny(f"run.dir={run_dir}", *overrides))
-    text = (run_dir / "summary.json").read_text()
-    summary: dict[str, Any] = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-    assert str(error.value) == f"{run_dir}: {summary['failure']}"
-    return summary
-
-
-def test_a_run_that_learned_from_nothing_has_failed(tmp_path: Path) -> None:
-    nonfinite = ["env=diagnostic/nonfinite", "env.kwargs={}", "env.normalize_reward=false", "evaluation.episodes=0"]
-    broken = [*nonfinite, "algorithm.rollout_length=256", "algorithm.minibatches=2", "total_steps=4096", "num_seeds=2"]
-    summary = failed(tmp_path / "run", *broken)
-    assert summary["nonfinite_gradients"] == 2 * summary["gradients"] > 0
-    assert "no gradient of seeds 0, 1 was finite" in summary["failure"]
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_return_that_is_not_finite_has_failed(value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    returns = np.array([[1.0, 2.0], [value, 1.0]])
-    monkeypatch.setattr(Trainer, "evaluate", lambda *_: Evaluation(returns, np.ones((2, 2))))
-    summary = failed(tmp_path / "run", steps(2), "num_seeds=2")
-    assert f"evaluated return is {value}" in summary["failure"]
-    assert summary["eval_return_per_seed"] == [1.5, None]
-
-
-def test_dollars_without_end_have_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stellaris_jax.execute.records.bill", lambda *_: Bill(math.inf))
-    summary = failed(tmp_path / "run", steps(2))
-    assert "cost in dollars is inf" in summary["failure"] and summary["cost_usd"] is None
-
-
-def test_a_failed_run_exits_with_one_and_a_sentence(tmp_path: Path) -> None:
-    """A loss beyond float32 has no finite gradient."""
-    overrides = [*TINY, steps(2), f"run.dir={tmp_path / 'run'}", "algorithm.value_coefficient=3e38"]
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "train.py"), *overrides],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 1
-    reason = "no gradient of seed 0 was finite, so all were rejected and nothing was learned."
-    assert done.stderr == f"error: {tmp_path / 'run'}: {reason}\n"
-
-
-def test_a_sweep_goes_on_after_a_run_without_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stellaris_jax.report.sweep.report", lambda folder: None)
-    seen = []
-
-    def task(config: Config) -> None:
-        seen.append(config.seed)
-        if config.seed == 1:
-            raise RunError("its return is nan.")
-
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["-m", "seed=0,1,2"], task)
-    assert stopped.value.code == 1 and seen == [0, 1, 2]
-    assert capsys.readouterr().err == "error: its return is nan.\nerror: 1 of 3 points have no result: 1.\n"
-
-
-def test_a_run_without_result_is_reported_as_failed(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text('{"eval_return_mean": null, "failure": "its return is nan."}')
-    assert read_run(tmp_path).summary is None
-    (tmp_path / "summary.json").write_text('{"eval_return_mean": 1.0, "failure": null}')
-    assert read_run(tmp_path).summary == {"eval_return_mean": 1.0, "failure": None}
-
-
-def test_a_study_stops_at_a_run_without_result(tmp_path: Path) -> None:
-    job = Job(Variant("toy", tuple(TINY)), first=0, count=1)
-    job.path(tmp_path).mkdir(parents=True)
-    (job.path(tmp_path) / "summary.json").write_text('{"failure": "its return is nan."}')
-    with pytest.raises(RunError, match=f"{job.path(tmp_path)}: its return is nan"):
-        runs([job], tmp_path)

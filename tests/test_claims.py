@@ -1,4 +1,4 @@
-"""What rounding, missing values and finished seeds do to claims and to what is recorded: nothing."""
+"""Rounding, missing values and finished seeds change neither claims nor recorded values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.statistics import welch
 from stellaris_jax.envs.registry import register
 from studies.claims import HOLDS, OPEN, corrected, fact, less, more, no_less, read_claims, write_claims
-from studies.glance import WIDEST, glance
 from studies.history import History, alike
+from studies.pictures import WIDEST, claims_overview
 from studies.stellaris.study import RATES, tuned
 from studies.store import Learned
 from studies.study import Study
@@ -49,11 +49,11 @@ def test_how_far_toward_the_paper(tmp_path: Path) -> None:
     low, high = np.arange(5.0), np.arange(5.0) + 4.0
     claims = [more("", "", high, low), less("", "", high, low), more("", "", low, low), fact("", "", "", True)]
     difference, half, _ = welch(high, low)
-    assert [claim.toward for claim in claims] == pytest.approx([difference / half, -difference / half, 0.0, None])
+    assert [claim.effect for claim in claims] == pytest.approx([difference / half, -difference / half, 0.0, None])
     assert (claims[0].verdict == HOLDS) == (difference / half > 1.0)
-    assert more("", "", [1.0] * 5, [0.0] * 5).toward is None, "nothing has a spread"
+    assert more("", "", [1.0] * 5, [0.0] * 5).effect is None, "nothing has a spread"
     write_claims(corrected(claims), tmp_path / "claims_1.csv")
-    assert [claim.toward for claim in read_claims(tmp_path / "claims_1.csv")] == pytest.approx(
+    assert [claim.effect for claim in read_claims(tmp_path / "claims_1.csv")] == pytest.approx(
         [float(f"{difference / half:.3g}"), -float(f"{difference / half:.3g}"), 0.0, None]
     )
 
@@ -68,14 +68,14 @@ def test_all_claims_at_one_glance(tmp_path: Path) -> None:
     }
     claims["1"][0] = replace(claims["1"][0], survives=False)
     with saved_figures() as figures:
-        assert glance(claims, tmp_path / "claims.png", "All") == tmp_path / "claims.png"
+        assert claims_overview(claims, tmp_path / "claims.png", "All") == tmp_path / "claims.png"
     (axes,) = figures["claims.png"].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["1 (3)", "2 (1)"]
     marks = [line for line in axes.lines if line.get_marker() not in ("None", None)]
     assert [line.get_markerfacecolor() == "none" for line in marks] == [True, False, False, False]
     assert marks[3].get_xdata()[0] == WIDEST
     assert legend(figures["claims.png"]) == ["holds", "not shown", "reversed", "does not survive, or not corrected"]
-    assert glance({"3": claims["3"]}, tmp_path / "none.png", "None") is None
+    assert claims_overview({"3": claims["3"]}, tmp_path / "none.png", "None") is None
 
 
 @pytest.mark.parametrize(("a", "b"), [([0.1 + 0.2] * 5, [0.3] * 5), ([0.3] * 5, [0.1 + 0.2] * 2 + [0.3] * 3)])
@@ -169,5 +169,5 @@ def test_no_less_up_to_a_margin() -> None:
     assert no_less("", "", a, b, 0.3).verdict == "holds"
     assert no_less("", "", a, b, 0.0).verdict == "not shown"
     below = no_less("a", "p", np.subtract(a, 1.0), b, 0.3)
-    assert below.verdict == "reversed" and below.toward is not None and below.toward < -1
+    assert below.verdict == "reversed" and below.effect is not None and below.effect < -1
     assert "against" in below.ours and below.ours.endswith("(margin 0.300)")

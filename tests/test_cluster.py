@@ -43,7 +43,7 @@ def test_a_worker_trains_point_after_point() -> None:
         assert worker.train(0, config) == Ended()
     news = worker.progress()
     assert news.steps == 512 and len(news.returns) == 6
-    assert worker.progress() == Progress(512, [], []), "what was told is not told again"
+    assert worker.progress() == Progress(512, [], []), "progress is reported once"
     assert all(is_done(config) for config in laid)
     for number, point in enumerate(load_sweep(SWEPT).points):
         train(load_config([*point, f"run.dir=alone/{number}"]))
@@ -82,17 +82,17 @@ def test_places(nodes: list[dict[str, float]], expected: tuple[Resources, int]) 
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["-m", "sweep.ray=local", "sweep.together=false", *SWEPT], "sweep.ray is not possible with"),
         (["sweep.ray=local", *SMALL], "sweep.ray is for sweeps; add -m."),
         (["-m", "sweep.rya=local", *SWEPT], "sweep.rya is not a config key"),
     ],
 )
-def test_refused(overrides: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(overrides: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(overrides)
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ NODES = """
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 2**27})
     other = cluster.add_node(num_cpus=1, object_store_memory=2**27)
     print(cluster.address, flush=True)
-    for line in sys.stdin:  # told that the second node is to die
+    for line in sys.stdin:  # the second node dies next
         cluster.remove_node(other, allow_graceful=False)
         print("removed", flush=True)
 """

@@ -17,7 +17,7 @@ from training import assert_resumes, steps, tiny
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics
-from stellaris_jax.agent.momentum import varying_momentum
+from stellaris_jax.agent.optimizers import varying_momentum
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import options_of
 from stellaris_jax.engine.aggregator import staleness_weighted

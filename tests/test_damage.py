@@ -1,4 +1,4 @@
-"""Damage to every file of a run directory: what reads it gives a right result, or says in a sentence that it cannot."""
+"""Damage to every file of a run directory: every reader has the right result, or refuses in one sentence."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import call
+from damages import Damage, cut, deleted, emptied, riddled
 from drawn import assert_picture, saved_figures
 from training import assert_identical, steps, tiny
 
@@ -23,31 +24,12 @@ SAVED, NEWEST, LONGER = 2, 4, 6
 EPISODES = 4
 
 
-def flipped(path: Path, draw: np.random.Generator) -> None:
-    data = bytearray(path.read_bytes())
-    for place in draw.integers(0, len(data), 1 + len(data) // 1000):
-        data[place] ^= 1 << int(draw.integers(8))
-    path.write_bytes(data)
-
-
-def truncated(path: Path, draw: np.random.Generator) -> None:
-    path.write_bytes(path.read_bytes()[: draw.integers(1, path.stat().st_size)])
-
-
-def emptied(path: Path, draw: np.random.Generator) -> None:
-    path.write_bytes(b"")
-
-
-def deleted(path: Path, draw: np.random.Generator) -> None:
-    path.unlink()
-
-
-DAMAGES = [flipped, truncated, emptied, deleted]
+DAMAGES = [riddled, cut, emptied, deleted]
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four rounds with checkpoints of two and of four, to be copied."""
+    """A run of four rounds with checkpoints of two and of four; tests copy it."""
     run_dir = tmp_path_factory.mktemp("sound") / "run"
     train(tiny(steps(NEWEST), f"run.dir={run_dir}", f"checkpoint.interval={SAVED}", "evaluation.points=2"))
     return run_dir
@@ -55,7 +37,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def uninterrupted() -> tuple[Trainer, dict[int, float]]:
-    """The run that nothing happened to, at its end, and what its policies return at the rounds that are saved."""
+    """The undamaged run at its end, and the returns of its policies at the rounds that are saved."""
     trainer, returns = Trainer(tiny(steps(LONGER), f"checkpoint.interval={SAVED}", "evaluation.points=0")), {}
     while not trainer.finished:
         trainer.run(SAVED)
@@ -65,12 +47,12 @@ def uninterrupted() -> tuple[Trainer, dict[int, float]]:
 
 def files(run_dir: Path) -> list[Path]:
     """Files to be damaged: all but the lock, which is empty, and older checkpoints, which are made alike."""
-    found = sorted(path.relative_to(run_dir) for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK)
-    return [path for path in found if path.parts[:2] != ("checkpoints", str(SAVED))]
+    every = sorted(path.relative_to(run_dir) for path in run_dir.rglob("*") if path.is_file() and path.name != LOCK)
+    return [path for path in every if path.parts[:2] != ("checkpoints", str(SAVED))]
 
 
 def refused(done: CompletedProcess[str]) -> bool:
-    """Whether a command has failed, which it must have said in one line, after notes perhaps."""
+    """Whether a command has failed; its last line must be the one error."""
     if done.returncode == 0:
         return False
     *_, last = done.stderr.splitlines() or [""]
@@ -119,30 +101,30 @@ def complaints(
     sound: Path,
     uninterrupted: tuple[Trainer, dict[int, float]],
     tmp_path: Path,
-    cases: list[tuple[Path, Callable[[Path, np.random.Generator], None], int]],
+    cases: list[tuple[Path, Damage, int]],
     checks: list[Callable[..., None]],
 ) -> list[str]:
-    """What goes wrong after each of the damages, one line each."""
+    """Failures after each damage, one line each."""
     whole, returns = uninterrupted
-    found = []
+    faults = []
     for file, damage, seed in cases:
         for check in checks:
             run_dir = tmp_path / "run"
             shutil.copytree(sound, run_dir)
             damage(run_dir / file, np.random.default_rng(seed))
             # Another valid value of a key, or of a metric, cannot be told from the one that was.
-            silent = damage is flipped and file.name == "config.yaml"
+            silent = damage is riddled and file.name == "config.yaml"
             try:
                 check(run_dir, returns=returns, whole=whole, metrics_damaged=file.name == "metrics.jsonl")
             except Exception as error:
                 if not (silent and isinstance(error, AssertionError) and "Traceback" not in str(error)):
-                    found.append(f"{damage.__name__} {file}, {check.__name__}: {type(error).__name__}: {error}"[:400])
+                    faults.append(f"{damage.__name__} {file}, {check.__name__}: {type(error).__name__}: {error}"[:400])
             shutil.rmtree(run_dir)
-    return found
+    return faults
 
 
 def test_a_sound_run_is_read(sound: Path, uninterrupted: Any, tmp_path: Path) -> None:
-    """What the others check is there where nothing is damaged."""
+    """Without damage, every check finds its result."""
     shutil.copytree(sound, tmp_path / "run")
     whole, returns = uninterrupted
     assert sorted(returns) == [SAVED, NEWEST, LONGER] and len(set(returns.values())) > 1
@@ -180,7 +162,7 @@ def test_a_picture_without_a_round(sound: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_file_is_damaged_in_every_way(damage: Any, sound: Path, uninterrupted: Any, tmp_path: Path) -> None:
-    seeds = range(5) if damage in (flipped, truncated) else range(1)
+    seeds = range(5) if damage in (riddled, cut) else range(1)
     cases = [(file, damage, 100 + seed) for seed in seeds for file in files(sound)]
     checks = [check_evaluation, check_resumption]
     assert complaints(sound, uninterrupted, tmp_path, cases, checks) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ CASES: dict[str, tuple[str, str, Any]] = {
     "versions that are a list": ("summary.json", "versions", [1]),
     "a failure that is a list": ("summary.json", "failure", [1]),
 }
-COMMANDS = ("runs", "report", "plot", "trace", "evaluate", "export")
 
 
 @pytest.fixture(scope="module")
@@ -46,36 +46,46 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def unsealed(run_dir: Path) -> None:
-    """Files as an earlier version wrote them: nothing tells that they were changed."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["check"]
-    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary = json.loads((run_dir / "summary.json").read_text())
-    del summary["integrity"]
-    (run_dir / "summary.json").write_text(json.dumps(summary))
+def unsealed(document: dict[str, Any]) -> None:
+    """Turn a line of metrics or a summary into one of an earlier version, which has no checks."""
+    document.pop("check", None)
+    document.pop("integrity", None)
 
 
-def changed(document: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
+def change(document: Any, key: str, value: Any) -> None:
+    """Set a value by its path, if there is one."""
+    *path, last = (int(part) if part.isdigit() else part for part in key.split("."))
     for name in path:
         document = document[name]
     if last in document:
         document[last] = value
 
 
-def run(command: str, run_dir: Path) -> str:
-    """What a command says, which is no traceback; it ends with a result, or with one error."""
-    calls: dict[str, tuple[object, ...]] = {
-        "runs": ("runs.py", run_dir.parent),
-        "report": ("report.py", run_dir),
-        "plot": ("plot.py", run_dir, "--out", run_dir.parent / "plot.png"),
-        "trace": ("plot.py", "--trace", run_dir.parent / "trace.json", run_dir),
-        "evaluate": ("evaluate.py", run_dir, "--episodes", 2),
-        "export": ("export.py", run_dir, "--to", "stablehlo", "--out", run_dir.parent / "policy.stablehlo"),
-    }
-    name, *arguments = calls[command]
+def rewrite(path: Path, *edits: Callable[[dict[str, Any]], object]) -> None:
+    """Apply edits to a JSON document, or to every line of metrics."""
+    texts = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    documents = [json.loads(text) for text in texts]
+    for document in documents:
+        for edit in edits:
+            edit(document)
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+
+
+CALLS: dict[str, Callable[[Path], tuple[object, ...]]] = {
+    "runs": lambda run: ("runs.py", run.parent),
+    "report": lambda run: ("report.py", run),
+    "plot": lambda run: ("plot.py", run, "--out", run.parent / "plot.png"),
+    "trace": lambda run: ("plot.py", "--trace", run.parent / "trace.json", run),
+    "evaluate": lambda run: ("evaluate.py", run, "--episodes", 2),
+    "export": lambda run: ("export.py", run, "--to", "stablehlo", "--out", run.parent / "policy.stablehlo"),
+}
+READERS = ("runs", "report", "plot", "trace")
+"""Commands that need no policy."""
+
+
+def output(command: str, run_dir: Path) -> str:
+    """All that a command prints; it ends with a result, or with one error, never with a traceback."""
+    name, *arguments = CALLS[command](run_dir)
     done = call(str(name), *arguments)
     assert "Traceback" not in done.stderr, f"{command}: {done.stderr}"
     assert done.returncode in (0, 1, 2)
@@ -83,34 +93,28 @@ def run(command: str, run_dir: Path) -> str:
     return done.stdout + done.stderr
 
 
+def copied(run_dir: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run_dir, tmp_path / "runs" / "run"))
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("sealed", [True, False])
 def test_values_of_other_kinds(case: str, sealed: bool, sound: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "runs" / "run"
-    shutil.copytree(sound, run_dir)
+    run_dir = copied(sound, tmp_path)
     if not sealed:
-        unsealed(run_dir)
+        rewrite(run_dir / "metrics.jsonl", unsealed)
+        rewrite(run_dir / "summary.json", unsealed)
     file, key, value = CASES[case]
-    path = run_dir / file
-    if file == "summary.json":
-        summary = json.loads(path.read_text())
-        changed(summary, key, value)
-        path.write_text(json.dumps(summary))
-    else:
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for line in lines:
-            changed(line, key, value)
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = {command: run(command, run_dir) for command in ("runs", "report", "plot", "trace")}
+    rewrite(run_dir / file, lambda document: change(document, key, value))
+    printed = {command: output(command, run_dir) for command in READERS}
     if sealed:
-        assert "damage: " in told["runs"]
-        assert any(word in told["report"] + told["plot"] for word in ("damaged", "not as the run left it"))
+        assert "damage: " in printed["runs"]
+        assert any(word in printed["report"] + printed["plot"] for word in ("damaged", "not as the run left it"))
 
 
 @pytest.mark.parametrize("kind", ["binary", "null", "directory", "list"])
-def test_every_command_tells_of_a_broken_configuration(kind: str, sound: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "runs" / "run"
-    shutil.copytree(sound, run_dir)
+def test_every_command_names_a_broken_configuration(kind: str, sound: Path, tmp_path: Path) -> None:
+    run_dir = copied(sound, tmp_path)
     path = run_dir / "config.yaml"
     text = path.read_text()
     path.unlink()
@@ -118,8 +122,8 @@ def test_every_command_tells_of_a_broken_configuration(kind: str, sound: Path, t
         path.mkdir()
     else:
         path.write_text({"binary": text.replace("seed: 0", "seed: !!binary AAAA"), "null": "", "list": "- 1"}[kind])
-    for command in COMMANDS:
-        assert str(path) in run(command, run_dir) or command in ("report", "plot")
+    for command in CALLS:
+        assert str(path) in output(command, run_dir) or command in ("report", "plot")
 
 
 # A live run ----------------------------------------------------------------------------------------------------------
@@ -127,7 +131,7 @@ def test_every_command_tells_of_a_broken_configuration(kind: str, sound: Path, t
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a live run leaves, as far as its timeline asks for it."""
+    """The files of a live run that its timeline is drawn from."""
     run_dir = tmp_path_factory.mktemp("live")
     config = load_config([*SMALL, "system.learners=2", "executor=live", "live.actors=2"])
     trainer = Trainer(config.replace({"live.pool": "threads"}))
@@ -149,16 +153,11 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )  # fmt: skip
 def test_traces_with_other_values(key: str, value: Any, lived: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "runs" / "run"
-    shutil.copytree(lived, run_dir)
+    run_dir = copied(lived, tmp_path)
     with gzip.open(run_dir / trace.NAME, "rt") as file:
         header, *rounds = [json.loads(line) for line in file]
-    node: Any = rounds[0]
-    *path, last = key.split(".")
-    for name in path:
-        node = node[int(name) if name.isdigit() else name]
-    node[last] = value
+    change(rounds[0], key, value)
     with gzip.open(run_dir / trace.NAME, "wt") as file:
         file.writelines(json.dumps(line) + "\n" for line in [header, *rounds])
-    for command in ("runs", "report", "plot", "trace"):
-        run(command, run_dir)
+    for command in READERS:
+        output(command, run_dir)

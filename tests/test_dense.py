@@ -71,7 +71,7 @@ def test_it_has_no_derivative_forwards() -> None:
 
 @pytest.mark.parametrize(("actions", "transposed"), [(dense.FEW, 2), (dense.FEW + 1, 1)])
 def test_the_form_is_that_of_layers_of_few_outputs(actions: int, transposed: int) -> None:
-    """Of the critic's output always, and of the policy's where it has few."""
+    """The critic's output layer always, the policy's where it has few outputs."""
     network = ActorCritic(Box((3,), (0.0,) * 3, (1.0,) * 3), Discrete(actions), NetworkConfig(hidden=(32, 32)))
     tree = network.unravel(network.init(jax.random.key(0)))
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from commands import REPOSITORY, SCRIPTS, wait_for_checkpoints
+from commands import REPOSITORY, SCRIPTS, python, wait_for_checkpoints
 from training import assert_identical
 
 from stellaris_jax import load_config
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.engine import processes
 from stellaris_jax.execute.run import open_run
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 
 JOB = (
     "env.num_envs=8",
@@ -62,7 +62,7 @@ def launched(directory: Path, count: int, *arguments: str, different: str = "") 
 
 
 def ended(started: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """What processes have said that end well."""
+    """Outputs of processes that must succeed."""
     said = [process.communicate(timeout=240)[0] for process in started]
     assert [process.returncode for process in started] == [0] * len(started), said
     return said
@@ -71,7 +71,7 @@ def ended(started: Sequence[subprocess.Popen[str]]) -> list[str]:
 def assert_same_run(directory: Path, reference: Path) -> None:
     """All records but for how long they took, and the state in the last checkpoint, are the same to the bit."""
     runs = [
-        [{key: value for key, value in record.items() if key not in TIMES} for record in read_records(one)]
+        [{key: value for key, value in record.items() if key not in TIMES} for record in read_rows(one)]
         for one in (directory / "metrics.jsonl", reference / "metrics.jsonl")
     ]
     assert runs[0] == runs[1]
@@ -157,7 +157,7 @@ def test_processes_of_different_configurations_are_refused(tmp_path: Path) -> No
 def test_variables_that_name_no_processes(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (processes.ADDRESS, processes.NUMBER, processes.OWN):
+    for name in (processes.ADDRESS, processes.NUMBER, processes.INDEX):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -174,13 +174,6 @@ def test_live_runs_have_processes_of_their_own() -> None:
 def test_ray_starts_the_processes(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     script = REPOSITORY / "examples" / "cluster" / "distributed.py"
-    said = subprocess.run(
-        [sys.executable, str(script), "--", *JOB, "total_steps=1024", "run.dir=run"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "XLA_FLAGS": ""},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert said.returncode == 0, said.stdout + said.stderr
+    done = python(script, "--", *JOB, "total_steps=1024", "run.dir=run", cwd=tmp_path, XLA_FLAGS="")
+    assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "run" / "summary.json").is_file()

@@ -1,41 +1,31 @@
-"""The documentation: what its pages show runs, what is made of the code holds all of it, and the site is sound."""
+"""The documentation: examples and commands on its pages run, and the site is sound."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import unquote, urldefrag
 
 import pytest
 from browser import browser, find
 from commands import REPOSITORY
+from pages_of_docs import DOCS, blocks, commands, generator, made
 
-import stellaris_jax
 from stellaris_jax import load_config
-from stellaris_jax.config.options import PLACES
-from stellaris_jax.config.tree import knobs
-from studies.claims import corrected, more, write_claims
-from studies.map import settings
-from studies.map.cells import COMBINED, METHODS, Cell
-from studies.training import Variant
 
-DOCS = REPOSITORY / "docs"
 MADE = ("_build", "methods", "reference", "results", "project", "drawings")
 WRITTEN = [REPOSITORY / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).parts[0] not in MADE)]
 """Pages that somebody has written."""
 TINY = ["env.num_envs=8", "algorithm.rollout_length=16", "algorithm.epochs=1", "algorithm.minibatches=8",
         "network.hidden=[4]", "total_steps=256", "evaluation.episodes=2", "evaluation.points=1", "run.progress=false",
         "engine.chunk_rounds=1"]  # fmt: skip
-"""What makes a run short; keys that a page gives itself are as it gives them."""
+"""Settings that make a run short; a page's own keys have precedence."""
 START = """
 import json, sys
 import jax
@@ -68,20 +58,8 @@ for overrides in json.loads(sys.argv[1]):
 """
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
-
-
-def commands(text: str) -> list[list[str]]:
-    """The commands of a page, as lists of words; all of them are ours."""
-    lines = "".join(blocks(text, "sh")).replace("\\\n", " ").splitlines()
-    found = [shlex.split(line, comments=True) for line in lines if line.strip()]
-    assert all(words[0] == "stellaris-jax" for words in found if words), "what is not ours stands in a console block"
-    return [words[1:] for words in found if words]
-
-
 def steps(text: str) -> list[list[str] | str]:
-    """What a page has one do, from top to bottom: commands, shortened, and examples in Python, which share names."""
+    """Steps of a page, from top to bottom: shortened commands, and examples in Python, which share names."""
     done: list[list[str] | str] = []
     for whole, language, inside in re.findall(r"^(```(sh|python)\n(.*?)^```$)", text, flags=re.M | re.S):
         if language == "python":
@@ -114,25 +92,7 @@ def run(code: str, data: object, where: Path) -> None:
     assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
 
 
-@cache
-def generator() -> ModuleType:
-    """What makes pages."""
-    sys.path.insert(0, str(DOCS))
-    try:
-        import generator
-    finally:
-        sys.path.remove(str(DOCS))
-    return generator
-
-
-@cache
-def made() -> dict[str, str]:
-    """Every page that is made."""
-    pages: dict[str, str] = generator().pages()
-    return pages
-
-
-# What pages show ------------------------------------------------------------------------------------------------------
+# Commands and examples ------------------------------------------------------------------------------------------------
 
 
 def composed(texts: Iterable[str]) -> int:
@@ -165,7 +125,7 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", blocks((DOCS / "start.md").read_text(), "python"))
 def test_the_first_examples_in_python_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they say, on fewer steps; those of other pages are slow tests."""
+    """Commands of the first pages, on fewer steps; those of other pages are slow tests."""
     monkeypatch.chdir(tmp_path)
     less = ["total_steps=4096", "evaluation.episodes=4"]
     monkeypatch.setattr("stellaris_jax.load_config", lambda overrides: load_config([*overrides, *less]))
@@ -212,124 +172,6 @@ def test_every_example_plugin_is_shown() -> None:
     shown = "".join(path.read_text() for path in WRITTEN)
     for path in (REPOSITORY / "examples" / "plugins").glob("*.py"):
         assert re.search(rf"literalinclude\}} \S*/{path.name}\n", shown), path.name
-
-
-# What is made of the code ---------------------------------------------------------------------------------------------
-
-
-def test_everything_with_a_name_has_a_page() -> None:
-    for place in PLACES:
-        kind = next(attribute for attribute, kind in stellaris_jax.register.kinds().items() if kind is place.kind)
-        for name in [name for name, thing in place.kind.items() if thing.__module__.startswith("stellaris_jax.")]:
-            page = made()[f"methods/{kind}-{name}.md"]
-            assert f"# `{name}`" in page and "stellaris-jax train" in page and ":pyobject:" in page
-            assert f"methods/{kind}-{name}.md" in made()[f"methods/{kind}.table"]
-
-
-def test_every_key_has_an_entry() -> None:
-    page = made()["reference/configuration.md"]
-    for key in knobs():
-        assert f"```{{confval}} {key}\n" in page
-    assert "`system.options.decay`" in page and "In (0, 1]" not in page
-
-
-def test_every_public_name_has_an_entry() -> None:
-    pages = "".join(text for name, text in made().items() if name.startswith("reference/"))
-    for name in {*stellaris_jax.__all__} - {"__version__"}:
-        assert re.search(rf"\{{py:\w+\}} stellaris_jax\.{name}\b", pages), name
-
-
-def test_pages_of_methods_have_their_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generator()
-    from generator import methods
-
-    more_than = "learns more than async, each at its best rate"
-    claims = [more(f"cartpole, 8 learners: {name} {more_than}", "–", [3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
-              for name in ("KL gate", "TIS", "SSP")]  # fmt: skip
-    write_claims(corrected(claims), tmp_path / "claims_methods.csv")
-    monkeypatch.setattr(methods, "MAP", tmp_path)
-    for kind, name, called in [
-        ("correction", "kl_gate", "KL gate"),
-        ("algorithm", "tis", "TIS"),
-        ("rule", "ssp", "SSP"),
-    ]:
-        page = methods.page(kind, name, stellaris_jax.register[kind][name])
-        assert re.findall(r"^\| cartpole, 8 learners: (.*) learns more", page, flags=re.M) == [called]
-    assert "results here" not in methods.page("correction", "ess", stellaris_jax.register["correction"]["ess"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "called"),
-    [
-        ("correction", "kl_gate", ["KL gate", *COMBINED]),
-        ("mask", "dppo", ["DPPO"]),
-        ("weight", "polynomial", ["polynomial"]),
-        ("weight", "power", ["softsync, w = 1/s", "w", "w, truncation", "gate, w", "gate, w, truncation"]),
-        ("rule", "async", ["async"]),
-        ("rule", "softsync", ["softsync", "softsync, w = 1/s", "FedBuff", "capacity (AReaL)", "KL gate, softsync"]),
-        ("correction", "ess", ["ESS", "KL gate, ESS"]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_pages_of_methods_show_what_was_tested(kind: str, name: str, called: list[str]) -> None:
-    """Every method of the map that has it, with its base system, and the first one's command with all constants."""
-    page = made()[f"methods/{kind}-{name}.md"]
-    tested = page.partition("## As it was tested")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| (?!method)(.+?) \| `(.+)` \|$", tested, re.M))
-    every = {**METHODS, **COMBINED}
-    assert {method: tuple(words.split()) for method, words in rows.items()}.items() >= {
-        method: every[method] for method in called
-    }.items()
-    (words,) = commands(tested)
-    assert tuple(words[1:]) == Cell("cartpole", next(iter(rows)), 8, "1e-3").variant.overrides
-    assert next(iter(rows)) == called[0]
-
-
-def test_the_map_shows_what_was_tested() -> None:
-    """Its page and its cells agree; `stellaris-jax reproduce index` writes the table."""
-    text = (REPOSITORY / "results" / "map" / "README.md").read_text()
-    shown = text.partition(settings.BEGIN)[2].partition(settings.END)[0].strip()
-    assert shown == settings.block(), "stellaris-jax reproduce index"
-    assert f"| KL gate at 0.01 | `{' '.join(COMBINED['KL gate at 0.01'])}` |" in shown
-
-
-def test_parallax_is_the_gate_of_the_map() -> None:
-    """Its page names it, and both are one configuration."""
-    page = made()["methods/correction-kl_gate.md"]
-    assert "`system=parallax` is pure asynchrony (`system=async`) with this gate at trust_kl=0.01" in page
-    gate = settings.cell("KL gate at 0.01").variant
-    own = [word for word in gate.overrides if word not in COMBINED["KL gate at 0.01"]]
-    assert Variant("parallax", ("system=parallax", *own)).digest == gate.digest
-
-
-def test_pages_do_not_tell_where_they_were_made() -> None:
-    for name, text in made().items():
-        assert not re.search(r"site-packages|<module '", text), name
-
-
-def test_docstrings_become_markdown() -> None:
-    generator()
-    from generator.docstrings import line, markdown
-
-    text = """Weights times exp(-KL / kappa), for `pi` < 1 and system.delta=3.
-
-    >>> 1 + 1
-    2
-
-    Args:
-      rate: of -alpha_0,
-        in steps.
-
-        x = theta * 2
-    """
-    assert markdown(text).split("\n\n") == [
-        "Weights times exp(-KL / κ), for `pi` &lt; 1 and system.delta=3.",
-        "```pycon\n>>> 1 + 1\n2\n```",
-        "**Arguments**",
-        "- `rate`: of -α_0,\n  in steps.",
-        "```text\nx = θ * 2\n```",
-    ]
-    assert line("|theta|\n a") == "\\|θ\\| a"
 
 
 def test_links_lead_where_they_led() -> None:

@@ -10,7 +10,6 @@ pytest.importorskip("envpool")
 
 import itertools
 
-from benchmarks import envs as benchmark_envs
 from stellaris_jax import Trainer, load_config
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.envs.base import Box, Discrete, HostEnv, HostPool, HostStep, Preprocessing, bounded
@@ -124,14 +123,3 @@ def test_trains_and_evaluates() -> None:
     assert result.returns.shape == (1, 4)
     np.testing.assert_array_equal(result.returns, result.lengths)
     trainer.close()
-
-
-@pytest.mark.parametrize("suite", ["envpool", "gymnax"])
-def test_environment_benchmark(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kind of figure is there, with overlap and without for host environments."""
-    small = ["env.num_envs=8", "algorithm.rollout_length=16", "network.hidden=[8]", "engine.chunk_rounds=2"]
-    monkeypatch.setitem(benchmark_envs.ENVS, "small", [f"env={suite}/cartpole", *small])
-    row = benchmark_envs.measure("small", repeats=2)
-    kinds = {"suite", "adapter", "policy", "training"} | ({"training, no overlap"} if suite == "envpool" else set())
-    assert set(row["steps_per_second"]) == kinds
-    assert all(speed > 0 for speed in row["steps_per_second"].values()) and row["adapter_to_suite"] > 0

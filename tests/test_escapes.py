@@ -84,4 +84,4 @@ def test_a_readme_says_which_verdicts_survive_and_how_often_the_gate_did_not(tmp
     assert "Of 2 verdicts 1 survive." in " ".join(text.split())
     assert "| toy | 2: Stellaris, same | 2 |" in text and "central" not in text
     header = (tmp_path / "claims_2.csv").read_text().splitlines()[0]
-    assert header == "claim,paper,ours,n,p,p_holm,verdict,survives,toward"
+    assert header == "claim,paper,ours,n,p,p_holm,verdict,survives,effect"

@@ -88,13 +88,13 @@ def test_examples_are_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     where.mkdir()
     edited.write_text("mine")
     link.symlink_to(tmp_path / "nowhere")
-    told = copied(capsys, where)
+    lines = copied(capsys, where)
     files = command.example_files(REPOSITORY / "examples")
-    assert {line.split(maxsplit=1)[1] for line in told[:-2]} == {
+    assert {line.split(maxsplit=1)[1] for line in lines[:-2]} == {
         str(where / path.relative_to(REPOSITORY / "examples")) for path in files
     }
-    assert [line for line in told if line.startswith("kept")] == [f"kept  {link}", f"kept  {edited}"]
-    assert told[-1] == f"Next: python '{edited}'"
+    assert [line for line in lines if line.startswith("kept")] == [f"kept  {link}", f"kept  {edited}"]
+    assert lines[-1] == f"Next: python '{edited}'"
     assert edited.read_text() == "mine" and not (tmp_path / "nowhere").exists()
     rule = "plugins/rule.py"
     assert (where / rule).read_bytes() == (REPOSITORY / "examples" / rule).read_bytes()
@@ -110,3 +110,14 @@ def test_a_directory_of_examples_that_cannot_be_made(tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit):
         command.main([str(tmp_path)])
     assert f"error: DIR={tmp_path / 'plugins'} cannot be written (" in capsys.readouterr().err
+
+
+def test_an_empty_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        command.main([""])
+    assert stop.value.code == 2 and not list(tmp_path.iterdir())
+    error = "error: argument DIR: must be a path, such as . for the current folder, not ''\n"
+    assert capsys.readouterr().err == error

@@ -29,10 +29,10 @@ from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
 from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from stellaris_jax.envs.rescale import unit_box
-from stellaris_jax.envs.space_data import described, space_of
+from stellaris_jax.envs.space_data import space_from_data, space_to_data
 from stellaris_jax.execute.run import train
 from stellaris_jax.policies.export import onnx as to_onnx
-from stellaris_jax.policies.export.artefact import ENDINGS, sampled, sealed
+from stellaris_jax.policies.export.artefact import ENDINGS, sampled, with_fingerprint
 from stellaris_jax.policies.export.writing import export_policy
 from stellaris_jax.policies.policy import Policy
 from stellaris_jax.telemetry.format import significant
@@ -128,7 +128,7 @@ def test_samples_from_the_distribution_it_tells(space: Space) -> None:
     """Frequencies and moments of 20,000 draws, to some five deviations."""
     size = {"Discrete": 3, "MultiDiscrete": 5, "MultiBinary": 2, "Box": 6}[type(space).__name__]
     parameters = np.random.default_rng(1).normal(size=size).astype(np.float32)
-    drawn = sampled(np.tile(parameters, (20_000, 1)), described(space), np.random.default_rng(0))
+    drawn = sampled(np.tile(parameters, (20_000, 1)), space_to_data(space), np.random.default_rng(0))
     assert drawn.shape == (20_000, *space.shape) and drawn.dtype == space.dtype
     if isinstance(space, Box):
         mean, log_std = np.split(parameters, 2)
@@ -149,7 +149,7 @@ def test_samples_from_the_distribution_it_tells(space: Space) -> None:
 
 @pytest.mark.parametrize("space", [REAL, JOINTS, image(2, 3), Discrete(2), MultiDiscrete((2, 3)), MultiBinary(4)])
 def test_spaces_survive_json(space: Space) -> None:
-    assert space_of(json.loads(json.dumps(described(space), allow_nan=False))) == space
+    assert space_from_data(json.loads(json.dumps(space_to_data(space), allow_nan=False))) == space
 
 
 def test_a_torso_made_of_our_parts_is_exported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_another_version_is_told_in_a_sentence(to: str, tmp_path: Path) -> None:
     policy = random_policy(REAL, Discrete(3))
     data = import_module(f"stellaris_jax.policies.export.{to}").write(policy, metadata_of(policy))
     path = tmp_path / f"policy{ENDINGS[to]}"
-    path.write_bytes(sealed(data.replace(b'"version": 1,', b'"version": 7,')))
+    path.write_bytes(with_fingerprint(data.replace(b'"version": 1,', b'"version": 7,')))
     with pytest.raises(ConfigError, match="cannot be read: its format is version 7, and 1 is what can be read"):
         load_policy(path)
 

@@ -27,7 +27,7 @@ PAGE = (REPOSITORY / "docs" / "policies.md").read_text()
 
 
 def played(name: str, policy: Any, episodes: int) -> list[float]:
-    """What episodes of the loop return, on other seeds each."""
+    """Returns of the loop's episodes, each on another seed."""
     program = compile(LOOP.replace('"CartPole-v1"', repr(name)).replace("seed=0", "seed=seed"), "policies.md", "exec")
     returns = []
     for seed in range(episodes):

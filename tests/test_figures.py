@@ -77,7 +77,7 @@ def test_the_evaluation_of_minionsrl_is_of_valid_configurations() -> None:
 
 
 def test_schedulers_are_trained_and_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What trains and runs them is in test_scheduler.py; here it is made up."""
+    """Results of schedulers are made up here; test_scheduler.py trains and runs them."""
     trained: list[tuple[int, bool]] = []
 
     def train_scheduler(job: list[str], episodes: int, seed: int = 0, start: Scheduler | None = None) -> Any:
@@ -125,7 +125,7 @@ CURVES: dict[str, tuple[list[str], list[float]]] = {
     "11b": (["weight", "surrogate", "artifact", "without"], [406, 345]),
     "12": (["PAR-RL", "PAR-RL + Stellaris"], [341, 817]),
 }
-"""What the curves of a figure are called, and where the paper's end on Hopper, as read off its pages."""
+"""Labels of a figure's curves, and the ends of the paper's curves on Hopper, as read off its pages."""
 
 
 def check_picture(figure: str, drawn: Figure) -> None:
@@ -214,7 +214,7 @@ OTHERS = [(nitro, figure) for figure in nitro.FIGURES if figure != "20"] + [(min
 
 @pytest.mark.parametrize(("paper", "figure"), OTHERS)
 def test_figures_of_the_siblings(paper: Any, figure: str, imagined: Imagined) -> None:
-    """What has Stellaris in its name ends at 200, everything else at 100."""
+    """Runs with Stellaris in their name end at 200, all others at 100."""
     envs = ("cartpole", "hopper") if paper is minionsrl else ("hopper",)
     with saved_figures() as drawn:
         claims = paper.FIGURES[figure](replace(imagined, envs=envs))

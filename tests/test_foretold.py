@@ -1,4 +1,4 @@
-"""What `benchmark.py live` computes, on timelines whose durations are known."""
+"""Figures of `benchmark.py live`, on timelines whose durations are known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def simulated(rule: str, learners: int, contention: float = 0.0, interference: f
 
 @pytest.fixture
 def machine(tmp_path: Path) -> live.Machine:
-    """What the trace of one learner that waits tells."""
+    """The machine as the trace of one learner that waits has it."""
     rounds = simulated("all-reduce", 1)
     rolls = [[Roll(actor, one.start, one.complete - LOADING) for actor in range(2)] for one in rounds]
     lines = [RoundTrace(one, rolls=rolled) for one, rolled in zip(rounds, rolls, strict=True)]
@@ -70,3 +70,20 @@ def test_the_table_has_errors_with_intervals() -> None:
     assert row["staleness"]["error"] == 0.0
     (shown,) = live.rows({"rows": [row]})
     assert shown["seconds"].endswith("(+100%)") and shown["rule"] == "stellaris"
+
+
+def test_speeds_are_medians_and_ratios_of_equal_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    measured = {"live": [10.0, 30.0, 20.0], "compiled": [100.0, 100.0, 50.0]}
+    monkeypatch.setattr(live, "speed", lambda way, learners, rounds, seed: measured[way][seed])
+    result = live.speeds(4, 2, 3)
+    assert result["steps_per_second"] == {"live": 20.0, "compiled": 100.0}
+    assert (result["learners"], result["ratio"]) == (4, 0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", live.WAYS)
+def test_speeds_are_measured(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr(live, "JOB", (*live.JOB, "algorithm.rollout_length=8", "network.hidden=[8]"))
+    assert live.speed(way, 2, 2, 0) > 0

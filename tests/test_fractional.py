@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stellaris_jax import ConfigError, load_config
-from stellaris_jax.agent.fractional import fractional_adam
 from stellaris_jax.agent.hyper import Hyper
+from stellaris_jax.agent.optimizers import fractional_adam
 from stellaris_jax.engine.aggregator import staleness_weighted
 
 NUMBERS = {"learning_rate": 3e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-5}
@@ -115,7 +115,7 @@ def test_next_to_no_trust(trust: float) -> None:
 
 
 def test_a_distrusted_gradient_hardly_enters_the_moments() -> None:
-    """What `factored` cannot promise: there the step after it moves by it in full."""
+    """`factored` cannot promise this: its next step moves by the gradient in full."""
     quiet, loud = jnp.full(SIZE, 1e-3), jnp.full(SIZE, 10.0)
     optimizer = fractional_adam(**NUMBERS)
     state = moments(quiet, [1.0, 1.0])

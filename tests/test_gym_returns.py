@@ -1,4 +1,4 @@
-"""What gymnasium environments return from `reset` and `step`: each wrong return is one sentence with file and line."""
+"""Returns of `reset` and `step` of gymnasium environments: each wrong one is one sentence with file and line."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def hangups_arrive() -> Iterator[None]:
 
 
 def test_a_hangup_is_noted() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     before = signal.getsignal(signal.SIGHUP)
-    with Signals(told.append, lambda: None) as signals:
+    with Signals(messages.append, lambda: None) as signals:
         os.kill(os.getpid(), signal.SIGHUP)
         assert signals.stopping.wait(60) and signals.caught == [signal.SIGHUP]
     assert signal.getsignal(signal.SIGHUP) is before
@@ -64,9 +64,9 @@ def test_a_run_is_saved(tmp_path: Path) -> None:
     process = start(tmp_path / "run", *LONG, "run.dir=run")
     wait_for_checkpoints(process, tmp_path / "run", 2)
     process.send_signal(signal.SIGHUP)
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGHUP, told
-    assert "is saved; continue with: python" in told and "Traceback" not in told, told
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGHUP, output
+    assert "is saved; continue with: python" in output and "Traceback" not in output, output
 
 
 @pytest.mark.slow
@@ -81,8 +81,8 @@ def test_a_run_of_nohup_goes_on(tmp_path: Path) -> None:
     time.sleep(1.0)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM, told
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, output
 
 
 @pytest.mark.parametrize("progress", ["true", pytest.param("false", marks=pytest.mark.slow)])
@@ -115,9 +115,9 @@ def test_a_sweep_is_saved(tmp_path: Path) -> None:
     process = start(tmp_path / "s", "-m", *LONG, "algorithm.learning_rate=1e-3,1e-2", "hydra.sweep.dir=s")
     wait_for_checkpoints(process, tmp_path / "s" / "0", 2)
     process.send_signal(signal.SIGHUP)
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGHUP, told
-    assert "continue with: python" in told, told
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGHUP, output
+    assert "continue with: python" in output, output
 
 
 @pytest.mark.slow
@@ -128,9 +128,9 @@ def test_a_search_is_saved(tmp_path: Path) -> None:
     process = start(tmp_path / "t", *overrides, script="tune.py")
     wait_for_checkpoints(process, tmp_path / "t" / "0", 2)
     process.send_signal(signal.SIGHUP)
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGHUP, told
-    assert "continue with: python" in told, told
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGHUP, output
+    assert "continue with: python" in output, output
 
 
 def test_twice_ends_at_once(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_an_evaluation_of_a_saved_run_replays_nothing(tmp_path: Path) -> None:
 
 
 def test_the_log_is_cut_behind_the_mark_that_was_read(tmp_path: Path) -> None:
-    """What a later checkpoint had appended is replaced; a mark holds however the file has grown."""
+    """Lines of a later checkpoint are replaced; a mark holds however the file has grown."""
     log, rows = ActionLog(tmp_path / "actions.bin"), [np.arange(6, dtype=np.uint8).reshape(2, 3) + i for i in range(4)]
     first = log.append(rows[:1])
     second = log.append(rows[1:3])

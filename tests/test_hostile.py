@@ -35,7 +35,7 @@ TEXTS = [
 ]  # fmt: skip
 OBJECTS: list[Any] = [object(), (1,), b"x", {1, 2}, 1j, [[[[]]]], [1] * 1000, range(3), np.eye(9), print]
 UNNAMED = ("is not an override", "is not a config key", "~")
-"""What says that a line names no key at all."""
+"""Parts of messages about lines that name no key at all."""
 KEYS = [*knobs(), *sections()]
 
 
@@ -102,7 +102,7 @@ def line(r: random.Random) -> str:
 
 
 def consider(config: Config) -> None:
-    """What comes before a trainer compiles: all checks, the environment, the network, and some planned rounds."""
+    """All steps before a trainer compiles: checks, the environment, the network, and some planned rounds."""
     config = checked(config)
     env = from_config(config.env)
     check_run(config, env, ActorCritic(env.observation_space, env.action_space, config.network))

@@ -12,6 +12,7 @@ from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import numbers_of, value_of
+from stellaris_jax.engine.state import EngineInputs
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
          "algorithm.minibatches=2", "network.hidden=[4]", "system.learners=2", "total_steps=64",
@@ -28,7 +29,7 @@ def another(value: float) -> float:
 
 
 def keys() -> list[str]:
-    """Those of `Hyper`, and the options of all algorithms that are numbers."""
+    """Fields of `Hyper`, and the options of all algorithms that are numbers."""
     names = [name for name in Hyper._fields if name not in ("options", "corrections")]
     own = ["system.rho" if name == "rho" else f"algorithm.{name}" for name in names]
     return own + [f"algorithm.options.{name}" for name in OWNERS]
@@ -43,7 +44,7 @@ OWNERS = {
 def lowered(config: Config) -> str:
     trainer = Trainer(config)
     chunk = trainer.executor.planner.next()
-    return trainer.engine.lower(trainer.state, trainer.members.hyper, chunk.plans[0]).as_text()
+    return trainer.engine.lower(EngineInputs(trainer.state, trainer.members.hyper, chunk.plans[0])).as_text()
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala", "impact"])

@@ -37,6 +37,6 @@ def test_claims_stand_with_command_and_verdict(tmp_path: Path, monkeypatch: pyte
     text = (tmp_path / "README.md").read_text()
     head, _, rest = text.partition("## Stellaris")
     assert "| AReaL: it is so | wide |" in head and "narrow" not in head
-    assert "Nothing has been made of it yet." in rest
+    assert "No figure has been made yet." in rest
     assert "`python scripts/reproduce.py map --figure lag` | 3 | 1 (**1**) | 1 | 1 (**1**) |" in rest
     assert rest.count("| lag | ") == 4

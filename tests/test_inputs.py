@@ -1,4 +1,4 @@
-"""Files that somebody else may have made: what is no regular file, or larger than is read, is told of in a sentence."""
+"""Files that a stranger may have made: no regular file, or larger than the limit, is one sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stellaris_jax.report.page import study
 from stellaris_jax.report.page.sources import gather
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.sources.actionlog import ActionLog, ActionLogError
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 from stellaris_jax.telemetry.trackers import _read as remembered
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.joblog import durations
@@ -38,7 +38,7 @@ from studies.files import read_table
 READERS: dict[str, Callable[[Path], Any]] = {
     "config.yaml": from_yaml,
     "sweep.yaml": read_yaml,
-    "metrics.jsonl": read_records,
+    "metrics.jsonl": read_rows,
     "trace.jsonl.gz": trace.read,
     "jobs.jsonl": lambda path: durations(path, "learner"),
     "scheduler.npz": Scheduler.load,
@@ -128,7 +128,7 @@ def test_metrics_are_read_line_by_line(tmp_path: Path, monkeypatch: pytest.Monke
         assert len(read_run(tmp_path, last=1).rounds) == 1
     (tmp_path / "metrics.jsonl").write_bytes(b" " * (17 * MIB))
     with pytest.raises(ConfigError, match="a line of it holds more than 16 MiB"), little_memory():
-        read_records(tmp_path / "metrics.jsonl")
+        read_rows(tmp_path / "metrics.jsonl")
 
 
 def test_a_log_of_jobs_in_the_place_of_which_is_a_device() -> None:

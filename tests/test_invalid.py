@@ -45,7 +45,7 @@ def gradient(name: str, bad: float) -> np.ndarray:
              "system.truncation=weight", "algorithm.masks=[icepop]"]  # fmt: skip
     config = load_config([f"algorithm.name={name}", *small])
     network = ActorCritic(Box((SIZE,), (-1.0,) * SIZE, (1.0,) * SIZE), Discrete(2), config.network)
-    spec = ProgramSpec.of(config, hosted=True)
+    spec = ProgramSpec.of(config, host_fragments=True)
     params = network.ravel(network.unravel(network.init(jax.random.key(0))))
     batch = jax.tree.map(jnp.asarray, minibatch(bad))
     if name in ("impact", "decoupled"):

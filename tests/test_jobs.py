@@ -17,7 +17,7 @@ from telemetry import round_record
 from stellaris_jax import ConfigError, load_config
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.execute import run
-from stellaris_jax.report.joblog import export
+from stellaris_jax.report.perfetto import export_jobs
 from stellaris_jax.timeline import Gradient, Group, Round, Timeline, trace
 from stellaris_jax.timeline import prediction as foretold
 from stellaris_jax.timeline.joblog import durations, jobs_of, read_log
@@ -379,7 +379,7 @@ def test_actors_of_a_simulated_run_are_where_they_were(tmp_path: Path) -> None:
     records = [round_record(number + 1) for number in range(3)]
     log_of(tmp_path / "metrics.jsonl", *[{**one, "per_seed": {**one["per_seed"], "actors": [2]}} for one in records])
     (tmp_path / "config.yaml").write_text(to_yaml(config))
-    export(tmp_path, MinibatchLayout.of(config), tmp_path / "jobs.csv", rounds=3)
+    export_jobs(tmp_path, MinibatchLayout.of(config), tmp_path / "jobs.csv", rounds=3)
     found = list(read(tmp_path / "jobs.csv"))
     timeline, actors = Timeline.of(config, 0), [job for job in found if job.kind == "actor"]
     rounds = [timeline.next_round() for _ in range(3)]
@@ -388,14 +388,6 @@ def test_actors_of_a_simulated_run_are_where_they_were(tmp_path: Path) -> None:
     assert [job.start for job in actors] == [one.start for one in rounds for _ in range(2)] and actors[0].start == 0.0
     assert [job.end - job.start for job in found if job.kind == "loader"] == pytest.approx([0.5] * 3)
     assert {job.length for job in actors} == {32} and {job.kind for job in found} == {*KINDS}
-
-
-def test_a_run_without_rounds_is_no_log(tmp_path: Path) -> None:
-    config = load_config([*SMALL])
-    (tmp_path / "config.yaml").write_text(to_yaml(config))
-    with pytest.raises(ConfigError, match="has no rounds yet, so there is no timeline of it"):
-        export(tmp_path, MinibatchLayout.of(config), tmp_path / "jobs.csv")
-    assert not (tmp_path / "jobs.csv").exists()
 
 
 def test_what_is_written_has_no_numbers_that_json_lacks() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import REPOSITORY
+from commands import python
 
 from stellaris_jax.runs.checkpoint import Checkpoints
 
@@ -56,8 +54,6 @@ train(config, [measure])
 def test_memory_of_a_long_run_is_flat(tmp_path: Path) -> None:
     """Thousands of records with a checkpoint each: an hour of a run that saves every second."""
     rounds = 3200
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", LONG, str(rounds), str(tmp_path / "run")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = python("-c", LONG, rounds, tmp_path / "run", check=True, JAX_PLATFORMS="cpu")
     first, last = (int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("RSS"))
     assert (last - first) / (0.75 * rounds) < MOST_BYTES, (first, last)

@@ -20,7 +20,7 @@ from stellaris_jax.config.tree import (
     NetworkConfig,
     PlatformConfig,
 )
-from stellaris_jax.engine.program import Engine
+from stellaris_jax.engine.program import Engine, EngineInputs
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make
 from stellaris_jax.timeline import Timeline, build_plan, minibatch_order
@@ -30,7 +30,7 @@ ROUNDS, CHUNK = 200, 20
 
 
 class Learned(NamedTuple):
-    """What a run has learned: V(o) and pi(1|o), as functions of a scalar observation, and traces of the run.
+    """Learned functions of a run: V(o) and pi(1|o) of a scalar observation, and traces of the run.
 
     surprise: largest |target - V| in the last fragment, its advantages before they are standardised.
     staleness: mean over all gradients. rejected: gradients that were not finite. finite: whether the state is.
@@ -77,7 +77,7 @@ def train(name: str, observations: tuple[float, ...], loss: str = "ppo") -> Lear
         staleness += [g.staleness for row in records for group in row[0].groups for g in group.gradients]
         orders = [[minibatch_order(0, r, spec.minibatch_layout)] for r in rounds]
         plan = build_plan(spec.shape, records, orders, [1.0 - r / ROUNDS for r in rounds])
-        state, metrics = engine.run(state, Hyper.of(config).rows(1), plan, CHUNK)
+        state, metrics = engine.run(EngineInputs(state, Hyper.of(config).rows(1), plan), CHUNK)
     tree = network.unravel(state.params[0])
     obs = np.float32(observations)[:, None]
     value, policy = network.value(tree, obs), jax.nn.softmax(network.policy(tree, obs))

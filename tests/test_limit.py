@@ -1,4 +1,4 @@
-"""What the benchmark `limit` counts is what a pencil counts, loops included; its parts and rates are all there."""
+"""The benchmark `limit` counts as a pencil does, loops included; its parts and rates are all there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICY = OBSERVATION * HIDDEN + HIDDEN * ACTIONS
 CRITIC = OBSERVATION * HIDDEN + HIDDEN * 1
 """Multiplications of a forward pass of one observation; each goes with an addition."""
 BACKWARD = POLICY + CRITIC + HIDDEN * ACTIONS + HIDDEN * 1
-"""Of the gradients of all weights, and of what goes into a layer, but for the first ones."""
+"""Multiplications for the gradients of all weights, and of all inputs of layers but the first."""
 
 
 def trainer_of(system: str) -> Trainer:
@@ -184,3 +184,17 @@ def test_the_benchmark_writes_what_it_finds(
     assert sum(part["share_of_time"] for part in parts.values() if not part["beside"]) == pytest.approx(1.0)
     shown = capsys.readouterr().out
     assert f"{row['steps_per_second']:,.0f}" in shown and "(planning)" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["limit", "--jobs", "pong"], "invalid choice: 'pong'"),
+        (["limit", "--json", "/dev/null/limit.json"], "--json=/dev/null/limit.json cannot be written"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main.main(arguments)
+    shown = capsys.readouterr().err
+    assert stop.value.code == 2 and shown.startswith("error: ") and shown.count("\n") == 1 and message in shown

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ from unittest import mock
 
 import matplotlib as mpl
 import pytest
-from commands import REPOSITORY
+from commands import REPOSITORY, python
 from drawn import legend
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -118,8 +115,7 @@ def test_a_file_of_the_current_folder_changes_nothing(tmp_path: Path) -> None:
     for name, text in (("own", ""), ("foreign", "\n".join(lines))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "matplotlibrc").write_text(text)
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        subprocess.run([sys.executable, "-c", program], cwd=tmp_path / name, env=environment, check=True)
+        python("-c", program, cwd=tmp_path / name, check=True)
     assert (tmp_path / "own" / "picture.png").read_bytes() == (tmp_path / "foreign" / "picture.png").read_bytes()
 
 

@@ -113,7 +113,7 @@ def test_hyper_parameters_in_tensorboard(tmp_path: Path) -> None:
 
 
 def wandb_records(run_dir: Path) -> Iterator[Any]:
-    """What W&B has written offline: its transaction log is LevelDB's, blocks of 32 KiB with records in them."""
+    """Records that W&B has written offline: its transaction log is LevelDB's, blocks of 32 KiB with records in them."""
     pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     for path in sorted(run_dir.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime):
         data, place, part = path.read_bytes(), 7, b""
@@ -188,7 +188,7 @@ def offline(run_dir: Path) -> dict[str, str]:
 
 
 def told(run_dir: Path) -> dict[str, list[Point]]:
-    """What trackers should have, by the run's own metrics."""
+    """Values that trackers should have, by the run's own metrics."""
     points = dict[str, list[Point]]()
     for line in (run_dir / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -301,7 +301,7 @@ def test_files_are_kept_as_artefacts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert json.loads(settings["algorithm.learning_rate"]) == 0.001
 
 
-# What fails
+# Failures
 
 
 def test_a_logger_that_fails_is_said_once_and_left_out(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from studies.map.cells import (
     VARIATIONS,
     Cell,
     Task,
-    crowd,
     grid,
-    held_out,
-    lags,
+    held_out_cells,
+    lag_cells,
+    many_learners_cells,
 )
 from studies.map.store import POINTS, Outcome
 from studies.study import Study, reproduce
@@ -52,7 +52,7 @@ def test_every_cell_is_a_run() -> None:
     at_8 = list(grid(["cartpole"], learners=[8], rates=["1e-3"]))
     at_8 += [Cell("cartpole", "async", 8, "1e-3", name) for name in VARIATIONS if name]
     at_8 += grid(["cartpole"], [*COMBINED, *FRACTIONAL], learners=[8], rates=["1e-3"])
-    at_8 += [cell for cell in lags("cartpole") if cell.rate == "1e-3" and cell.variation == "lag 256"]
+    at_8 += [cell for cell in lag_cells("cartpole") if cell.rate == "1e-3" and cell.variation == "lag 256"]
     for cell in at_8:
         check_and_start_jax(load_config(cell.variant.overrides))
     assert len({store.digest(cell) for cell in at_8}) == len(at_8), "no two of them are the same"
@@ -94,18 +94,18 @@ def test_cells_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(store, "trained", noted)
     with pytest.raises(KeyboardInterrupt):
         store.outcomes(wanted, range(3, 5), tmp_path)
-    found = store.outcomes(wanted, range(3, 5), tmp_path)
+    known = store.outcomes(wanted, range(3, 5), tmp_path)
     assert calls == [wanted[:1], wanted[1:], wanted[1:]], "what was done is kept"
     path = tmp_path / "tiny.csv.gz"
     before = path.read_bytes()
-    assert store.outcomes(wanted, range(3, 5), tmp_path) == found and len(calls) == 3
+    assert store.outcomes(wanted, range(3, 5), tmp_path) == known and len(calls) == 3
     store.write(store.read(path).values(), path)
     assert path.read_bytes() == before
     # A cell is what the same run alone is.
     alone = Trainer(load_config([*wanted[1].variant.overrides, "seed=4"]))
     returns = store.parts([record["per_seed"]["train_return"][0] for record in alone.run()])
-    assert found[wanted[1]][1].seed == 4
-    np.testing.assert_allclose(found[wanted[1]][1].returns, returns, rtol=1e-4)
+    assert known[wanted[1]][1].seed == 4
+    np.testing.assert_allclose(known[wanted[1]][1].returns, returns, rtol=1e-4)
     monkeypatch.setitem(cells_module.TASKS, "tiny", TINY._replace(steps=8192))
     store.digest.cache_clear()
     with pytest.raises(ConfigError, match=r"tiny.csv.gz has tiny/async/2/1e-3/ with other settings"):
@@ -122,8 +122,8 @@ def test_parts_of_a_curve() -> None:
 def outcome(cell: Cell, seed: int, returns: Iterable[float], seconds: float = 10.0, **warnings: float) -> Outcome:
     """A run that ends after so many seconds; diagnostics are one number, or 0."""
     ends = tuple(float(x) for x in np.linspace(0.0, seconds, POINTS + 1)[1:])
-    told = tuple((warnings.get(name, 0.0),) * POINTS for name in WARNINGS)
-    return Outcome(cell, seed, tuple(map(float, returns)), ends, 0.1 * seconds, 2.0, 0.0, "digest", told)
+    warned = tuple((warnings.get(name, 0.0),) * POINTS for name in WARNINGS)
+    return Outcome(cell, seed, tuple(map(float, returns)), ends, 0.1 * seconds, 2.0, 0.0, "digest", warned)
 
 
 def test_equal_expense() -> None:
@@ -171,9 +171,9 @@ def test_alarms() -> None:
         broken, noise = seed % 4 < 2, random.uniform()
         returns = [475.0] * 10 + [20.0 if broken else 475.0] * 10
         runs.append(outcome(cell, seed, returns, k3=0.5 + noise if broken else 0.8 * noise, entropy=noise))
-    found = {one.name: one for one in warnings.alarms(*([one for one in runs if one.seed % 2 == i] for i in (0, 1)))}
-    k3, entropy, mute = found["k3"], found["entropy"], found["ess"]
-    assert next(iter(found)) == "k3" and k3.above and k3.collapsed == k3.sound == 50
+    known = {one.name: one for one in warnings.alarms(*([one for one in runs if one.seed % 2 == i] for i in (0, 1)))}
+    k3, entropy, mute = known["k3"], known["entropy"], known["ess"]
+    assert next(iter(known)) == "k3" and k3.above and k3.collapsed == k3.sound == 50
     assert k3.area > 0.8 and k3.sensitivity - k3.false > 0.4 and k3.lead == pytest.approx(0.5)
     assert abs(entropy.area - 0.5) < 0.2 and mute.area == 0.5
     assert k3.area_at_rate == k3.area_in_cell == k3.area
@@ -186,17 +186,17 @@ def test_alarm_that_only_tells_the_rate() -> None:
         rate, fall = ("3e-2", seed % 8 < 6) if seed % 4 < 2 else ("1e-3", seed % 8 < 4 and seed % 3 == 0)
         returns = [475.0] * 10 + [20.0 if fall else 475.0] * 10
         runs.append(outcome(Cell("cartpole", "async", 8, rate), seed, returns, k3=float(rate == "3e-2")))
-    found = {one.name: one for one in warnings.alarms(*([one for one in runs if one.seed % 2 == i] for i in (0, 1)))}
-    assert found["k3"].area > 0.7 and found["k3"].area_at_rate == found["k3"].area_in_cell == 0.5
+    known = {one.name: one for one in warnings.alarms(*([one for one in runs if one.seed % 2 == i] for i in (0, 1)))}
+    assert known["k3"].area > 0.7 and known["k3"].area_at_rate == known["k3"].area_in_cell == 0.5
 
 
 def test_what_goes_on_for_longer_rings_no_more() -> None:
     """A diagnostic that rises in every run is highest in those that do not collapse, and equal up to each collapse."""
     cell, rising = Cell("cartpole", "async", 8, "1e-3"), np.arange(POINTS) / POINTS
-    found = [warnings.Sample(cell, 2, fall, rising) for fall in (5, 9, None, None)]
-    assert warnings.rank_area(*warnings.peaks(found, True), True) == 0.0
-    assert warnings.concordance(found, True, lambda cell: cell) == 0.5
-    assert np.isnan(warnings.concordance(found[2:], True, lambda cell: cell))
+    known = [warnings.Sample(cell, 2, fall, rising) for fall in (5, 9, None, None)]
+    assert warnings.rank_area(*warnings.peaks(known, True), True) == 0.0
+    assert warnings.concordance(known, True, lambda cell: cell) == 0.5
+    assert np.isnan(warnings.concordance(known[2:], True, lambda cell: cell))
 
 
 def invented(cell: Cell, seed: int) -> Outcome:
@@ -220,22 +220,22 @@ def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rates_are_followed_beyond_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the outermost is the best, and no further."""
-    asked: list[str] = []
+    rates: list[str] = []
 
     def earned(cell: Cell, seed: int) -> Outcome:
         gap = abs(cells_module.LADDER.index(cell.rate) - cells_module.LADDER.index("1e-4"))
         return outcome(cell, seed, [400.0 - 20.0 * gap + seed] * POINTS)
 
     def trained(cells: list[Cell], seeds: range) -> list[Outcome]:
-        asked.extend(cell.rate for cell in cells)
+        rates.extend(cell.rate for cell in cells)
         return [earned(cell, seed) for cell in cells for seed in seeds]
 
     monkeypatch.setattr(store, "digest", lambda cell: "digest")
     monkeypatch.setattr(store, "trained", trained)
     ground = choices.TaskResults(tmp_path, "cartpole", tuple(grid(["cartpole"], ["async"], [8])))
     assert ground.best("async", 8).rate == "1e-4"
-    assert asked == [*RATES, "1e-4", "3e-5"]
-    assert ground.best("async", 8).rate == "1e-4" and len(asked) == len(RATES) + 2, "nothing is trained twice"
+    assert rates == [*RATES, "1e-4", "3e-5"]
+    assert ground.best("async", 8).rate == "1e-4" and len(rates) == len(RATES) + 2, "nothing is trained twice"
 
 
 def test_what_is_the_same_counts_once() -> None:
@@ -267,7 +267,9 @@ def test_what_is_tuned_is_judged_on_other_seeds(tmp_path: Path, monkeypatch: pyt
         Cell("cartpole", method, 8, rate, name) for method in CORE for rate in NEARBY for name in VARIATIONS if name
     ]
     cells += dict.fromkeys(
-        cell._replace(rate=rate) for cell in [*lags("cartpole"), *crowd("cartpole")] for rate in NEARBY
+        cell._replace(rate=rate)
+        for cell in [*lag_cells("cartpole"), *many_learners_cells("cartpole")]
+        for rate in NEARBY
     )
     store.write([invented(cell, seed) for cell in cells for seed in range(16)], tmp_path / "cartpole.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["cartpole"])
@@ -320,11 +322,11 @@ def test_what_is_best_is_judged_on_tasks_it_was_not_chosen_by(tmp_path: Path, mo
         cells = [*grid([task]), *grid([task], COMBINED)]
         rows = [earned(cell, seed) for cell in cells for seed in range(8)]
         store.write(rows, tmp_path / f"{task}.csv.gz")
-    rivals = {cell._replace(rate=rate) for cell in held_out("pendulum", (*beyond.RIVALS, "w")) for rate in LADDER}
+    rivals = {cell._replace(rate=rate) for cell in held_out_cells("pendulum", (*beyond.RIVALS, "w")) for rate in LADDER}
     store.write([earned(cell, seed) for cell in rivals for seed in range(16)], tmp_path / "pendulum.csv.gz")
     study = Study(tmp_path / "runs", tmp_path, ["pendulum"])
     assert beyond.chosen([choices.TaskResults(tmp_path, task) for task in choices.MAPPED]) == "w"
-    verdicts = {claim.claim: claim.verdict for claim in beyond.held(study)}
+    verdicts = {claim.claim: claim.verdict for claim in beyond.held_out(study)}
     place = "pendulum, 16 learners: w learns"
     assert verdicts == {
         f"{place} more than async, each at its best rate": "holds",

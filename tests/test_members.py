@@ -54,7 +54,7 @@ def test_a_member_is_what_it_is_alone(overrides: tuple[str, ...]) -> None:
 
 
 def test_rounds_of_different_widths() -> None:
-    """Where scaling gives every seed its own number of actors, each runs a program of its own width."""
+    """Seeds to which scaling gives their own numbers of actors run programs of their own widths."""
     settings = ("scaling=adapt", "scaling.target=40", "scaling.ends=false", "scaling.minimum=1")
     trainer = Trainer(scalable(*settings, "num_seeds=3"))
     widths = set()
@@ -165,7 +165,7 @@ def test_populations_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_number_of_one_run_reaches_another() -> None:
-    """Whatever hyper-parameters are: also where a run begins, as its KL coefficient does."""
+    """Hyper-parameters also shape the start of a run, as its KL coefficient does."""
     first = small("algorithm.kl_coefficient=0.2")
     values = {"algorithm.kl_coefficient": 0.0, "algorithm.gamma": 0.9, "system.rho": 0.5}
     values |= {"algorithm.options.clip": 0.01}
@@ -189,7 +189,7 @@ def test_a_grid_of_rates_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not been asked for longest goes first; who has it keeps it."""
+    """The least recently used entry is evicted; its users keep it."""
     from stellaris_jax.engine import program_cache as module
 
     monkeypatch.setattr(module, "MOST", 2)

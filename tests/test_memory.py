@@ -31,7 +31,7 @@ def ten_gib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def warm() -> None:
-    """What is imported and compiled once is no matter."""
+    """Imports and compilations, which happen once, do not count."""
     Trainer(tiny())
 
 
@@ -100,7 +100,7 @@ def test_processes_of_live_runs_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_refused_by_its_range(nothing_made: None) -> None:
-    """Where no memory would ever do, or the indices have not enough bits."""
+    """Sizes for which no memory would do, or which need indices of more bits."""
     for override, key in [
         ("env.frame_stack=1e8", "env.frame_stack"),
         ("env.num_envs=1e12", "env.num_envs"),

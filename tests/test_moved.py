@@ -18,7 +18,7 @@ from stellaris_jax.base.registry import register
 pytestmark = pytest.mark.usefixtures("shared_programs")
 LOGGERS = "run.loggers=[csv,tensorboard]"
 ACTION: list[Callable[[int], object]] = []
-"""What happens after every round; called with its number."""
+"""Callback after every round, by its number."""
 
 
 @register.callback("move-directory")
@@ -49,40 +49,42 @@ def removed(path: str) -> None:
 
 def sentence(done: tuple[int, str, str]) -> str:
     """The only thing that is said of the end."""
-    code, out, told = done
-    assert code == 1 and told.count("\n") == 1 and told.startswith("error: "), told
+    code, out, message = done
+    assert code == 1 and message.count("\n") == 1 and message.startswith("error: "), message
     assert "saved; continue" not in out and "stopped" not in out and "failed" not in out, out
-    return told
+    return message
 
 
 def test_a_directory_that_was_moved() -> None:
-    told = sentence(trained(lambda: os.rename("parent/run", "elsewhere")))
-    assert told.startswith("error: parent/run was moved to ") and "round 2 is saved there; continue with: " in told
+    message = sentence(trained(lambda: os.rename("parent/run", "elsewhere")))
+    assert (
+        message.startswith("error: parent/run was moved to ") and "round 2 is saved there; continue with: " in message
+    )
     assert os.listdir("parent") == []
     ACTION.clear()
     assert call("train.py", f"resume={Path('elsewhere').absolute()}").returncode == 0
 
 
 def test_a_directory_that_was_removed() -> None:
-    told = sentence(trained(lambda: removed("parent/run")))
-    assert told.startswith("error: parent/run was removed while it was trained; nothing of the run is left")
+    message = sentence(trained(lambda: removed("parent/run")))
+    assert message.startswith("error: parent/run was removed while it was trained; nothing of the run is left")
     assert os.listdir("parent") == []
 
 
 def test_a_parent_that_was_moved() -> None:
-    told = sentence(trained(lambda: os.rename("parent", "elsewhere")))
-    assert "moved to" in told and "elsewhere/run" in told and not Path("parent").exists()
+    message = sentence(trained(lambda: os.rename("parent", "elsewhere")))
+    assert "moved to" in message and "elsewhere/run" in message and not Path("parent").exists()
 
 
 def test_checkpoints_that_were_moved() -> None:
-    told = sentence(trained(lambda: os.rename("parent/run/checkpoints", "kept")))
-    assert told.startswith("error: parent/run/checkpoints was moved to ") and "move it back" in told
+    message = sentence(trained(lambda: os.rename("parent/run/checkpoints", "kept")))
+    assert message.startswith("error: parent/run/checkpoints was moved to ") and "move it back" in message
     assert not Path("parent/run/checkpoints").exists()
 
 
 def test_checkpoints_that_were_removed() -> None:
-    told = sentence(trained(lambda: removed("parent/run/checkpoints")))
-    assert told.startswith("error: parent/run/checkpoints was removed while")
+    message = sentence(trained(lambda: removed("parent/run/checkpoints")))
+    assert message.startswith("error: parent/run/checkpoints was removed while")
     assert not Path("parent/run/checkpoints").exists()
 
 
@@ -107,9 +109,9 @@ def test_the_farewell_after_a_signal() -> None:
         signal.raise_signal(signal.SIGINT)
         os.rename("parent/run", "elsewhere")
 
-    code, out, told = trained(stop)
+    code, out, message = trained(stop)
     assert "round 3 is saved; continue" not in out
-    assert code in (1, 130) and "was moved to" in out + told and os.listdir("parent") == []
+    assert code in (1, 130) and "was moved to" in out + message and os.listdir("parent") == []
 
 
 def test_the_other_points_of_a_sweep_go_on() -> None:

@@ -34,13 +34,13 @@ from stellaris_jax.report import curves, perfetto
 from stellaris_jax.report.page import charts, panels
 from stellaris_jax.report.page.page import write_page
 from stellaris_jax.runs.run_store import find, removable_runs
-from stellaris_jax.telemetry.integrity import KEY, checked_line, digest_of, owner_of, sealed, unchecked
+from stellaris_jax.telemetry.integrity import KEY, checked_line, digest_of, run_identity, verified_line, with_digests
 from stellaris_jax.timeline import Gradient, Group, Round, Usage, trace
 from stellaris_jax.timeline.trace import Failure, Header, Published, Roll, RoundTrace, Trace
 
 
 def complaint(label: str, read: Callable[[], Any]) -> list[str]:
-    """What a reader raises, unless it is an error of ours, in one line."""
+    """Errors of a reader that are not the package's own, or not in one line."""
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             read()
@@ -66,22 +66,22 @@ def lived() -> RoundTrace:
 
 
 def test_rounds_of_changed_traces_are_whole_or_refused() -> None:
-    config, line, found, refused = load_config(["system.learners=3"]), lived().line(), list[str](), 0
+    config, line, errors, refused = load_config(["system.learners=3"]), lived().line(), list[str](), 0
     for label, document in [("nothing", json.loads(line)), *mutations(json.loads(line))]:
         try:
             one = RoundTrace.of(json.dumps(document))
         except trace.DAMAGE:  # it is refused, or the trace ends before it
             refused += 1
             continue
-        found += complaint(label, lambda one=one: used(one, config))  # type: ignore[misc]
-    assert found == []
+        errors += complaint(label, lambda one=one: used(one, config))  # type: ignore[misc]
+    assert errors == []
     assert refused > 400
 
 
 def used(one: RoundTrace, config: Config) -> None:
-    """What timelines and replays do with a round."""
+    """Uses of a round by timelines and replays."""
     Outline.of(Trace(Header(0, 4), [one]))  # type: ignore[arg-type]
-    for event in perfetto.events(config, [perfetto.Lived(one.record, one.rolls, one.failures)]):
+    for event in perfetto.events(config, [perfetto.TimelineRound(one.record, one.rolls, one.failures)]):
         json.dumps(event, allow_nan=False)
     for version in one.versions:
         version.deviation(np.arange(4.0))
@@ -133,14 +133,14 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def complaints(run: Path, label: str) -> list[str]:
-    """What the readers of a run raise that they must not."""
+    """Errors of all readers of a run that must not be."""
     readers: dict[str, Callable[[], Any]] = {
-        "runs": lambda: runs._main([str(run.parent), "--sort", "return"]),
+        "runs": lambda: runs.main.__wrapped__([str(run.parent), "--sort", "return"]),
         "prune": lambda: removable_runs(find([run.parent])),
         "plot": lambda: curves.plot_run(run, run.parent / "plot.png"),
         "report": lambda: write_page([run], run.parent / "page.html"),
     }
-    return [told for name, read in readers.items() for told in complaint(f"{name}, {label}", read)]
+    return [error for name, read in readers.items() for error in complaint(f"{name}, {label}", read)]
 
 
 def every(step: int, items: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -153,17 +153,17 @@ def test_readers_of_runs_of_earlier_versions(tmp_path: Path, undrawn: None) -> N
     run = make_run(tmp_path / "runs" / "run", returns=[1.0, 2.0], rounds=4, evaluations=2)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((run / "summary.json").read_text())
-    found = complaints(run, "sound")
+    errors = complaints(run, "sound")
     for place in (1, 2):
         for label, line in every(120, mutations(lines[place])):
             changed = [line if index == place else one for index, one in enumerate(lines)]
             (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in changed))
-            found += complaints(run, f"{lines[place]['kind']} {label}")
+            errors += complaints(run, f"{lines[place]['kind']} {label}")
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
     for label, document in every(40, mutations(summary)):
         (run / "summary.json").write_text(json.dumps(document))
-        found += complaints(run, f"summary {label}")
-    assert found == []
+        errors += complaints(run, f"summary {label}")
+    assert errors == []
 
 
 def test_readers_of_runs_that_were_sealed_anew(tmp_path: Path, undrawn: None) -> None:
@@ -171,35 +171,35 @@ def test_readers_of_runs_that_were_sealed_anew(tmp_path: Path, undrawn: None) ->
     train(load_config([*SMALL, f"run.dir={run}"]))
     shutil.rmtree(run / "checkpoints")
     flat = flatten(read_yaml(run / "config.yaml"))
-    lines = [unchecked(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    lines = [verified_line(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
     records = [json.loads(line.text) for line in lines if line is not None]
     summary = json.loads((run / "summary.json").read_text())
     del summary[KEY]
 
     def write(records: list[Any], summary: Any) -> None:
         numbered = enumerate(map(json.dumps, records), start=1)
-        (run / "metrics.jsonl").write_text("".join(checked_line(text, n, owner_of(flat)) for n, text in numbered))
-        (run / "summary.json").write_text(json.dumps(sealed(summary, digest_of(run / "metrics.jsonl"), flat)))
+        (run / "metrics.jsonl").write_text("".join(checked_line(text, n, run_identity(flat)) for n, text in numbered))
+        (run / "summary.json").write_text(json.dumps(with_digests(summary, digest_of(run / "metrics.jsonl"), flat)))
 
-    found = list[str]()
+    errors = list[str]()
     for place in (1, 2):
         for label, record in every(50, mutations(records[place])):
             write([record if index == place else one for index, one in enumerate(records)], summary)
-            found += complaints(run, f"{records[place]['kind']} {label}")
+            errors += complaints(run, f"{records[place]['kind']} {label}")
     for label, document in every(25, mutations(summary)):
         write(records, document)
-        found += complaints(run, f"summary {label}")
-    assert found == []
+        errors += complaints(run, f"summary {label}")
+    assert errors == []
 
 
 # Configurations -------------------------------------------------------------------------------------------------------
 
 
 def test_changed_configurations_are_read_or_refused(tmp_path: Path) -> None:
-    """What evaluations, exports, replays and resumed runs read first."""
-    path, found = tmp_path / "config.yaml", list[str]()
+    """Evaluations, exports, replays and resumed runs read a configuration first."""
+    path, errors = tmp_path / "config.yaml", list[str]()
     document = yaml.safe_load(to_yaml(load_config([*SMALL, f"run.dir={tmp_path}"])))
     for label, changed in every(13, mutations(document)):
         path.write_text(yaml.safe_dump(changed))
-        found += complaint(label, lambda: ProgramSpec.of(checked(admit(from_yaml(path), path, trust=False))))
-    assert found == []
+        errors += complaint(label, lambda: ProgramSpec.of(checked(admit(from_yaml(path), path, trust=False))))
+    assert errors == []

@@ -116,7 +116,7 @@ def test_body_and_heads_are_drawn_independently() -> None:
 
 
 def test_parameters_are_one_flat_vector(network: ActorCritic) -> None:
-    """Of an aligned length; what fills it up stays zero, in parameters and in gradients."""
+    """Vectors of an aligned length; their padding stays zero, in parameters and in gradients."""
     flat = network.init(jax.random.key(0))
     assert flat.size % ALIGNMENT == 0 and flat.size - network.size < ALIGNMENT
     assert not np.any(flat[network.size :])

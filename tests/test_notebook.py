@@ -12,8 +12,8 @@ from rich.console import Console
 from telemetry import evaluation_record, round_record
 
 from stellaris_jax import ConfigError, load_config
+from stellaris_jax.base.commands import resume_command
 from stellaris_jax.runs.run_dir import run_directory
-from stellaris_jax.telemetry.commands import resume_command
 from stellaris_jax.telemetry.progress import make_display
 
 

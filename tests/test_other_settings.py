@@ -1,4 +1,4 @@
-"""What audits found beside single files: settings that changed under a run, disks that are full or only to be read."""
+"""Settings that changed under a run, full disks and read-only disks."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ def edit(run: Path, before: str, after: str) -> None:
 def test_settings_that_changed_under_a_run_are_refused(run: Path) -> None:
     """One flipped bit in `config.yaml` made a hybrid of two runs that counted as sound."""
     edit(run, "learning_rate: 0.001", "learning_rate: 0.009")
-    told = "has algorithm.learning_rate=0.009, but the checkpoint of round 2 was made with 0.001; write that value back"
-    with pytest.raises(ConfigError, match=told):
+    message = (
+        "has algorithm.learning_rate=0.009, but the checkpoint of round 2 was made with 0.001; write that value back"
+    )
+    with pytest.raises(ConfigError, match=message):
         load_policy(run)
     ended = call("train.py", f"resume={run}", "total_steps=128")
-    assert ended.returncode == 2 and told in ended.stderr
+    assert ended.returncode == 2 and message in ended.stderr
     edit(run, "learning_rate: 0.009", "learning_rate: 0.001")
     assert call("train.py", f"resume={run}", "total_steps=128").returncode == 0
 

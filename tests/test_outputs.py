@@ -19,7 +19,14 @@ from telemetry import evaluation_record, open_telemetry, round_record
 
 from stellaris_jax import ConfigError
 from stellaris_jax.base.errors import RunError
-from stellaris_jax.base.outputs import appending, check_output, open_own, replacing, rewriting_text, write_atomically
+from stellaris_jax.base.outputs import (
+    appending,
+    check_output,
+    open_for_update,
+    replacing,
+    rewriting_text,
+    write_atomically,
+)
 from stellaris_jax.config.tree import Config
 from stellaris_jax.execute import calibrate
 from stellaris_jax.many.sweep import laid_out
@@ -143,7 +150,7 @@ def test_devices_and_pipes_are_not_replaced(kind: str, tmp_path: Path) -> None:
 
 GROWING: dict[str, Callable[[Path], Any]] = {
     "any.log": appending,
-    "lock": open_own,
+    "lock": open_for_update,
     "trace.jsonl.gz": lambda path: trace.append(path, []),
     "actions.bin": lambda path: ActionLog(path).append([np.zeros(3)]),
 }

@@ -1,4 +1,4 @@
-"""What is published: contents of the wheel, one version, pins within the declared ranges, an import without effects."""
+"""Published archives: contents of the wheel, one version, pins within the declared ranges, a pure import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
-from commands import REPOSITORY
+from commands import REPOSITORY, python
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from training import TINY, steps
@@ -125,8 +125,7 @@ def test_import_sets_no_environment_and_leaves_jax_alone() -> None:
         "import json, os, sys; before = dict(os.environ); import stellaris_jax;"
         "print(json.dumps([dict(os.environ) == before, 'jax' in sys.modules]))"
     )
-    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=REPOSITORY)
-    same_environment, jax_imported = json.loads(result.stdout)
+    same_environment, jax_imported = json.loads(python("-c", code, check=True).stdout)
     assert same_environment and not jax_imported
 
 
@@ -152,8 +151,7 @@ def test_a_plain_run_imports_nothing_it_does_not_need(tmp_path: Path) -> None:
     others += ["pandas", "ray", "seaborn", "warp"]
     small = [*TINY, steps(2), f"run.dir={tmp_path / 'run'}"]
     code = PLAIN.format(arguments=small, others=others)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 

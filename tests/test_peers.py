@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import beside, main, own, sweep
+from benchmarks import beside, main, own
 from benchmarks.beside import OURS, PEERS, Peer, Program, compare, programs, summarise
 from benchmarks.peers import contract
 from benchmarks.peers.contract import GOALS, NOT_REACHED, Stopwatch, goal_of, process_age
@@ -24,7 +24,7 @@ TINY = [
 ]
 
 
-def told(speed: float, seconds: float | None = None) -> dict[str, Any]:
+def figures_of(speed: float, seconds: float | None = None) -> dict[str, Any]:
     """A run's figures."""
     figures = dict.fromkeys(("steps", "seconds", "compile_seconds", "cores", "peak_memory_mb", "return_mean"), 1.0)
     return figures | {"steps_per_second": speed} | dict.fromkeys(NOT_REACHED, seconds)
@@ -39,7 +39,7 @@ def fake(folder: Path, name: str, body: str) -> Program:
 
 def steady(folder: Path, name: str, speeds: list[float], seconds: list[float | None] | None = None) -> Program:
     """A program that answers with these figures, seed by seed."""
-    runs = [told(speed, second) for speed, second in zip(speeds, seconds or [None] * len(speeds), strict=True)]
+    runs = [figures_of(speed, second) for speed, second in zip(speeds, seconds or [None] * len(speeds), strict=True)]
     return fake(folder, name, f"print('a word before')\nprint(json.dumps(json.loads({json.dumps(runs)!r})[seed]))")
 
 
@@ -67,7 +67,7 @@ def test_every_program_keeps_what_it_compiles_where_time_to_a_return_counts(
     """Only ours did once, so that the others compiled anew for every seed."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     place = "__import__('os').environ.get('JAX_COMPILATION_CACHE_DIR', '').rpartition('/')[2]"
-    body = f"print(json.dumps(json.loads({json.dumps(told(1, 1.0))!r}) | {{'place': {place}}}))"
+    body = f"print(json.dumps(json.loads({json.dumps(figures_of(1, 1.0))!r}) | {{'place': {place}}}))"
     contestants = {name: fake(tmp_path, name, body) for name in (OURS, "other")}
     for job, places in ((GOAL, [OURS, "other"]), (JOB, ["", ""])):
         rows = compare([job], contestants, 1, lambda _: None)
@@ -76,9 +76,9 @@ def test_every_program_keeps_what_it_compiles_where_time_to_a_return_counts(
 
 def test_targets_reached_and_not() -> None:
     runs = {
-        OURS: [told(1, seconds) for seconds in (10.0, 30.0, None)],
-        "a": [told(1, seconds) for seconds in (20.0, None, None)],
-        "b": [told(1, seconds) for seconds in (None, None, 5.0)],
+        OURS: [figures_of(1, seconds) for seconds in (10.0, 30.0, None)],
+        "a": [figures_of(1, seconds) for seconds in (20.0, None, None)],
+        "b": [figures_of(1, seconds) for seconds in (None, None, 5.0)],
     }
     ours, a, b = summarise(GOAL, runs)
     assert [row["reached"] for row in (ours, a, b)] == [2, 1, 1]
@@ -185,20 +185,6 @@ def test_own_time_to_return(target: float) -> None:
         assert figures["steps"] == 64 and figures["seconds_to_return"] is None
     else:
         assert 0 < figures["seconds_to_return"] <= figures["seconds"] and figures["steps_to_return"] == 64
-
-
-def test_the_sweep_in_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "log"
-    write = f"open({str(log)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))"
-    (tmp_path / "train.py").write_text(f"import sys\n{write}\n")
-    monkeypatch.setattr(sweep, "TRAIN", [sys.executable, str(tmp_path / "train.py")])
-    table = sweep.sweep(sweep.TRAIN, 2, 1, lambda note: None, ["total_steps=64"])
-    assert [row["way"] for row in table] == ["one command", "rejax, vmap", "processes, 2 at a time"]
-    assert [row["measured"] for row in table] == [64, 64, 2] and table[0]["ratio"] == 1
-    lines = log.read_text().splitlines()
-    assert len(lines) == 1 + 1 + 1 + 2 and lines[2] == "sweep" and lines[1].startswith("-m ")
-    assert sum("seed=1 " in line for line in lines) == 1 and all("total_steps=64" in lines[i] for i in (0, 1, 3, 4))
-    assert sweep.rows(table)[2]["of which measured"] == "2 members"
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

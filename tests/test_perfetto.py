@@ -16,10 +16,12 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.execute.run import train
 from stellaris_jax.execute.trainer import Trainer
+from stellaris_jax.report.perfetto import export_jobs
 from stellaris_jax.timeline import Timeline, trace
 from stellaris_jax.timeline.delays import delay_of
 from stellaris_jax.timeline.joblog import durations, read_log
 from stellaris_jax.timeline.jobs import KINDS
+from stellaris_jax.timeline.plan import MinibatchLayout
 
 SMALL = (
     "env=gymnax/cartpole",
@@ -207,3 +209,11 @@ def test_logs_that_are_none(text: str | None, sentence: str, tmp_path: Path) -> 
 def test_a_log_must_be_named() -> None:
     with pytest.raises(ConfigError, match=r"delays.learner.kind=trace needs delays.learner.options.log"):
         load_config([*SMALL, "delays=trace"])
+
+
+def test_a_run_without_rounds_is_no_log(tmp_path: Path) -> None:
+    config = load_config([*SMALL])
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    with pytest.raises(ConfigError, match="has no rounds yet, so there is no timeline of it"):
+        export_jobs(tmp_path, MinibatchLayout.of(config), tmp_path / "jobs.csv")
+    assert not (tmp_path / "jobs.csv").exists()

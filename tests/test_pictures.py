@@ -1,4 +1,4 @@
-"""What people see in pictures: spread of few and of many seeds, legends and labels that fit, formats."""
+"""Pictures as people see them: spread of few and of many seeds, legends and labels that fit, formats."""
 
 from __future__ import annotations
 

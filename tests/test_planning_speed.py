@@ -1,4 +1,4 @@
-"""What makes planning fast changes nothing that rules and policies see; and its benchmark says what it measures."""
+"""Shortcuts of planning change nothing that rules and policies see; its benchmark names the parts that it measures."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def registered(rule: type[Rule], monkeypatch: pytest.MonkeyPatch) -> Iterator[st
 
 def test_a_learner_that_all_reduce_refuses_is_asked_about_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
     timeline = simulate("allreduce", gradients=LEARNERS * 8)
-    asked: list[tuple[int, int, bool]] = []
+    decisions: list[tuple[int, int, bool]] = []
     (may_start, lasting), *_ = timeline.coordinator._start_checks
 
     def watched(learner: int, view: View) -> bool:
-        asked.append((learner, view.clock, may_start(learner, view)))
-        return asked[-1][-1]
+        decisions.append((learner, view.clock, may_start(learner, view)))
+        return decisions[-1][-1]
 
     timeline.coordinator._start_checks[0] = (watched, lasting)
     advance(timeline, 3)
-    refused = [(learner, clock) for learner, clock, started in asked if not started]
+    refused = [(learner, clock) for learner, clock, started in decisions if not started]
     assert refused and len(set(refused)) == len(refused)
 
 
 def test_whoever_overrides_may_start_of_all_reduce_is_asked_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it refuses now it may allow at the next delivery, whatever the rule does that it is made from."""
+    """A refusal may end at the next delivery, independently of its base rule."""
 
     class Impatient(AllReduce):
         def may_start(self, learner: int, view: View) -> bool:
@@ -58,16 +58,16 @@ def test_whoever_overrides_may_start_of_all_reduce_is_asked_every_time(monkeypat
 
 def test_the_staleness_that_a_rule_was_told_is_its_own() -> None:
     timeline = simulate("softsync", c=4)
-    rule, told, copies = timeline.coordinator.rule, [], []
+    rule, given, copies = timeline.coordinator.rule, [], []
 
     def ready(staleness: Sequence[int], view: View) -> bool:
-        told.append(staleness)
+        given.append(staleness)
         copies.append(list(staleness))
         return len(staleness) >= 4
 
     rule.ready = ready  # type: ignore[method-assign]
     advance(timeline, 3)
-    assert [list(staleness) for staleness in told] == copies and len({id(staleness) for staleness in told}) > 1
+    assert [list(staleness) for staleness in given] == copies and len({id(staleness) for staleness in given}) > 1
 
 
 def test_a_hook_that_is_no_method_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

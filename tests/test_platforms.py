@@ -45,7 +45,7 @@ def test_cuda_that_did_not_start(unset: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "error", "told"),
+    ("wanted", "error", "message"),
     [
         ("cuda", "", "CUDA did not start (JAX sees no NVIDIA GPU); check the driver"),
         ("gpu,cpu", "", "CUDA did not start (JAX sees no NVIDIA GPU); check the driver"),
@@ -63,12 +63,12 @@ def test_cuda_that_did_not_start(unset: pytest.MonkeyPatch) -> None:
     ],
     ids=["no-gpu", "alias", "asked-for", "unknown", "tpu"],
 )
-def test_what_is_said(wanted: str | None, error: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_said(wanted: str | None, error: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh, "_wanted", lambda: wanted)
     monkeypatch.setattr(jax, "device_count", failing(error, RuntimeError if error else AssertionError))
     with pytest.raises(ConfigError) as caught:
         mesh.use_devices(1)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def plugged_in(monkeypatch: pytest.MonkeyPatch, gpu: bool = True) -> None:
@@ -81,7 +81,7 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch, gpu: bool = True) -> None:
 
 
 def test_a_gpu_that_is_left_alone_is_told_of(unset: pytest.MonkeyPatch) -> None:
-    """Where JAX falls back to the CPU by itself."""
+    """A warning where JAX falls back to the CPU by itself."""
     plugged_in(unset)
     with pytest.warns(RuntimeWarning) as caught:
         mesh.use_devices(1)

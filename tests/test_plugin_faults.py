@@ -19,7 +19,7 @@ SMALL = ["total_steps=256", "env.num_envs=8", "algorithm.rollout_length=8", "alg
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
+    """Entries that a test registers are removed after it."""
     for kind in register.kinds().values():
         list(kind)  # ours are there
         for names in ("_entries", "_places"):
@@ -69,7 +69,7 @@ FAULTS = {
         "    def open(self, num_envs, seed, evaluation=False):\n        return Pool(num_envs)",
     ),
 }
-"""Who is at fault, the key that names it, and the plug-in; `{}` is its name."""
+"""The faulty part, the key that names it, and the plug-in; `{}` is its name."""
 
 
 @pytest.mark.parametrize("who", list(FAULTS))
@@ -148,12 +148,12 @@ def test_a_rule_that_never_says_ready_is_told(tmp_path: Path, monkeypatch: pytes
     )
     ended = call("train.py", f"plugins=[{path}]", *SMALL, "system.rule=never")
     assert ended.returncode == 0, ended.stderr
-    told = r"system.rule=never \(.*my.py, line 6\) never said ready: (\d+) of \1 groups were formed only because"
-    assert re.search(told, ended.stdout), ended.stdout
+    message = r"system.rule=never \(.*my.py, line 6\) never said ready: (\d+) of \1 groups were formed only because"
+    assert re.search(message, ended.stdout), ended.stdout
 
 
 def test_a_logger_never_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told of once, and left out."""
+    """It is reported once, and left out."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "my.py"
     path.write_text(
@@ -178,7 +178,7 @@ def stop(round_, record, trainer):
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "message"),
     [
         ("1 / 0", "failed: ZeroDivisionError: division by zero"),
         ("sys.exit(0)", "called sys.exit(0), by which no run may end: a callback that returns true ends it"),
@@ -187,12 +187,14 @@ def stop(round_, record, trainer):
         ("raise RunError('enough')", "enough"),
     ],
 )
-def test_what_was_trained_before_is_kept(end: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_trained_before_is_kept(
+    end: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path, name = tmp_path / "my.py", f"stop {end}"
     path.write_text(STOP.replace("NAME", name).replace("END", end))
     ended = call("train.py", f"plugins=[{path}]", *SMALL, f'run.callbacks=["{name}"]')
-    assert ended.returncode == 1 and told in ended.stderr.splitlines()[-1], ended.stderr
+    assert ended.returncode == 1 and message in ended.stderr.splitlines()[-1], ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("error: ")
     assert re.search(r"^stopped; round 3 is saved; continue with: python .*train\.py resume=run$", ended.stdout, re.M)
     assert open_run("run").round == 3

@@ -1,4 +1,4 @@
-"""What is added from outside: every example, from a directory outside the checkout, against the installed wheel."""
+"""Plug-ins: every example, from a directory outside the checkout, against the installed wheel."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(site: Path, where: Path, *commands: list[str]) -> str:
-    """What commands print, one after the other, in a process that has the installed package only."""
+    """Output of commands, one after the other, in a process with the installed package only."""
     environment = {**os.environ, "PYTHONPATH": str(site)}
     call = [sys.executable, "-c", DRIVER, json.dumps(commands)]
     done = subprocess.run(call, cwd=where, env=environment, capture_output=True, text=True)
@@ -90,7 +90,7 @@ def test_every_example_runs_from_outside(site: Path, tmp_path: Path) -> None:
     assert (tmp_path / "logger" / "progress.txt").read_text().count("\n") == 2  # of two evaluations
     rounds = [json.loads(line) for line in (tmp_path / "scaling" / "metrics.jsonl").read_text().splitlines()]
     assert [row["actors"] for row in rounds if row["kind"] == "round"] == [8, 4, 2, 1]
-    # Whoever goes on with a run, evaluates or draws it need not name its plug-ins again.
+    # Commands that resume, evaluate or draw a run do not need its plug-ins named again.
     out = installed(
         site,
         tmp_path,

@@ -22,8 +22,9 @@ from stellaris_jax.agent.losses.gae import gae, linear_recurrence
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.config.tree import AlgorithmConfig, Config, EngineConfig, EnvConfig, NetworkConfig, SystemConfig
-from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
-from stellaris_jax.engine.rollout import Trajectory, rollout
+from stellaris_jax.engine.keys import FragmentKeys
+from stellaris_jax.engine.program import Engine, EngineInputs, EngineState, RoundMetrics
+from stellaris_jax.engine.rollout import RolloutInputs, Trajectory, rollout
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make
 from stellaris_jax.timeline import MinibatchLayout, Timeline, build_plan, minibatch_order
@@ -274,9 +275,8 @@ def train(engine: Engine, rule: str, learners: int) -> tuple[EngineState, Engine
     orders = [[loader_order(r)] for r in range(ROUNDS)]
     initial = engine.init([0], Hyper.of(CONFIG).rows(1))
     before = jax.tree.map(jnp.copy, initial)
-    after, metrics = engine.run(
-        initial, Hyper.of(CONFIG).rows(1), build_plan(engine.shape, records, orders, [1.0] * ROUNDS), ROUNDS
-    )
+    plan = build_plan(engine.shape, records, orders, [1.0] * ROUNDS)
+    after, metrics = engine.run(EngineInputs(initial, Hyper.of(CONFIG).rows(1), plan), ROUNDS)
     return before, after, metrics
 
 
@@ -305,10 +305,10 @@ class PlainPPO:
 
     def _collect(self, params: jax.Array, actor: Any, key: jax.Array) -> tuple[Any, Trajectory]:
         start_key, actor_key = jax.random.split(key)
-        keys = jax.random.split(actor_key, CONFIG.env.num_envs)
+        keys = FragmentKeys(start_key, jax.random.split(actor_key, CONFIG.env.num_envs))
         algorithm, engine = CONFIG.algorithm, self.engine
-        args = (self.normalizers, actor, keys, start_key, algorithm.rollout_length, algorithm.gamma, CONFIG.env)
-        return rollout(engine.env, engine.network, params, *args)
+        inputs = RolloutInputs(params, self.normalizers, actor, keys, algorithm.gamma)
+        return rollout(engine.env, engine.network, CONFIG.env, algorithm.rollout_length, inputs)
 
     @staticmethod
     def _forward(params: Any, part: str, obs: Any) -> Any:

@@ -89,12 +89,12 @@ def test_actions_stick(discrete: bool) -> None:
     """Done is what was asked for, or what was done before (0 at first), the latter a quarter of the time."""
     env = StickyActions(Echo(discrete), 0.25)
     steps_, generator = 400, np.random.default_rng(0)
-    asked = generator.integers(1, 10, (steps_, N)).astype(np.int32)
-    _, steps = run(env, asked if discrete else asked[..., None].astype(np.float32))
+    chosen = generator.integers(1, 10, (steps_, N)).astype(np.int32)
+    _, steps = run(env, chosen if discrete else chosen[..., None].astype(np.float32))
     position, done = steps.final_obs[..., 0], steps.final_obs[..., 1]
     before = np.where(position == 1, 0, np.concatenate([np.zeros((1, N)), done[:-1]]))
-    assert ((done == asked) | (done == before)).all()
-    telling = asked != before
+    assert ((done == chosen) | (done == before)).all()
+    telling = chosen != before
     stuck = (done == before)[telling].mean()
     assert abs(stuck - 0.25) < 4 * np.sqrt(0.25 * 0.75 / telling.sum())
     assert (done == 0).any()

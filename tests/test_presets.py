@@ -30,7 +30,7 @@ NEEDED = {
     ("prices", "lambda"): ["platform=lambda", "system.learners=4"],
     ("prices", "containers"): ["platform=containers", "system=minionsrl"],
 }
-"""What a file cannot do without."""
+"""Keys that a file must have."""
 
 
 @pytest.mark.parametrize(("group", "choice"), FILES, ids=["=".join(pair) for pair in FILES])

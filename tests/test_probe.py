@@ -1,7 +1,8 @@
-"""What scaling rules measure on the device: curvature and gradient noise, against explicit Hessians and gradients."""
+"""Curvature and gradient noise, measured on the device for scaling rules, against explicit Hessians and gradients."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,8 +31,7 @@ def extremes(trainer: Trainer, mode: str, batches: list[Any]) -> np.ndarray:
     def objective(params: jax.Array) -> jax.Array:
         network, kind, tree = trainer.network, trainer.spec.algorithm, trainer.network.unravel(params)
         rest = (network.distribution, hyper, coefficient, trainer.spec.steps)
-        inputs = [LossInputs(batch, *rest) for batch in batches]
-        losses = [learner.loss(network, kind, each, tree)[0] for each in inputs]
+        losses = [learner.loss(network, kind, batch, partial(LossInputs, batch, *rest), tree)[0] for batch in batches]
         return (-1.0 if mode == "paper" else 1.0) * sum(losses) / len(losses)
 
     spectrum = np.linalg.eigvalsh(np.float64(jax.jit(jax.hessian(objective))(trainer.state.params[0])))
@@ -80,8 +80,8 @@ def test_noise_is_that_of_halves_and_of_the_whole() -> None:
         def objective(params: jax.Array) -> jax.Array:
             network, kind = trainer.network, trainer.spec.algorithm
             steps, hyper = trainer.spec.steps, Hyper.of(trainer.config)
-            inputs = LossInputs(batch, network.distribution, hyper, coefficient, steps)
-            return learner.loss(network, kind, inputs, network.unravel(params))[0]
+            inputs = partial(LossInputs, batch, network.distribution, hyper, coefficient, steps)
+            return learner.loss(network, kind, batch, inputs, network.unravel(params))[0]
 
         return jax.grad(objective)(trainer.state.params[0])
 

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from stellaris_jax.agent.fractional import Fractional
+from stellaris_jax.agent.optimizers import FractionalOptimizer
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.aggregator import MODES, staleness_weighted
 from stellaris_jax.execute.loading import load_config
@@ -32,7 +32,7 @@ def test_the_learning_rate_is_the_step_that_was_made(mode: str) -> None:
     rate, factor = config.algorithm.learning_rate, 0.75
     unit: Any = optax.stateless(lambda updates, params: -rate * jnp.sign(updates))
     if mode == "fractional":
-        unit = Fractional(
+        unit = FractionalOptimizer(
             lambda params: (), lambda updates, state, params, trust: (-trust * rate * jnp.sign(updates), state)
         )
     aggregator = staleness_weighted(unit, mode)

@@ -20,9 +20,17 @@ from stellaris_jax.agent.losses.common import Samples, Versions
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config, EnvConfig, NetworkConfig
+from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import Fetched, gradient_of
 from stellaris_jax.engine.prepare import prepare
-from stellaris_jax.engine.rollout import Fragment, Trajectory, init_actor, init_normalizers, rollout
+from stellaris_jax.engine.rollout import (
+    Fragment,
+    RolloutInputs,
+    Trajectory,
+    init_actor,
+    init_normalizers,
+    rollout,
+)
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import Preprocessing
 from stellaris_jax.envs.registry import make
@@ -61,7 +69,8 @@ def rolled(memory: str, shared: bool) -> Rolled:
         for number in (3, 4):
             keys = jax.random.split(jax.random.key(number), N)
             before = actor.carry
-            actor, trajectory = rollout(env, network, params, normalizers, actor, keys, keys[0], T, GAMMA, config.env)
+            inputs = RolloutInputs(params, normalizers, actor, FragmentKeys(keys[0], keys), GAMMA)
+            actor, trajectory = rollout(env, network, config.env, T, inputs)
         fragment = Fragment(trajectory, params, normalizers, 0, before)
         return before, trajectory, actor.carry, prepare(network, hyper, config.env, fragment, normalizers)[0]
 
@@ -69,7 +78,7 @@ def rolled(memory: str, shared: bool) -> Rolled:
 
 
 def of_env(carry: Any, n: int) -> dict[str, np.ndarray]:
-    """What is carried to one environment, as the reference has it."""
+    """The carry of one environment, as the reference has it."""
     return {
         name: np.stack([part[n] for part in own]) if isinstance(own, tuple) else own[n] for name, own in carry.items()
     }
@@ -148,7 +157,7 @@ def unraveled(network: ActorCritic, flat: np.ndarray) -> Any:
 
 
 def test_sequences_are_steps_after_one_another() -> None:
-    """What a learner evaluates at once is what an actor evaluates step by step."""
+    """A learner's evaluation of a sequence equals an actor's step by step."""
     _, network, params, before, trajectory, _, samples = rolled("gru", False)
     tree = network.unravel(params)
     logits, values = network.policy_and_value(tree, samples.obs, samples.past)
@@ -314,7 +323,7 @@ def test_a_policy_is_handed_what_it_carries() -> None:
 
 
 def test_velocities_are_hidden() -> None:
-    """Of CartPole's (x, v, angle, rate), also in each of three frames; start, step and bounds agree."""
+    """Columns of CartPole's (x, v, angle, rate), also in each of three frames; start, step and bounds agree."""
     stacked = make("gymnax/CartPole-v1", {}, Preprocessing(frame_stack=3))
     hidden = make("gymnax/CartPole-v1", {}, Preprocessing(frame_stack=3), ("positions",))
     seen = [0, 2, 4, 6, 8, 10]

@@ -1,10 +1,8 @@
-"""The planned and compiled system equals the literal one (`reference.py`): same events, same policies."""
+"""The compiled engine has the policies of the literal system (`reference.py`)."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
-from fractions import Fraction
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,12 +14,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from reference import System
+from reference_systems import CASES, STRAGGLERS, delays, platforms, systems
 from reference_training import Functions, Training
-from settings import algorithm_of, delay, system_of
+from settings import algorithm_of, system_of
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import (
     Config,
     DelaysConfig,
@@ -31,173 +29,10 @@ from stellaris_jax.config.tree import (
     PlatformConfig,
     SystemConfig,
 )
-from stellaris_jax.engine.program import Engine, EngineState, RoundMetrics
+from stellaris_jax.engine.program import Engine, EngineInputs, EngineState, RoundMetrics
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make
 from stellaris_jax.timeline import Timeline, build_plan
-
-CASES = [(rule, learners) for rule in register.rule for learners in (1, 3, 8) if rule != "central" or learners == 1]
-ROUNDS = 5
-
-# Multiples of a quarter, and of a twentieth, which no float is: many things happen at the same moment.
-quarters = st.integers(1, 12).map(lambda n: n / 4)
-decimals = st.sampled_from([0.0, 0.05, 0.1, 0.15, 0.3, 0.7, 1.0])
-drawn = st.one_of(
-    st.builds(delay, kind=st.just("measured"), table=st.lists(quarters, min_size=1, max_size=9)),
-    st.builds(delay, kind=st.just("constant"), seconds=decimals),
-    st.builds(delay, kind=st.just("lognormal"), sigma=st.sampled_from([0.3, 1.5])),
-    st.builds(delay, kind=st.just("pareto"), seconds=st.just(0.5), alpha=st.just(1.2)),
-)
-delays = st.builds(
-    DelaysConfig, learner=drawn, actor=drawn, aggregate=drawn, failure=st.sampled_from([0.0, 0.0, 0.2, 0.6])
-)
-platforms = st.builds(
-    PlatformConfig,
-    actors=st.integers(1, 3),
-    cold_start=st.sampled_from([0.0, 1.5]),
-    warm_start=st.sampled_from([0.0, 0.25]),
-    keep_alive=st.sampled_from([0.0, 2.0, 600.0]),
-    prewarm=st.booleans(),
-    gpus=st.integers(1, 3),
-    gpus_per_vm=st.integers(1, 2),
-    actor_cold_start=st.sampled_from([0.0, 0.5]),
-    shared_memory=st.sampled_from([0.0, 0.25]),
-    rpc=st.sampled_from([0.0, 0.5]),
-    cache=st.sampled_from([0.0, 0.25]),
-    contention=st.sampled_from([0.0, 0.0, 0.5, 1.0, 1 / 3]),
-    interference=st.sampled_from([0.0, 0.0, 0.25, 0.91]),
-)
-
-
-STRAGGLERS = DelaysConfig(learner=delay("pareto", alpha=1.5), aggregate=delay(seconds=0.125), failure=0.1)
-
-
-@st.composite
-def systems(draw: st.DrawFn, rule: str | None = None, learners: int | None = None) -> SystemConfig:
-    """A system under a rule with so many learners, drawn where they are not given."""
-    if rule is None or learners is None:
-        rule, learners = draw(st.sampled_from(CASES))
-    return system_of(
-        rule=rule,
-        learners=learners,
-        c=draw(st.integers(1, learners)),
-        s=draw(st.integers(0, 3)),
-        decay=draw(st.sampled_from([0.25, 0.5, 0.96, 1.0])),
-        root=draw(st.integers(1, 3)),
-        weights="artifact" if rule == "artifact" else draw(st.sampled_from(["power", "power", "power", "constant"])),
-        actors=draw(st.sampled_from(["barrier", "pipelined"])),
-        versions=draw(st.sampled_from([2, 3, 5, 32])),
-        overflow=draw(st.sampled_from(["wait", "drop"])),
-    )
-
-
-def about(gradient: Any) -> tuple:
-    """All that is known of a gradient, the package's or the reference's."""
-    g = gradient
-    return g.fragment, g.minibatch, g.learner, g.version, g.staleness, g.peers, float(g.start), float(g.end)
-
-
-def usage(system: System) -> dict[str, Any]:
-    log = system.log
-    ages = [delivery.staleness for one in log.aggregations for delivery in one.deliveries]
-    meters = ("learner_busy", "learner_failed", "learner_startup", "actor_busy", "actor_startup", "aggregate_busy")
-    return {
-        **{name: float(getattr(log, name)) for name in meters},
-        **{name: getattr(log, name) for name in ("invocations", "actor_invocations", "failures", "waits", "unready")},
-        "learner_dropped": float(sum((lost.end - lost.start for _, lost in log.dropped), Fraction(0))),
-        "scaling_busy": 0.0,
-        "seconds": float(system.time.now),
-        "updates": system.parameter_function.clock,
-        "gradients": len(ages),
-        "dropped": len(log.dropped),
-        "escapes": sum(one.escaped for one in log.aggregations),
-        "staleness_total": sum(ages),
-        "staleness_max": max(ages, default=0),
-    }
-
-
-@pytest.mark.parametrize(("rule", "learners"), CASES)
-@settings(max_examples=25, deadline=None)
-@given(data=st.data(), platform=platforms, delays=delays, minibatches=st.integers(1, 12), seed=st.integers(0, 99))
-def test_timeline_equals_literal_system(
-    rule: str,
-    learners: int,
-    data: st.DataObject,
-    platform: PlatformConfig,
-    delays: DelaysConfig,
-    minibatches: int,
-    seed: int,
-) -> None:
-    check_events(data.draw(systems(rule, learners)), platform, delays, minibatches, seed)
-
-
-def check_events(
-    system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, minibatches: int, seed: int
-) -> None:
-    """The timeline's rounds and usage equal the literal system's, exactly."""
-    timeline = Timeline(system, platform, delays, gradients_per_round=minibatches, seed=seed)
-    literal = System(system, platform, delays, minibatches, seed)
-    records = []
-    for r in range(ROUNDS):
-        records.append(record := timeline.next_round())
-        literal.run(r + 1)
-        version, second = literal.log.fragments[r]
-        assert (record.behaviour_version, record.start) == (version, float(second))
-        expected = [one for one in literal.log.aggregations if one.round == r]
-        for group, one in zip(record.groups, expected, strict=True):
-            assert [about(g) for g in group.gradients] == [about(d) for d in one.deliveries]
-            assert (group.clock, group.second, group.escaped) == (one.clock, float(one.second), one.escaped)
-            assert group.weights == pytest.approx(one.weights)
-            assert group.threshold == one.threshold
-        assert [about(g) for g in record.dropped] == [about(d) for round, d in literal.log.dropped if round == r]
-        assert asdict(record.usage) == usage(literal)
-    published = [group.published for record in records for group in record.groups]
-    assert published == [float(one.published) for one in literal.log.aggregations]
-
-
-constants = st.builds(delay, kind=st.just("constant"), seconds=decimals)
-
-
-@pytest.mark.parametrize(("rule", "learners"), [("async", 8), ("stellaris", 8), ("ssp", 3), ("allreduce", 8)])
-@settings(max_examples=25, deadline=None)
-@given(
-    data=st.data(),
-    platform=platforms,
-    delays=st.builds(DelaysConfig, learner=constants, actor=constants, aggregate=constants, loader=constants),
-    minibatches=st.integers(1, 24),
-)
-def test_constant_delays_tie_as_in_the_literal_system(
-    rule: str,
-    learners: int,
-    data: st.DataObject,
-    platform: PlatformConfig,
-    delays: DelaysConfig,
-    minibatches: int,
-) -> None:
-    """Sums of 0.05, 0.1, 0.3 and 0.7 s are equal where they are equal in decimals: first in, first out."""
-    check_events(data.draw(systems(rule, learners)), platform, delays, minibatches, seed=0)
-
-
-@settings(max_examples=100, deadline=None)
-@given(systems(), platforms, delays, st.integers(1, 12), st.integers(0, ROUNDS))
-def test_timeline_continues_from_its_state(
-    system: SystemConfig, platform: PlatformConfig, delays: DelaysConfig, minibatches: int, pause: int
-) -> None:
-    def timeline() -> Timeline:
-        return Timeline(system, platform, delays, gradients_per_round=minibatches, seed=0)
-
-    whole, first, second = timeline(), timeline(), timeline()
-    rounds = [whole.next_round() for _ in range(ROUNDS)]
-    for _ in range(pause):
-        first.next_round()
-    state = json.dumps(first.state())
-    second.restore(json.loads(state))
-    assert json.dumps(second.state()) == state
-    assert [second.next_round() for _ in range(pause, ROUNDS)] == rounds[pause:]
-    assert second.state() == whole.state()
-
-
-# Numbers -------------------------------------------------------------------------------------------------------------
 
 SCHEDULE = [1.0, 0.7, 0.4]
 """Factor on the learning rate in each round; the engine runs the last round as a shorter chunk."""
@@ -231,7 +66,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "impala": {"c_bar": 1.05},
     "impact": {"clip": 0.2, "target_interval": 3, "c_bar": 1.05, "impact_ratio": 1.01},
 }
-"""Of every algorithm."""
+"""Options of every algorithm."""
 
 
 class Bench:
@@ -289,10 +124,12 @@ class Bench:
             records = [[timeline.next_round() for timeline in timelines.values()] for _ in rounds]
             orders = [[self.orders(seed)[r] for seed in timelines] for r in rounds]
             plan = build_plan(self.shape, records, orders, [SCHEDULE[r] for r in rounds])
-            state, metrics = self.engine.run(state, Hyper.of(self.config).rows(len(timelines)), plan, len(rounds))
+            state, metrics = self.engine.run(
+                EngineInputs(state, Hyper.of(self.config).rows(len(timelines)), plan), len(rounds)
+            )
             history.append(metrics)
         # The engine writes the newest policy into the ring when it next reads from it.
-        slots = state.version % self.shape.ring
+        slots = self.shape.ring.slot(state.version)
         ring = state.ring.at[np.arange(len(timelines)), slots].set(state.params)
         state = state._replace(ring=ring)
         # The last chunk is shorter: what follows in its metrics is empty.

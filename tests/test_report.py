@@ -251,7 +251,7 @@ def test_a_winner_is_significantly_better(other: list[float], marks: list[str], 
 
 def test_of_equal_returns_the_faster_learner_comes_first(tmp_path: Path) -> None:
     """The row that others are compared with: of the larger area, then of the fewer seconds."""
-    from stellaris_jax.report.results import judged, load_run
+    from stellaris_jax.report.results import compare_settings, load_run
     from stellaris_jax.report.runs import group_replicates
 
     for index, system in enumerate(["stellaris", "async"]):
@@ -259,7 +259,7 @@ def test_of_equal_returns_the_faster_learner_comes_first(tmp_path: Path) -> None
         summary = json.loads((place / "summary.json").read_text())
         seconds = {"stellaris": 300.0, "async": 200.0}[system]
         (place / "summary.json").write_text(json.dumps({**summary, "simulated_seconds": seconds}))
-    rows = judged(group_replicates([load_run(tmp_path / name) for name in ("0", "1")]))
+    rows = compare_settings(group_replicates([load_run(tmp_path / name) for name in ("0", "1")]))
     assert [(row.label.split(",")[0], row.is_top) for row in rows] == [("stellaris", False), ("async", True)]
 
 

@@ -139,7 +139,7 @@ def test_one_seed_and_one_row(tmp_path: Path) -> None:
 
 def test_too_few_seeds_are_shown_by_their_range(tmp_path: Path) -> None:
     page = page_of(make_sweep(tmp_path / "s", size=2, returns=[100.0, 200.0, 300.0]))
-    assert "2 settings with fewer than 5 seeds: the range of the seeds is shown" in page.words
+    assert "2 settings with fewer than 5 seeds: the table shows the range of the seeds" in page.words
     assert page.tables[0][1][3] == "199 (99.3 to 298)"
     assert page.tables[2][1][3] == "99.3 to 298 (range)"
     assert page.tables[1][1][4].endswith("(range)") and page.tables[1][1][8] == "-", "and nothing is tested"

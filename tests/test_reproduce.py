@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_time_and_money_are_those_of_the_run(root: Path, tmp_path: Path) -> None:
-    """What a history computes from the timeline alone equals what the run has recorded."""
+    """A history computed from the timeline alone equals the run's own metrics."""
     found = learned([CENTRAL], SEEDS, root, tmp_path / "learned.csv")[CENTRAL]
     histories = Series("central", "toy", CENTRAL).histories(found)
     assert [history.seed for history in histories] == [3, 4]
@@ -163,7 +163,7 @@ def test_what_was_learned_is_not_trained_again(root: Path, tmp_path: Path) -> No
     broken = Variant("toy/nonsense", ("env=gymnax/cartpole", "system=nonsense"))
     with pytest.raises(ConfigError, match="system=nonsense"):
         learned([broken], range(3, 6), tmp_path / "nothing", store)
-    # What computes the same is the same; what was trained with other settings is not taken for what is asked for.
+    # Settings that compute the same have one digest; runs of other settings are not taken for the requested ones.
     differs = Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2", "system=minionsrl"))
     assert Variant(CENTRAL.name, (*CENTRAL.overrides, "engine.lanes=2")).digest == CENTRAL.digest != differs.digest
     alike = ("checkpoint.interval=3", "env.timeout=9")

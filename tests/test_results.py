@@ -1,4 +1,4 @@
-"""What a sweep's table makes of its seeds: IQM, area, the way to a threshold, the best row and what is as good."""
+"""Columns of a sweep's table: IQM, area, the way to a threshold, the best row and its ties."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import scipy.stats
 from commands import call
 from run_dirs import make_run
 
-from stellaris_jax.report.results import judged, seed_results, verdict
+from stellaris_jax.report.results import compare_settings, seed_results, verdict
 from stellaris_jax.report.runs import group_replicates, read_run
 from stellaris_jax.report.sweep import report, sweep_row
 
 SHARE = 1 - math.exp(-5)
-"""What of its level a made-up run has learned at its end."""
+"""Share of its level that a made-up run has learned at its end."""
 
 
 def config_of(rate: float, seed: int = 0, env: str = "gymnax/CartPole-v1") -> dict[str, Any]:
@@ -27,7 +27,7 @@ def config_of(rate: float, seed: int = 0, env: str = "gymnax/CartPole-v1") -> di
 
 def rows_of(root: Path, *settings: tuple[dict[str, Any], list[float]]) -> list[Any]:
     runs = [read_run(make_run(root / str(i), config, returns)) for i, (config, returns) in enumerate(settings)]
-    return judged(group_replicates(runs))
+    return compare_settings(group_replicates(runs))
 
 
 def rewrite(run_dir: Path, curves: dict[int, list[float]]) -> None:
@@ -59,7 +59,7 @@ def test_area_is_the_mean_height_of_the_curve(tmp_path: Path) -> None:
 def test_way_to_a_threshold_is_the_median_over_seeds(tmp_path: Path) -> None:
     place = make_run(tmp_path / "run", config_of(1e-3, seed=3), [1.0] * 3)
     rewrite(place, {1000: [1, 5, 1], 2000: [9, 1, 1], 3000: [0, 9, 4]})
-    (row,) = judged(group_replicates([read_run(place)]))
+    (row,) = compare_settings(group_replicates([read_run(place)]))
     assert list(row.seeds) == [3, 4, 5]
     values = sweep_row(row, threshold=5.0)
     reached = {key.removeprefix("threshold_"): value for key, value in values.items() if key.startswith("threshold")}

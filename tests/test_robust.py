@@ -31,7 +31,7 @@ def test_iqm_is_scipys_trimmed_mean(size: int) -> None:
 
 
 def test_figures_that_rliable_publishes() -> None:
-    """Those of `tests/rliable/metrics_test.py` in google-research/rliable, whose matrices are [runs, tasks]."""
+    """Values of `tests/rliable/metrics_test.py` in google-research/rliable, whose matrices are [runs, tasks]."""
     x = np.array([[1, 2], [2, 2], [1, 1], [2, 1]])
     y = np.array([[1, 1], [2, 2], [3, 3]])
     assert (iqm(x), iqm(y)) == (1.5, 2.0)
@@ -70,7 +70,7 @@ def test_stratified_interval_is_that_of_a_loop() -> None:
 
 
 def test_profile_is_a_share_of_runs_with_the_binomials_band() -> None:
-    """Of one task, how many of n drawn runs are above a threshold is binomial."""
+    """On one task, the number of n drawn runs above a threshold is binomial."""
     runs = np.arange(1.0, 11.0)
     share, low, high = performance_profile([runs], [0.5, 3, 7.5, 10], draws=20_000)
     np.testing.assert_allclose(share, [1, 0.7, 0.3, 0])
@@ -99,18 +99,18 @@ def test_fewer_than_five_runs_have_no_interval() -> None:
 
 def test_paired_p_value_is_scipys() -> None:
     a, b = RANDOM.normal(1, 2, 8), RANDOM.normal(0, 2, 8)
-    found = paired_difference(a, b)
-    assert found.p == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue)
-    assert (found.mean, found.pairs) == (pytest.approx(np.mean(a) - np.mean(b)), 8)
+    difference = paired_difference(a, b)
+    assert difference.p == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue)
+    assert (difference.mean, difference.pairs) == (pytest.approx(np.mean(a) - np.mean(b)), 8)
 
 
 def test_many_pairs_have_the_usual_percentiles() -> None:
     over = RANDOM.exponential(size=400)
-    found = paired_difference(over, np.zeros(400), draws=20_000)
+    difference = paired_difference(over, np.zeros(400), draws=20_000)
     expected = scipy.stats.bootstrap(
         (over,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(3)
     ).confidence_interval
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.01)
+    assert (difference.low, difference.high) == pytest.approx((expected.low, expected.high), abs=0.01)
 
 
 def test_intervals_of_five_pairs_hold_what_they_promise() -> None:
@@ -144,12 +144,14 @@ def test_few_seeds_leave_open_what_they_cannot_tell(a: list[float], verdict: boo
 
 def test_welchs_interval_where_no_seed_is_shared() -> None:
     a, b = RANDOM.normal(5, 1, 6), RANDOM.normal(0, 3, 9)
-    found = unpaired_difference(a, b)
+    difference = unpaired_difference(a, b)
     expected = scipy.stats.ttest_ind(a, b, equal_var=False)
     interval = expected.confidence_interval()
-    assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
+    assert (difference.low, difference.high, difference.p) == pytest.approx(
+        (interval.low, interval.high, expected.pvalue)
+    )
 
 
 def test_no_seeds_are_no_difference() -> None:
-    found = paired_difference([], [])
-    assert isinstance(found, Difference) and found.within_noise is None and math.isnan(found.mean)
+    difference = paired_difference([], [])
+    assert isinstance(difference, Difference) and difference.within_noise is None and math.isnan(difference.mean)

@@ -18,7 +18,7 @@ from scenarios import examples
 from training import TINY, assert_identical, steps, tiny
 
 from stellaris_jax import ConfigError, Trainer, load_config
-from stellaris_jax.base.commands import argument, command
+from stellaris_jax.base.commands import argument, command, evaluate_command, resume_command
 from stellaris_jax.cli import sweep
 from stellaris_jax.cli import train as cli
 from stellaris_jax.config.compose import _composer
@@ -26,7 +26,6 @@ from stellaris_jax.execute.run import open_run, train
 from stellaris_jax.runs.checkpoint import CheckpointError
 from stellaris_jax.runs.provenance import processor
 from stellaris_jax.runs.run_dir import LOCK, run_directory
-from stellaris_jax.telemetry.commands import evaluate_command, resume_command
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -303,7 +302,7 @@ def test_damage_that_nothing_survives_is_one_sentence(run_dir: Path) -> None:
 
 
 def test_a_read_of_a_run_touches_nothing(run_dir: Path) -> None:
-    """What looks abandoned may be what the training process is writing."""
+    """A file that looks abandoned may be one that the training process is writing."""
     (run_dir / "checkpoints" / "6.orbax-checkpoint-tmp").mkdir()
     (run_dir / "checkpoints" / "6.orbax-checkpoint-tmp" / "half").write_text("half")
     before = contents(run_dir)

@@ -106,7 +106,7 @@ def test_timelines_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
     expected = [
         {name: str(getattr(gradient, name)) for name in ("fragment", "minibatch", "version", "learner", "staleness")}
         for number in (2, 3, 10)
-        for group in lived[number - 1].record.groups
+        for group in lived[number - 1].round.groups
         for gradient in group.gradients
     ]
     found = bars(tmp_path / "page.html")
@@ -159,7 +159,7 @@ def test_damaged_records_are_left_out(what: str, tmp_path: Path) -> None:
 
 
 def test_runs_that_are_not_over(tmp_path: Path) -> None:
-    """What there is of them is told, why they failed, and how they go on."""
+    """Pages of unfinished runs show their parts, the reason of failure, and the command to resume."""
     place = whole_run(tmp_path / "run", rounds=8)
     (place / "summary.json").write_text('{"failure": "no gradient of seed 0 was finite."}')
     page = Reader(write(place))

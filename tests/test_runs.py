@@ -129,6 +129,17 @@ def test_loggers_make_no_difference(run_store: Path) -> None:
     assert any(line.startswith("run.loggers") for line in compared)
 
 
+def test_booleans_are_those_of_yaml(run_store: Path) -> None:
+    made(run_store / "annealed", "system=async", "algorithm.anneal=true")
+    made(run_store / "plain", "system=async", "algorithm.anneal=false")
+    shown = lines()
+    for name, text in (("annealed", "anneal=true"), ("plain", "anneal=false")):
+        assert any(line.startswith(f"runs/{name} ") and text in line for line in shown)
+    compared = next(line for line in lines("runs/annealed", "runs/plain") if line.startswith("algorithm.anneal"))
+    assert compared.split()[1:] == ["true", "false"]
+    assert named(lines("--where", "algorithm.anneal=true", "--where", "name=annealed")) == ["runs/annealed"]
+
+
 def test_what_differs(run_store: Path) -> None:
     shown = lines("runs/good", "runs/better")
     settings = {
@@ -162,7 +173,7 @@ def test_mistakes_are_one_line(
 
 
 def test_prune(run_store: Path, training: Path) -> None:
-    """What failed or is empty goes; points of sweeps, runs with other files, what is trained, and strangers stay."""
+    """Failed and empty runs go; points of sweeps, runs with other files, running ones, and other directories stay."""
     (run_store / "failed-2").mkdir()
     os.rename(made(run_store / "x", mean=0.0, failure="nothing"), run_store / "failed-2")
     (run_store / "failed-2" / "my-analysis.ipynb").write_text("work of days")
@@ -207,7 +218,7 @@ def test_checkpoints_elsewhere_stay(run_store: Path) -> None:
 
 
 def test_a_damaged_summary_is_no_failure(run_store: Path) -> None:
-    """What was learned is in the checkpoints, and resuming the run writes another summary."""
+    """Checkpoints keep the result, and resuming the run writes another summary."""
     (run_store / "good" / "summary.json").write_text('{"eval_return_mean": 4')
     assert {kept.path.name: kept.state for kept in find([run_store])}["good"] == INCOMPLETE
     lines("prune", "--yes")

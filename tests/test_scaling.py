@@ -130,7 +130,7 @@ def test_a_wider_program_changes_nothing(algorithm: str) -> None:
 
 
 def test_four_actors_are_a_run_of_four_actors() -> None:
-    """What 4 of 8 actors collect and learn from is what a run of 8 environments in all collects and learns from."""
+    """Four of 8 actors collect and learn from the same data as a run of 8 environments in all."""
     common = ["system=central", "system.learners=1", "delays=constant", "env.normalize_reward=true"]
     scaled = Trainer(scalable(*common, "scaling.actors=4"))
     plain = Trainer(
@@ -185,7 +185,7 @@ def test_new_actors_start_cold() -> None:
 
 
 def test_concurrency_is_reserved_for_the_actors_there_may_be() -> None:
-    """Those of every round where that is fixed, the most where it is not; what a round costs otherwise is the same."""
+    """Gradients of every round where that is fixed, else the most; other costs of a round are the same."""
     common = ["platform=lambda", "prices=lambda", "system=nitro", "system.learners=1", "delays=constant"]
     fixed = Accounts(scalable(*common, "scaling.actors=2"))
     scaled = Accounts(scalable(*common, "scaling=nitro"))

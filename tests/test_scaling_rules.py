@@ -17,7 +17,7 @@ from stellaris_jax.timeline.scaling.rules import boost
 
 
 def choices(rule: str, observations: list[RoundSummary], width: Limits = WIDE, **options: Any) -> list[int]:
-    """What a rule chooses for the first round and after each observation."""
+    """A rule's choices for the first round and after each observation."""
     scaling = register.scaling[rule](scaling_of(rule, **options), width)
     chosen = [scaling.actors]
     for observation in observations:

@@ -44,9 +44,9 @@ JOB = [
 
 @pytest.fixture(scope="module")
 def env() -> JobEnv:
-    found = make("job/training", {"job": JOB})
-    assert isinstance(found, JobEnv)
-    return found
+    env = make("job/training", {"job": JOB})
+    assert isinstance(env, JobEnv)
+    return env
 
 
 # Jobs ----------------------------------------------------------------------------------------------------------------
@@ -91,16 +91,16 @@ def test_a_job_ends_at_its_target_and_when_its_budget_is_spent() -> None:
     keys = jax.random.split(jax.random.key(0), 2)
     quick = ["delays.actor.seconds=0.001", "delays.learner.seconds=0.001"]
     long = ["algorithm.rollout_length=64", "total_steps=2560"]  # some episodes end in the first round
-    found = make("job/training", {"job": [*JOB, *long, *quick]})
-    assert isinstance(found, JobEnv)
-    scales = found.scales
+    env = make("job/training", {"job": [*JOB, *long, *quick]})
+    assert isinstance(env, JobEnv)
+    scales = env.scales
 
     @jax.jit
     def first_round(target: jax.Array, budget: jax.Array) -> TimeStep:
         """Jobs that differ in these two alone, compiled once."""
-        found.scales = scales._replace(target=target, budget=budget)
-        starts = state, _ = found.reset(keys)
-        return found.step(keys, state, jnp.array([3, 3]), starts)[1]
+        env.scales = scales._replace(target=target, budget=budget)
+        starts = state, _ = env.reset(keys)
+        return env.step(keys, state, jnp.array([3, 3]), starts)[1]
 
     for target, budget, penalty in ((1.0, 1.0, 0.0), (1000.0, 1e-9, -1000.0), (1.0, 1e-9, 0.0)):
         time_step = first_round(target, budget)
@@ -128,8 +128,8 @@ def test_a_job_learns_as_its_trainer_does() -> None:
     That every gradient of a round is learned from is also in the first test.
     """
     job = ["env=gymnax/cartpole", "delays=constant", "scaling.target=1000", "total_steps=40_960"]
-    found = make("job/training", {"job": job})
-    outcome = run_jobs(found, constant(16), 6, seed=0)
+    env = make("job/training", {"job": job})
+    outcome = run_jobs(env, constant(16), 6, seed=0)
     trainer = Trainer(load_config(["scaling=minionsrl", "system=minionsrl", *job, "scaling=max", "num_seeds=6"]))
     records = trainer.run()
     theirs = np.array(records[-1]["per_seed"]["train_return"])
@@ -272,8 +272,8 @@ def test_files_that_are_no_schedulers(tmp_path: Path) -> None:
 def test_the_shipped_scheduler_acts_as_its_network() -> None:
     shipped = Scheduler.load(SHIPPED)
     assert shipped.actors == 16
-    found = [features(SCALES, SchedulerInput(k, 0.1, 50.0, 0.01, 1.0, 2.0, 3.0, 0.5)) for k in range(10)]
-    assert {shipped(state) for state in found} <= set(range(1, 17))
+    states = [features(SCALES, SchedulerInput(k, 0.1, 50.0, 0.01, 1.0, 2.0, 3.0, 0.5)) for k in range(10)]
+    assert {shipped(state) for state in states} <= set(range(1, 17))
 
 
 def test_features_are_on_the_job_s_scales() -> None:
@@ -297,7 +297,7 @@ def test_features_are_on_the_job_s_scales() -> None:
 def test_a_schedule_keeps_to_its_budget(
     budget: float, factors: list[float], fixed: float, price: float, seed: int, first: int, minimum: int
 ) -> None:
-    """Whatever a scheduler wants, and whatever part of a round's price its actors are.
+    """Any choice of a scheduler, and any share of its actors in a round's price.
 
     Later rounds are no dearer than the first, of which nothing can be known beforehand.
     """
@@ -328,10 +328,10 @@ def test_runs_are_scheduled_and_resume(tmp_path: Path) -> None:
     assert_resumes(whole, tmp_path)
 
 
-@pytest.mark.parametrize(("env", "told"), [("CartPole-v1", False), ("Catch-bsuite", True)])
+@pytest.mark.parametrize(("env", "warned"), [("CartPole-v1", False), ("Catch-bsuite", True)])
 def test_the_shipped_scheduler_in_another_job_is_no_secret(
-    env: str, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    env: str, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = (f"env=gymnax/{env}", "scaling=minionsrl", "scaling.target=1000", "scaling.budget=10", "total_steps=128")
     train(scalable(*job, f"run.dir={tmp_path / 'run'}", "evaluation.episodes=0"))
-    assert ("scheduler that comes with the package" in capsys.readouterr().out) == told
+    assert ("scheduler that comes with the package" in capsys.readouterr().out) == warned

@@ -20,7 +20,7 @@ from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.runs.run_dir import writing
-from stellaris_jax.telemetry.integrity import owner_of, sealed
+from stellaris_jax.telemetry.integrity import run_identity, with_digests
 from stellaris_jax.telemetry.jsonl import MetricsLog
 
 pytest.importorskip("optuna")
@@ -43,7 +43,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def train(run_dir: Path, config: Config, *rest: Any, watch: Callable[[Any], bool]) -> dict[str, Any]:
         names.append(run_dir.name)
         flat = flatten(read_yaml(run_dir / "config.yaml"))
-        log = MetricsLog(run_dir / "metrics.jsonl", owner=owner_of(flat))
+        log = MetricsLog(run_dir / "metrics.jsonl", owner=run_identity(flat))
         for number in range(1, config.rounds + 1):
             value, steps = config.algorithm.learning_rate * number, {"round": number, "env_steps": 64 * number}
             log.write([{"kind": "round", **steps, "train_return": value, "per_seed": {"train_return": [value]}}])
@@ -52,7 +52,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             if watch({**steps, **each}):
                 break
         summary = {"rounds": number, "ended_early": number < config.rounds, "eval_return_mean": value, "failure": None}
-        (run_dir / "summary.json").write_text(json.dumps(sealed(summary, log.digest, flat)))
+        (run_dir / "summary.json").write_text(json.dumps(with_digests(summary, log.digest, flat)))
         return summary
 
     monkeypatch.setattr(tune, "train_within", train)
@@ -309,7 +309,7 @@ def test_a_failed_run_is_a_failed_trial(monkeypatch: pytest.MonkeyPatch) -> None
     assert ended.returncode == 0 and [row["state"] for row in rows("s")] == ["complete", "fail"]
 
 
-# What is told, and tune.yaml ------------------------------------------------------------------------------------------
+# Messages, and tune.yaml ------------------------------------------------------------------------------------------
 
 
 def test_the_same_again_is_told_whole() -> None:

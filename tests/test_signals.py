@@ -1,4 +1,4 @@
-"""Signals while the main thread is where Python hears nothing: told of at once, and obeyed in the end."""
+"""Signals while the main thread is where Python hears nothing: reported at once, and obeyed in the end."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_sigterm_and_sighup_do_not_wait_for_what_nobody_needs(work: str, signum:
 
 
 def test_a_main_thread_that_listens_is_interrupted_by_the_second_signal() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Abandoned) as stop, Signals(told.append, lambda: None) as signals:
+    with pytest.raises(Abandoned) as stop, Signals(messages.append, lambda: None) as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         assert signals.stopping.wait(60) and signals.caught == [signal.SIGTERM]
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("the second signal was not heard")
-    assert stop.value.signum == signal.SIGINT and len(told) == 1
+    assert stop.value.signum == signal.SIGINT and len(messages) == 1
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stellaris_jax import load_config
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.timeline.ring import Ring
 
 JOB = (
     "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=16", "algorithm.epochs=2",
@@ -14,8 +17,8 @@ JOB = (
 )  # fmt: skip
 
 
-def spec(*overrides: str, hosted: bool = False) -> ProgramSpec:
-    return ProgramSpec.of(load_config([*JOB, *overrides]), hosted)
+def spec(*overrides: str, host_fragments: bool = False) -> ProgramSpec:
+    return ProgramSpec.of(load_config([*JOB, *overrides]), host_fragments)
 
 
 @pytest.mark.parametrize(
@@ -29,26 +32,29 @@ def test_data_shapes_nothing(override: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ((), {"wave_size": 3, "peers": 4, "gradients": 8, "batch": 32, "buffers": 1, "ring": 12}),
+        ((), {"wave_size": 3, "peers": 4, "gradients": 8, "batch": 32, "buffers": 1, "ring": Ring(12)}),
         (("system.truncation=none",), {"peers": 0}),
-        (("system.versions=3",), {"peers": 2, "ring": 3}),
+        (("system.versions=3",), {"peers": 2, "ring": Ring(3)}),
         (("system.actors=pipelined",), {"buffers": 2}),
-        (("algorithm=impact", "algorithm.options.target_interval=3"), {"target_interval": 3, "ring": 14}),
-        (("algorithm=impala", "env.num_envs=4"), {"target_interval": 1, "ring": 12}),  # which has no target network
+        (("algorithm=impact", "algorithm.options.target_interval=3"), {"target_interval": 3, "ring": Ring(14)}),
+        (
+            ("algorithm=impala", "env.num_envs=4"),
+            {"target_interval": 1, "ring": Ring(12)},
+        ),  # no target network
         (("num_seeds=2", "engine.chunk_rounds=7"), {"seeds": 1, "rounds": 7}),  # one after the other
         (("num_seeds=2", "engine.members=together"), {"seeds": 2}),
         (("scaling=nitro", "engine.chunk_rounds=7"), {"rounds": 1}),  # the next round's actors are known after it
     ],
 )
-def test_plans_have_the_sizes_of_the_configuration(overrides: tuple[str, ...], expected: dict[str, int]) -> None:
+def test_plans_have_the_sizes_of_the_configuration(overrides: tuple[str, ...], expected: dict[str, Any]) -> None:
     shape = spec(*overrides).shape
     assert {name: getattr(shape, name) for name in expected} == expected
 
 
 def test_fragments_from_the_host_come_one_at_a_time_and_with_a_mask() -> None:
-    inside, hosted = spec("engine.chunk_rounds=7"), spec("engine.chunk_rounds=7", hosted=True)
+    inside, host_fragments = spec("engine.chunk_rounds=7"), spec("engine.chunk_rounds=7", host_fragments=True)
     assert (inside.shape.rounds, inside.has_invalid) == (7, False)
-    assert (hosted.shape.rounds, hosted.has_invalid) == (1, True)
+    assert (host_fragments.shape.rounds, host_fragments.has_invalid) == (1, True)
 
 
 def test_only_the_environment_knows_where_it_is_stepped() -> None:

@@ -123,7 +123,7 @@ def test_points_that_fail(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.err.endswith("error: 1 of 3 points have no result: 1.\n")
 
 
-# What a sweep is asked for --------------------------------------------------------------------------------------------
+# Requests of a sweep --------------------------------------------------------------------------------------------
 
 
 def test_seeds_of_a_sweep() -> None:
@@ -177,14 +177,14 @@ def test_points_are_laid_out_before_any_begins(monkeypatch: pytest.MonkeyPatch) 
     def ends(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stellaris_jax.many.sweep.train_together", ends)
+    monkeypatch.setattr("stellaris_jax.many.sweep.train_points", ends)
     with pytest.raises(SystemExit):
         cli.main(["-m", *SMALL, "seed=0,1,2", "hydra.sweep.dir=s"])
     assert [place.name for place in laid_out(Path("s"))] == ["0", "1", "2"]
     assert [config.seed for config in compose_configs([[f"resume=s/{i}"] for i in range(3)])] == [0, 1, 2]
 
 
-# What keeps it in bounds ----------------------------------------------------------------------------------------------
+# Limits ----------------------------------------------------------------------------------------------
 
 
 def test_runs_beside_each_other_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_checkpoints_of_several_runs_at_once(tmp_path: Path) -> None:
     assert all((tmp_path / name / "checkpoints" / "12").is_dir() for name in "abc")
 
 
-# What it shows --------------------------------------------------------------------------------------------------------
+# Display --------------------------------------------------------------------------------------------------------
 
 
 def test_the_line_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

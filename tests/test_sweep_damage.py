@@ -1,16 +1,17 @@
-"""Damage to the files of a sweep: every number in its table equals the undamaged one, or is absent and told of."""
+"""Damage to the files of a sweep: every number in its table equals the undamaged one, or is absent with a warning."""
 
 from __future__ import annotations
 
 import csv
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import call
+from damages import Damage, a_directory, binary, cut, deleted, emptied, flipped
 from sweeps import SMALL
 
 from stellaris_jax.cli import train as cli
@@ -20,19 +21,6 @@ FILES = ("config.yaml", "metrics.jsonl", "summary.json")
 POINTS = range(4)
 """Two learning rates, each with two seeds in runs of their own."""
 THRESHOLD = 5.0
-Damage = Callable[[Path, np.random.Generator], None]
-
-
-def deleted(path: Path, draw: np.random.Generator) -> None:
-    path.unlink()
-
-
-def emptied(path: Path, draw: np.random.Generator) -> None:
-    path.write_bytes(b"")
-
-
-def cut(path: Path, draw: np.random.Generator) -> None:
-    path.write_bytes(path.read_bytes()[: int(draw.integers(1, path.stat().st_size - 1))])
 
 
 def cut_between_lines(path: Path, draw: np.random.Generator) -> None:
@@ -44,12 +32,6 @@ def without_a_line(path: Path, draw: np.random.Generator) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     del lines[int(draw.integers(len(lines)))]
     path.write_bytes(b"".join(lines))
-
-
-def flipped(path: Path, draw: np.random.Generator) -> None:
-    data = bytearray(path.read_bytes())
-    data[int(draw.integers(len(data)))] ^= 1 << int(draw.integers(8))
-    path.write_bytes(data)
 
 
 def another_digit(path: Path, draw: np.random.Generator) -> None:
@@ -65,15 +47,6 @@ def swapped(path: Path, draw: np.random.Generator) -> None:
     mine, theirs = path.read_bytes(), other.read_bytes()
     path.write_bytes(theirs)
     other.write_bytes(mine)
-
-
-def a_directory(path: Path, draw: np.random.Generator) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def binary(path: Path, draw: np.random.Generator) -> None:
-    path.write_bytes(draw.bytes(300))
 
 
 def other_types(path: Path, draw: np.random.Generator) -> None:
@@ -95,7 +68,7 @@ DAMAGES: tuple[Damage, ...] = (
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep that nothing happened to, with its table."""
+    """An undamaged sweep with its table."""
     place = tmp_path_factory.mktemp("sound") / "sweep"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place.parent)
@@ -120,27 +93,38 @@ def wrong(place: Path, sound: Path) -> list[str]:
 
 
 def _wrong(row: dict[str, str], candidates: Iterable[dict[str, str]]) -> list[str]:
-    """Of a row that has lost its name, those of the undamaged row that is most like it."""
-    found = []
+    """Wrong values of a row; one without a name is compared with the undamaged row that is most like it."""
+    wrong_by_row = []
     for expected in candidates:
         values = [f"{key}={row[key]}" for key in row if key not in COUNTS and row[key] not in ("", expected[key])]
         best = ["another setting is the best"] if row["mark"] == "best" and expected["mark"] != "best" else []
-        found.append(values + best)
-    return min(found, key=len)
+        wrong_by_row.append(values + best)
+    return min(wrong_by_row, key=len)
 
 
 def check(place: Path, sound: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What is wrong with the report of a damaged sweep."""
+    """Errors in the report of a damaged sweep."""
     capsys.readouterr()
     damaged = report(place, THRESHOLD)
-    told = capsys.readouterr()
-    found = wrong(place, sound)
+    output = capsys.readouterr()
+    errors = wrong(place, sound)
     less = table(place) != table(sound)
-    if less and not (damaged and (told.err or "missing" in told.out)):
-        found.append("something is absent, and nobody is told")
+    if less and not (damaged and (output.err or "missing" in output.out)):
+        errors.append("something is absent without a warning")
     if less and not list(place.glob("table-before*.csv")):
-        found.append("the former table is gone")
-    return found
+        errors.append("the former table is gone")
+    return errors
+
+
+def check_damages(
+    damage: Damage, file: str, sound: Path, tmp_path: Path, seeds: Iterable[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in seeds:
+        draw, place = np.random.default_rng(seed), tmp_path / str(seed)
+        shutil.copytree(sound, place)
+        damage(place / str(draw.integers(len(POINTS))) / file, draw)
+        assert check(place, sound, capsys) == [], f"seed {seed}"
+        shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -148,12 +132,7 @@ def check(place: Path, sound: Path, capsys: pytest.CaptureFixture[str]) -> list[
 def test_damage_never_becomes_a_number(
     damage: Damage, file: str, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in range(2):
-        draw = np.random.default_rng(seed)
-        place = tmp_path / str(seed)
-        shutil.copytree(sound, place)
-        damage(place / str(draw.integers(len(POINTS))) / file, draw)
-        assert check(place, sound, capsys) == []
+    check_damages(damage, file, sound, tmp_path, range(2), capsys)
 
 
 def resumed(place: Path, *overrides: str) -> tuple[int, str]:
@@ -171,8 +150,8 @@ def test_resuming_a_damaged_sweep_mends_its_returns(
     shutil.copytree(sound, place)
     damage(place / "0" / "summary.json", np.random.default_rng(3))
     damage(place / "3" / "metrics.jsonl", np.random.default_rng(3))
-    code, told = resumed(place)
-    assert code == 0, told
+    code, errors = resumed(place)
+    assert code == 0, errors
     assert wrong(place, sound) == []
     rows = {row[RATE]: row for row in table(place)}
     assert [(row["seeds"], row["incomplete"]) for row in rows.values()] == [("2", "0"), ("2", "0")]
@@ -190,10 +169,4 @@ def test_resuming_a_damaged_sweep_mends_its_returns(
 def test_damage_never_becomes_a_number_wherever_it_is(
     damage: Damage, file: str, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in range(100, 140):
-        draw = np.random.default_rng(seed)
-        place = tmp_path / str(seed)
-        shutil.copytree(sound, place)
-        damage(place / str(draw.integers(len(POINTS))) / file, draw)
-        assert check(place, sound, capsys) == [], f"seed {seed}"
-        shutil.rmtree(place)
+    check_damages(damage, file, sound, tmp_path, range(100, 140), capsys)

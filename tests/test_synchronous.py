@@ -41,7 +41,7 @@ ADMISSION = st.fixed_dictionaries(
 
 
 def planned(records: list[Round]) -> list[Any]:
-    """What the engine is told of these rounds: gradients by group, with their versions and weights."""
+    """The engine's input of these rounds: gradients by group, with their versions and weights."""
     return [
         [
             (g.fragment, g.minibatch, g.version, weight, g.staleness, g.peers)

@@ -11,7 +11,6 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from benchmarks import beside
-from benchmarks import main as benchmark
 from benchmarks.own import THROUGHPUT
 from stellaris_jax.base.errors import RunError, printable
 from stellaris_jax.cli import runs
@@ -19,7 +18,7 @@ from stellaris_jax.cli.working import working
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.table import print_sentence, print_table, wrapped
 from stellaris_jax.runs.run_store import INCOMPLETE, StoredRun
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 
 def shown(show: Any, *given: Any, width: int) -> list[str]:
@@ -47,14 +46,13 @@ def test_throughput_names_its_jobs_and_programs_in_full(width: int) -> None:
     assert words.count("0.958") == words.count("4,100,000") == len(THROUGHPUT) * len(names)
 
 
-def test_names_are_whole_in_narrow_terminals() -> None:
-    speeds = dict.fromkeys(("suite", "adapter", "policy", "training", "training, no overlap"), 1e6)
-    name, seconds = "playground/BerkeleyHumanoidJoystickRoughTerrain", {"training": 100.0}
-    row = {"env": name, "num_envs": 9, "steps_per_second": speeds, "adapter_to_suite": 1.0, "compile_seconds": seconds}
-    assert any(f"{name} x 9" in line for line in shown(benchmark.show_envs, [row], width=160))
-    lines = shown(benchmark.show_envs, [row], width=80)
-    assert max(map(len, lines)) <= 80
-    assert any(f"{name} x 9" in line for line in lines)
+@pytest.mark.parametrize("width", [80, 160])
+def test_names_are_whole_in_narrow_terminals(width: int) -> None:
+    name = "playground/BerkeleyHumanoidJoystickRoughTerrain x 9"
+    speeds = dict.fromkeys(("suite alone", "adapter", "with policy", "training", "without overlap"), "1,000,000")
+    lines = shown(print_table, "speeds", [{"environment": name, **speeds}], ("environment",), width=width)
+    assert max(map(len, lines)) <= width
+    assert any(name in line for line in lines)
 
 
 def test_tables_go_on_below_or_rows_are_stacked() -> None:
@@ -148,7 +146,7 @@ def test_any_name_fits_and_commands_no_terminal(name: str, width: int) -> None:
 def test_sentences_command_no_terminal(terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
     print_sentence(console, "run \x1b[2J is damaged")
-    complain("run \x1b[2J is damaged")
+    warn_on_stderr("run \x1b[2J is damaged")
     with working("reading \x1b[2J"):
         pass
     said = console.file.getvalue() + capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a run writes (metrics.jsonl, TensorBoard events) and shows (live panel, lines, final table)."""
+"""Files that a run writes (metrics.jsonl, TensorBoard events) and its displays (live panel, lines, final table)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stellaris_jax.telemetry.format import (
     significant,
     sparkline,
 )
-from stellaris_jax.telemetry.jsonl import read_records
+from stellaris_jax.telemetry.jsonl import read_rows
 from stellaris_jax.telemetry.progress import make_display
 from stellaris_jax.telemetry.shared_display import SharedDisplay
 from stellaris_jax.telemetry.summary import print_summary, summary_rows
@@ -51,7 +51,7 @@ def test_values_that_json_lacks(tmp_path: Path) -> None:
         [round_record(1, policy_loss=math.nan, grad_norm=np.float32(np.inf), updates=np.int64(7), per_seed=seeds)]
     )
     telemetry.close()
-    (record,) = read_records(tmp_path / "metrics.jsonl")
+    (record,) = read_rows(tmp_path / "metrics.jsonl")
     assert record["policy_loss"] is None
     assert record["grad_norm"] is None
     assert record["updates"] == 7
@@ -277,7 +277,7 @@ def test_final_table(tmp_path: Path) -> None:
 
 
 def test_final_table_has_the_return_over_the_run(tmp_path: Path) -> None:
-    """Of a run that was resumed too; of many evaluations some."""
+    """Evaluations of a resumed run too; of many evaluations some."""
     telemetry, _ = open_telemetry(tmp_path)
     telemetry.evaluation(evaluation_record(1, eval_return_mean=0.0))
     telemetry.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import python
 
 from stellaris_jax import load_policy
 from stellaris_jax.config.compose import compose_config
@@ -48,7 +49,7 @@ def test_one_where_all_operations_are_small(overrides: list[str], one: bool) -> 
 def test_a_run_that_is_not_alone_has_all() -> None:
     """And who says how many is heard. The variable is JAX's own affair: this tells if it is not heard any more."""
     cores = str(len(os.sched_getaffinity(0)))
-    for alone, given, told in (
+    for alone, given, count in (
         ("alone", {}, "1 None"),
         ("beside others", {}, f"{cores} None"),
         ("alone", {"NPROC": "3"}, "3 3"),
@@ -56,7 +57,7 @@ def test_a_run_that_is_not_alone_has_all() -> None:
         command = [sys.executable, "-c", COUNT, alone, *SMALL]
         environment = {name: value for name, value in os.environ.items() if name != "NPROC"} | given
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == told
+        assert done.stdout.strip() == count
 
 
 def test_their_number_changes_nothing(tmp_path: Path) -> None:
@@ -65,7 +66,6 @@ def test_their_number_changes_nothing(tmp_path: Path) -> None:
     found = []
     for threads in ("1", "2"):
         run = tmp_path / threads
-        command = [sys.executable, "-m", "stellaris_jax", "train", *job, f"run.dir={run}"]
-        subprocess.run(command, env={**os.environ, "NPROC": threads}, capture_output=True, check=True)
+        python("-m", "stellaris_jax", "train", *job, f"run.dir={run}", check=True, NPROC=threads)
         found.append(np.asarray(load_policy(run).params))
     np.testing.assert_array_equal(*found)

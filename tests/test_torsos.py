@@ -157,7 +157,7 @@ SHAPES |= {
 
 
 def pulled(function: Any, *x: np.ndarray) -> Any:
-    """What a function gives, and the gradients of `x` by random errors in that."""
+    """A function's output, and the gradients of `x` for random errors in it."""
     error = images(*jax.eval_shape(function, *x).shape, seed=2)
 
     @jax.jit

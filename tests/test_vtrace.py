@@ -151,7 +151,7 @@ ROWS = 2 * LENGTH
 
 
 class Inputs(NamedTuple):
-    """What a loss is given: the learner's logits `[B, A]` and values `[B]`, and a minibatch of two sequences."""
+    """Inputs of a loss: the learner's logits `[B, A]` and values `[B]`, and a minibatch of two sequences."""
 
     logits: np.ndarray
     value: np.ndarray
@@ -295,7 +295,10 @@ def test_impact_on_its_target_network_is_ppo() -> None:
     peers = jnp.linspace(-0.5, 0.5, ROWS)
     for mode in ("weight", "surrogate", "artifact", "none"):
         (impact, _), (ppo, _) = (
-            loss_of(which, LossInputs(data, Categorical(ACTIONS), *settings, peers, mode, **network))
+            loss_of(
+                which,
+                LossInputs(data, Categorical(ACTIONS), *settings, **network, peer_log_ratio=peers, truncation=mode),
+            )
             for which, data in ((algorithm, batch), (plain, same))
         )
         assert float(impact) == pytest.approx(float(ppo), rel=1e-5)

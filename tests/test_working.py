@@ -107,7 +107,7 @@ def test_what_is_refused_at_once_shows_nothing(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
 
 
-# What evaluating takes -----------------------------------------------------------------------------------------------
+# Time of evaluations -----------------------------------------------------------------------------------------------
 
 
 def test_a_restored_run_makes_no_first_state(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_restored_run_makes_no_first_state(run_dir: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_programs_of_evaluations_are_kept_on_disk(kept: bool, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-    monkeypatch.setattr(runs, "enable_compile_cache", lambda: asked.append(True))
+    calls: list[bool] = []
+    monkeypatch.setattr(runs, "enable_compile_cache", lambda: calls.append(True))
     runs.open_run(run_dir, {"engine.compile_cache": kept})
-    assert asked == [True] * kept
+    assert calls == [True] * kept

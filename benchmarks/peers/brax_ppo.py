@@ -56,7 +56,7 @@ STRETCH = 102_400
 
 
 def device_put_replicated(tree: Any, devices: list[Any]) -> Any:
-    """What JAX had under this name, for as many devices as a CPU has: one."""
+    """JAX's former function of this name, for one device, as a CPU has."""
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * len(devices)), tree)
 
 

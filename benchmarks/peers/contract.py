@@ -1,4 +1,4 @@
-"""What all programs that are compared do alike: what they are asked, which clocks they read and what they answer.
+"""The contract of all compared programs: their arguments, their clocks and their answers.
 
 A program is asked for one job and one seed, and answers with one JSON object on the last line of its output. It may
 have any Python from 3.11, so that this module needs nothing but the standard library.
@@ -47,11 +47,6 @@ GOALS = {
 """The jobs of `return`. The targets of Asterix, Breakout and the inverted pendulum were set after trial runs of this
 program, and that of Asterix after one of rejax, too; the others before any."""
 
-SWEEP = "sweep"
-SWEEP_RATES = [round(1e-4 * 100 ** (i / 15), 6) for i in range(16)]
-SWEEP_SEEDS = 4
-"""One job of its own: CartPole 4 × 128 of `throughput`, 500k steps, for all learning rates and seeds together."""
-
 
 class Stopwatch:
     """The clocks of one run: of its compilation, of its training, and of when a goal was reached.
@@ -91,7 +86,7 @@ class Stopwatch:
         return self.to_return["seconds_to_return"] is not None or seconds > self.goal.limit
 
     def figures(self, steps: int, return_mean: float) -> Figures:
-        """What a program answers with, less its names.
+        """A program's answer, less its names.
 
         Args:
           steps: env steps between `start` and `stop`.
@@ -111,7 +106,7 @@ class Stopwatch:
 
 
 NOT_REACHED = ("seconds_to_return", "command_seconds_to_return", "steps_to_return")
-"""What is null where a goal was not reached."""
+"""Figures that are null where a goal was not reached."""
 
 
 def process_age() -> float:

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 import gymnax
 import jax
-import jax.numpy as jnp
 from gymnax.environments import spaces
 from rejax import get_algo
 from rejax.evaluate import evaluate
 
-from benchmarks.peers.contract import SWEEP, SWEEP_RATES, SWEEP_SEEDS, Figures, Goal, Stopwatch, main
+from benchmarks.peers.contract import Figures, Goal, Stopwatch, main
 
 
 class GymnaxEnv:
@@ -84,17 +83,16 @@ COMMON: dict[str, Any] = {
     "agent_kwargs": {"activation": "tanh", "hidden_layer_sizes": (64, 64)},
 }
 
-CARTPOLE = COMMON | {
-    "env": lambda: GymnaxEnv("CartPole-v1"),
-    "num_envs": 4,
-    "num_steps": 128,
-    "num_minibatches": 4,
-    "learning_rate": 2.5e-4,
-    "total_timesteps": 500_000,
-}
-
 THROUGHPUT: dict[str, dict[str, Any]] = {
-    "cartpole_small": CARTPOLE,
+    "cartpole_small": COMMON
+    | {
+        "env": lambda: GymnaxEnv("CartPole-v1"),
+        "num_envs": 4,
+        "num_steps": 128,
+        "num_minibatches": 4,
+        "learning_rate": 2.5e-4,
+        "total_timesteps": 500_000,
+    },
     "cartpole_large": COMMON
     | {
         "env": lambda: GymnaxEnv("CartPole-v1"),
@@ -160,9 +158,7 @@ benchmark/breakout_1m.yaml, the only one for MinAtar, which Asterix is given, to
 
 
 def run(job: str, seed: int, goal: Goal | None) -> Figures:
-    """Train one job once, or all members of the sweep."""
-    if job == SWEEP:
-        return sweep(seed)
+    """Train one job once."""
     watch = Stopwatch(goal)
     if goal is not None:
         return to_return(RETURN[job], seed, goal, watch)
@@ -208,25 +204,5 @@ def to_return(settings: dict[str, Any], seed: int, goal: Goal, watch: Stopwatch)
     return watch.figures(steps, mean)
 
 
-def sweep(seed: int) -> Figures:
-    """All learning rates and seeds in one program, under `vmap`."""
-    watch = Stopwatch()
-    algorithm, evaluator = create(CARTPOLE)
-    keys = jax.random.split(jax.random.PRNGKey(seed), SWEEP_SEEDS)
-
-    def train(rate: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        member = algorithm.replace(learning_rate=rate)
-        state, _ = member.train(key)
-        return state.global_step, evaluator(member, state, key)[1].mean()
-
-    rates = jnp.asarray(SWEEP_RATES)
-    with watch.compiling():
-        grid = jax.jit(jax.vmap(jax.vmap(train, (None, 0)), (0, None))).lower(rates, keys).compile()
-    watch.start()
-    steps, returns = jax.block_until_ready(grid(rates, keys))
-    watch.stop()
-    return watch.figures(int(steps.sum()), float(returns.mean()))
-
-
 if __name__ == "__main__":
-    main("rejax", version("rejax"), (*THROUGHPUT, *RETURN, SWEEP), run)
+    main("rejax", version("rejax"), (*THROUGHPUT, *RETURN), run)

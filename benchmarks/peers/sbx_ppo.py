@@ -29,7 +29,7 @@ COMMON: dict[str, Any] = {"n_epochs": 4, "ent_coef": 0.01, "policy_kwargs": {"ne
 
 
 def falling(start: float) -> Any:
-    """What the zoo writes as `lin_`: from here to zero over the run."""
+    """The zoo's `lin_`: a line from here to zero over the run."""
     return lambda left: left * start
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import optax
 
-from stellaris_jax.agent.fractional import Fractional, fractional_adam
-from stellaris_jax.agent.momentum import varying_momentum
+from stellaris_jax.agent import Number
+from stellaris_jax.agent.optimizers import fractional_adam, varying_momentum
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import numbers_of
 from stellaris_jax.config.tree import Config
@@ -34,20 +35,20 @@ class Hyper(NamedTuple):
     (0.5, inf)
     """
 
-    learning_rate: Any
-    adam_b1: Any
-    adam_b2: Any
-    adam_eps: Any
-    max_grad_norm: Any
-    gamma: Any
-    gae_lambda: Any
-    value_coefficient: Any
-    entropy_coefficient: Any
-    kl_coefficient: Any
-    kl_target: Any
-    rho: Any
-    options: dict[str, Any]
-    corrections: dict[str, Any]
+    learning_rate: Number
+    adam_b1: Number
+    adam_b2: Number
+    adam_eps: Number
+    max_grad_norm: Number
+    gamma: Number
+    gae_lambda: Number
+    value_coefficient: Number
+    entropy_coefficient: Number
+    kl_coefficient: Number
+    kl_target: Number
+    rho: Number
+    options: Mapping[str, Number]
+    corrections: Mapping[str, Number]
 
     @classmethod
     def of(cls, config: Config) -> Hyper:
@@ -71,9 +72,7 @@ class Hyper(NamedTuple):
         rows: Hyper = jax.tree.map(lambda value: np.repeat(value, number), self)
         return rows
 
-    def optimizer(
-        self, aggregation: str = "factored", varying: bool = False
-    ) -> optax.GradientTransformation | Fractional:
+    def optimizer(self, aggregation: str = "factored", varying: bool = False) -> optax.GradientTransformation:
         """Adam at the base learning rate (alpha_0), after clipping the aggregated gradient's norm.
 
         Args:

@@ -101,3 +101,15 @@ def path_argument(path: Path) -> str:
     """Path, quoted for a shell, that no command reads as an option."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
+def resume_command(run_dir: Path, *further: str) -> str:
+    """Command that resumes a run, or a call in a notebook."""
+    if is_interactive():
+        return f"train(load_config({[as_override('resume', run_dir), *further]}))"
+    return " ".join([command("train"), argument("resume", run_dir), *further])
+
+
+def evaluate_command(run_dir: Path) -> str:
+    """Command that evaluates a run."""
+    return f"{command('evaluate')} {path_argument(run_dir)}"

@@ -140,8 +140,8 @@ def unpacked(path: str | Path, limit: int = UNPACKED) -> Generator[bytes, None, 
       OSError: as `open_regular` does, and for contents of more than `limit` bytes.
     """
     with open_regular(path) as file:
-        member, total, rest, in_member = zlib.decompressobj(wbits=31), 0, b"", False
-        while data := rest or file.read(BLOCK):
+        member, total, remaining, in_member = zlib.decompressobj(wbits=31), 0, b"", False
+        while data := remaining or file.read(BLOCK):
             try:
                 block = member.decompress(data, 4 * BLOCK)
             except zlib.error as error:
@@ -151,9 +151,9 @@ def unpacked(path: str | Path, limit: int = UNPACKED) -> Generator[bytes, None, 
                 raise too_large(path, limit, "it unpacks to")
             if block:
                 yield block
-            rest, in_member = member.unconsumed_tail, not member.eof
+            remaining, in_member = member.unconsumed_tail, not member.eof
             if member.eof:
-                rest, member = member.unused_data, zlib.decompressobj(wbits=31)
+                remaining, member = member.unused_data, zlib.decompressobj(wbits=31)
         if in_member:
             raise EOFError("it is cut off")
 

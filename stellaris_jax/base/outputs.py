@@ -88,7 +88,7 @@ def replacing(path: Path) -> Iterator[Path]:
 @contextmanager
 def rewriting(path: Path) -> Iterator[BinaryIO]:
     """Context of an open, empty file that atomically replaces `path` at the end; see `replacing`."""
-    with replacing(path) as fresh, open_own(fresh) as file:
+    with replacing(path) as fresh, open_for_update(fresh) as file:
         yield file
 
 
@@ -108,7 +108,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def open_own(path: str | Path, flags: int = 0) -> BinaryIO:
+def open_for_update(path: str | Path, flags: int = 0) -> BinaryIO:
     """Open file for reading and writing in place, such as a log or a lock; created if missing.
 
     Args:
@@ -136,8 +136,8 @@ def open_own(path: str | Path, flags: int = 0) -> BinaryIO:
 
 
 def appending(path: str | Path) -> BinaryIO:
-    """Open file for appending. Raises OSError as `open_own` does."""
-    return open_own(path, os.O_APPEND)
+    """Open file for appending. Raises OSError as `open_for_update` does."""
+    return open_for_update(path, os.O_APPEND)
 
 
 def copy(source: Path, target: Path, limit: int) -> None:

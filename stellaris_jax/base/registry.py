@@ -67,20 +67,20 @@ class Kind:
         """
         place = sys._getframe(1).f_globals.get("__name__", "")
 
-        def enter(thing: T) -> T:
+        def enter(entry: T) -> T:
             if self.form and name.count("/") != self.form.count("/"):
                 raise RegistrationError(f"the {self.name} {name} must be called {self.form}")
             taken = self._places.get(name, place)
             if taken != place:
                 raise RegistrationError(f"the {self.name} {name} is there already, from {taken}")
-            self._entries[name], self._places[name] = thing, place
-            return thing
+            self._entries[name], self._places[name] = entry, place
+            return entry
 
         return enter
 
-    def replace(self, name: str, thing: Any) -> None:
+    def replace(self, name: str, entry: Any) -> None:
         """Register an object, replacing any other of that name."""
-        self._entries[name], self._places[name] = thing, getattr(thing, "__module__", "")
+        self._entries[name], self._places[name] = entry, getattr(entry, "__module__", "")
 
     def __getitem__(self, name: str) -> Any:
         """Object registered under a name. Raises KeyError."""
@@ -183,7 +183,7 @@ def search_folder(modules: Iterable[str]) -> None:
       modules: names of modules, such as `my_package.plugins`.
     """
     folder = os.getcwd()
-    if folder not in sys.path and not all(_is_found(_package(name)) for name in modules):
+    if folder not in sys.path and not all(_is_importable(_package(name)) for name in modules):
         sys.path.append(folder)
 
 
@@ -192,7 +192,7 @@ def extend_path(path: Iterable[str]) -> None:
     sys.path += [folder for folder in path if folder and folder not in sys.path]
 
 
-def _is_found(package: str) -> bool:
+def _is_importable(package: str) -> bool:
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):  # a module without a spec, such as __main__
@@ -305,8 +305,8 @@ def _registered(frame: FrameType) -> str | None:
     """Registered object that contains the code of a frame: a function, a class, or a tuple of them, as `Algorithm`."""
     place = (_module(frame), frame.f_code.co_qualname)
     for kind in register.kinds().values():
-        for name, thing in kind.items():
-            for part in thing if isinstance(thing, tuple) else (thing,):
+        for name, entry in kind.items():
+            for part in entry if isinstance(entry, tuple) else (entry,):
                 module, code = getattr(part, "__module__", ""), getattr(part, "__qualname__", None)
                 if module == place[0] and code and f"{place[1]}.".startswith(f"{code}."):
                     return f"the {kind.name} {name}"

@@ -17,7 +17,7 @@ def warn_renamed(old: str, new: str) -> None:
     warnings.warn(f"{old} is called {new} now; the next release drops the old name.", FutureWarning, stacklevel=3)
 
 
-def renamed(module: str, names: Mapping[str, str], found: Mapping[str, Any]) -> Callable[[str], Any]:
+def renamed(module: str, names: Mapping[str, str], namespace: Mapping[str, Any]) -> Callable[[str], Any]:
     """Function `__getattr__` of a module, which finds objects by their old names.
 
     >>> getattr_ = renamed("shapes", {"Box": "Rectangle"}, {"Rectangle": "a rectangle"})
@@ -28,13 +28,13 @@ def renamed(module: str, names: Mapping[str, str], found: Mapping[str, Any]) -> 
     Args:
       module: name of the module.
       names: new name of each old one.
-      found: the module's `globals()`.
+      namespace: the module's `globals()`.
     """
 
     def find(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         warn_renamed(f"{module}.{name}", names[name])
-        return found[names[name]]
+        return namespace[names[name]]
 
     return find

@@ -50,8 +50,8 @@ def welch(a: ArrayLike, b: ArrayLike) -> tuple[float, float, float]:
     """Difference of the means of two samples `a` and `b`, half the width of its 95 % interval, and its p-value.
 
     Welch's two-sided test: the samples may have different sizes and variances. Half-width and p-value are NaN if a
-    sample
-    has fewer than two values. Samples without spread differ with certainty, unless they are equal up to rounding.
+    sample has fewer than two values. Samples without spread differ with certainty, unless they are equal up to
+    rounding.
 
     >>> [round(figure, 3) for figure in welch([9, 10, 11], [4, 5, 6])]
     [5.0, 2.267, 0.004]

@@ -15,12 +15,9 @@ from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("check-env", __doc__)
     parser.add_argument("env", metavar="SUITE/NAME", help="the environment, such as gymnasium/my_package:MyEnv-v0")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")
@@ -29,7 +26,7 @@ def _main(argv: Sequence[str] | None) -> None:
     from stellaris_jax.base.commands import as_override, named_modules
     from stellaris_jax.base.registry import search_folder
     from stellaris_jax.envs.check import CheckWarning, check_env
-    from stellaris_jax.envs.ranges import told
+    from stellaris_jax.envs.ranges import range_lines
     from stellaris_jax.envs.registry import from_config
     from stellaris_jax.execute.loading import load_config
 
@@ -46,7 +43,7 @@ def _main(argv: Sequence[str] | None) -> None:
     observed = env.observation_space
     print(f"{observed.dtype} observations of shape {observed.shape}")
     print(f"actions of {env.action_space}")
-    print("\n".join(told(env, report, config.env)))
+    print("\n".join(range_lines(env, report, config.env)))
     if env.max_episode_steps is None:
         limit = config.evaluation.episode_limit
         print(f"episodes without a time limit; evaluations cut them at evaluation.episode_limit={limit}")

@@ -24,12 +24,9 @@ if TYPE_CHECKING:
     from stellaris_jax.execute.trainer import Trainer
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("evaluate", __doc__)
     count = program.at_least(1)
     parser.add_argument("run_dir", help="directory of the run")
@@ -68,10 +65,10 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Evaluate all trained seeds and print their returns."""
-    from stellaris_jax.telemetry.format import basis, over_seeds, significant
+    from stellaris_jax.telemetry.format import basis, over_seeds, plural, significant
     from stellaris_jax.telemetry.jsonl import plain
 
-    with working(f"playing {counted(arguments.episodes * len(trainer.seeds))} of {trainer.env.name}"):
+    with working(f"playing {plural(arguments.episodes * len(trainer.seeds), 'episode')} of {trainer.env.name}"):
         result = trainer.evaluate(arguments.episodes, stream=arguments.seed)
     mean, ci95 = result.mean_ci95()
     if not math.isfinite(mean):
@@ -86,23 +83,19 @@ def evaluate(trainer: Trainer, arguments: argparse.Namespace) -> None:
     print(f"return {over_seeds(mean, ci95, result.per_seed)}, {of}, {how} actions; length {result.lengths.mean():.1f}")
     if trainer.env.max_episode_steps is None:
         limit = trainer.config.evaluation.episode_limit
-        cut = int((result.lengths >= limit).sum())
-        print(f"{cut} of {result.lengths.size} episodes reached evaluation.episode_limit={limit}, where they were cut")
+        reached = f"{(result.lengths >= limit).sum()} of {result.lengths.size} episodes reached"
+        print(f"{reached} evaluation.episode_limit={limit}, where they were cut")
     if len(trainer.seeds) > 1:
         each = zip(trainer.seeds, result.per_seed, strict=True)
         print("per seed: " + ", ".join(f"{seed}: {significant(value)}" for seed, value in each))
 
 
-def counted(episodes: int) -> str:
-    """Number of episodes as text: `1 episode` or `1,280 episodes`."""
-    return f"{episodes:,} episode{'s' * (episodes > 1)}"
-
-
 def film(trainer: Trainer, arguments: argparse.Namespace) -> None:
     """Write the film, then print its path and the returns of its episodes."""
     from stellaris_jax.policies import video
+    from stellaris_jax.telemetry.format import plural
 
-    with working(f"filming {counted(arguments.video_episodes)} of {trainer.env.name}"):
+    with working(f"filming {plural(arguments.video_episodes, 'episode')} of {trainer.env.name}"):
         shown = video.film(trainer, arguments.video, arguments.video_episodes, stream=arguments.seed)
     returns, lengths = shown.returns[0].tolist(), shown.lengths[0].tolist()
     if arguments.json:

@@ -21,23 +21,22 @@ FIRST = "train.py"
 """First example to run."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("examples", __doc__)
-    parser.add_argument("directory", metavar="DIR", type=Path, help="directory to copy them to, such as examples")
+    parser.add_argument(
+        "directory", metavar="DIR", type=program.path, help="directory to copy them to, such as examples"
+    )
     target: Path = parser.parse_args(argv).directory
     source = shipped_examples()
     check_directory("DIR", target)
     for path in example_files(source):
         place = target / path.relative_to(source)
-        kept = place.exists() or place.is_symlink()
-        if not kept:
+        exists = place.exists() or place.is_symlink()
+        if not exists:
             _copy(path, place)
-        print(f"{'kept ' if kept else 'wrote'} {place}")
+        print(f"{'kept ' if exists else 'wrote'} {place}")
     print(f"\nNext: python {shlex.quote(str(target / FIRST))}")
 
 

@@ -17,12 +17,9 @@ from stellaris_jax.cli.working import working
 from stellaris_jax.policies.export.artefact import ENDINGS
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("export", __doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="directory of the run")
     parser.add_argument("--to", required=True, choices=list(ENDINGS), help="format of the file")

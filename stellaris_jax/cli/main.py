@@ -18,13 +18,10 @@ BESIDE = {"benchmark": "benchmarks.main", "reproduce": "studies.main"}
 """Modules of commands beside the package, in a checkout of the repository."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command with its arguments, by default those of the process."""
-    program.run(lambda: _main(sys.argv[1:] if argv is None else argv))
-
-
-def _main(argv: Sequence[str]) -> None:
-    name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+@program.entry
+def main(argv: Sequence[str]) -> None:
+    """Run the command with these arguments, by default those of the process."""
+    name, arguments = (argv[0], argv[1:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
         print("stellaris-jax COMMAND [--help | arguments], or stellaris-jax --version\n")
         for command, about in COMMANDS.items():
@@ -40,11 +37,11 @@ def _main(argv: Sequence[str]) -> None:
         if not is_checkout():
             raise ConfigError(f"{name} works in a checkout of the repository only{_address()}.")
         sys.path.insert(0, str(PACKAGE.parent))
-    import_module(module).main(rest)
+    import_module(module).main(arguments)
 
 
 def _address() -> str:
-    """Where to get a checkout, as the end of a sentence: the repository that the installed package names."""
+    """Command that clones the repository named by the installed package, as the end of a sentence; "" without one."""
     with suppress(PackageNotFoundError):
         for url in metadata("stellaris-jax").get_all("Project-URL") or ():
             label, _, address = url.partition(", ")

@@ -25,12 +25,9 @@ TRACE = "write a run's timeline for https://ui.perfetto.dev, or as a log of jobs
 OUT = "a .png, .pdf or .svg; by default RUN_DIR/curve.png of one run, comparison.png of several, or timeline.png"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("plot", __doc__)
     parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
     rounds = program.at_least(1)
@@ -125,10 +122,10 @@ def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -
         with working(f"writing the timeline of {run_dir}"):
             from stellaris_jax.config.stored import from_yaml
             from stellaris_jax.config.trust import admit
-            from stellaris_jax.report import joblog, perfetto
+            from stellaris_jax.report import perfetto
             from stellaris_jax.timeline.plan import MinibatchLayout
 
-            export = joblog.export if out.suffix in joblog.FORMATS else perfetto.export
+            export = perfetto.export_jobs if out.suffix in perfetto.JOB_LOGS else perfetto.export
             return export(run_dir, MinibatchLayout.of(admit(from_yaml(path), path, trust)), out, rounds)
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror}.") from error
@@ -138,17 +135,18 @@ def timeline(overrides: list[str], rounds: int, out: Path) -> Path:
     """Draw the first rounds of a configuration."""
     from stellaris_jax.execute.loading import load_config
     from stellaris_jax.report.curves import checked
+    from stellaris_jax.telemetry.format import plural
 
     checked(out)
     config = load_config(overrides)
     if rounds > config.rounds:
         raise ConfigError(f"--timeline={rounds} must be at most {config.rounds}, all rounds of this configuration.")
-    with working(f"simulating and drawing {rounds} round{'s' * (rounds > 1)} of {config.system.name}"):
+    with working(f"simulating and drawing {plural(rounds, 'round')} of {config.system.name}"):
         from stellaris_jax.report.gantt import plot_timeline
-        from stellaris_jax.telemetry.jsonl import complain
+        from stellaris_jax.telemetry.jsonl import warn_on_stderr
         from stellaris_jax.timeline.prediction import comparison
 
         picture = plot_timeline(config, rounds, out)
         for sentence in comparison(config):
-            complain(sentence)
+            warn_on_stderr(sentence)
         return picture

@@ -12,11 +12,14 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
-from typing import Any, NoReturn, TextIO, TypeGuard
+from functools import wraps
+from pathlib import Path
+from typing import Any, NoReturn, TypeGuard
 
 from stellaris_jax.base.commands import command, localised
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.registry import author, search_folder
+from stellaris_jax.cli.working import Stream
 from stellaris_jax.config.schema import LAST_SEED
 from stellaris_jax.config.trust import Trust
 from stellaris_jax.envs.watch import at_work
@@ -40,11 +43,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n")
 
-    def parse_mixed(self, argv: Sequence[str] | None) -> argparse.Namespace:
+    def parse_mixed(self, argv: Sequence[str]) -> argparse.Namespace:
         """Arguments of a command line on which positionals stand before, between and after options."""
-        line = sys.argv[1:] if argv is None else list(argv)
         # With intermixed arguments argparse drops `--`, and would read what follows as options.
-        return self.parse_args(line) if "--" in line else self.parse_intermixed_args(line)
+        return self.parse_args(argv) if "--" in argv else self.parse_intermixed_args(argv)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +67,7 @@ def trust_of(arguments: argparse.Namespace) -> Trust:
 
 
 class SubParser(Parser):
-    """Parser of a part of a command."""
+    """Parser of a subcommand."""
 
     def __init__(self, **options: Any):
         argparse.ArgumentParser.__init__(self, **options)
@@ -101,13 +103,29 @@ def finite(text: str) -> float:
     return number
 
 
+def path(text: str) -> Path:
+    """Type for `add_argument`: a path that is not empty; Python would take an empty one for the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, such as . for the current folder, not ''")
+    return Path(text)
+
+
+def entry(main: Callable[[Sequence[str]], None]) -> Callable[..., None]:
+    """Decorator of a command's `main`: the process's arguments are the default, and it exits as `run` does."""
+
+    @wraps(main)
+    def command_main(argv: Sequence[str] | None = None) -> None:
+        run(lambda: main(sys.argv[1:] if argv is None else argv))
+
+    return command_main
+
+
 def run(main: Callable[[], None]) -> None:
     """Run a command's `main`, and exit with the usual codes.
 
     A ConfigError exits with code 2 and one line on stderr. A RunError, and output that cannot be written, exit with
-    code
-    1 and one line. A plug-in's error does so too, with the traceback above that line for its author. If the reader of a
-    pipe has gone (`| head`), or at Ctrl-C, the program exits silently with the shell's exit codes.
+    code 1 and one line. A plug-in's error does so too, with the traceback above that line for its author. If the reader
+    of a pipe has gone (`| head`), or at Ctrl-C, the program exits silently with the shell's exit codes.
     """
     # Imports and JAX's tracing make millions of lasting objects. Scanning them as often as Python does by default takes
     # 5 to 10 % of the time to the first training step.
@@ -146,7 +164,7 @@ def reopen_streams() -> None:
 
 
 def ended(main: Callable[[], None]) -> None:
-    """What `run` does, inside of a program: every end it knows is a SystemExit."""
+    """Run `main` as `run` does, within a program: every known end becomes a SystemExit."""
     output = sys.stdout if isinstance(sys.stdout, _Output) else _Output(sys.stdout)
     try:
         with redirect_stdout(output):  # type: ignore[type-var]
@@ -237,11 +255,8 @@ def signalled() -> Iterator[None]:
         os._exit(128 + stop.signum)  # a normal exit would wait for running computations
 
 
-class _Errors:
-    """The standard error, whose own errors end nothing: a disk that is full, or a reader that has gone."""
-
-    def __init__(self, stream: TextIO):
-        self.stream = stream
+class _Errors(Stream):
+    """Standard error whose own errors, such as a full disk or a reader that has gone, end nothing."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -252,16 +267,11 @@ class _Errors:
         with suppress(OSError):
             self.stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
 
-
-class _Output:
+class _Output(Stream):
     """Standard output that remembers its last error: argparse ignores it, and rich exits with a code of its own."""
 
-    def __init__(self, stream: TextIO):
-        self.stream = stream
-        self.error: OSError | None = None
+    error: OSError | None = None
 
     def write(self, text: str) -> int:
         return self._remembering_errors(self.stream.write, text)
@@ -275,6 +285,3 @@ class _Output:
         except OSError as error:
             self.error = error
             raise
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)

@@ -22,12 +22,9 @@ from stellaris_jax.cli.working import working
 NAME = "report.html"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("report", __doc__)
     parser.add_argument("places", nargs="+", type=Path, metavar="DIR", help="directories of runs, or of sweeps")
     of_one, of_many = f"DIR/{NAME} of one directory", f"{NAME} of several"

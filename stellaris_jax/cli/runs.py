@@ -1,9 +1,9 @@
-"""Lists runs, says in what they differ, and clears up.
+"""Lists and compares runs, or deletes runs and checkpoints that are no longer needed.
 
-stellaris-jax runs [DIR ...] [--where env=*CartPole*] [--sort return]     the runs in directories; runs/ by default
-stellaris-jax runs RUN_DIR RUN_DIR ...                                    these, and every setting in which they differ
+stellaris-jax runs [DIR ...] [--where env=*CartPole*] [--sort return]     runs in directories; runs/ by default
+stellaris-jax runs RUN_DIR RUN_DIR ...                                    these runs, and all settings that differ
 stellaris-jax runs prune [DIR ...] [--yes]                                delete runs that failed or are empty
-stellaris-jax runs prune --checkpoints [DIR ...] [--yes]                  of runs that are over, all but the last one
+stellaris-jax runs prune --checkpoints [DIR ...] [--yes]                  delete all but the last of finished runs
 """
 
 from __future__ import annotations
@@ -18,18 +18,11 @@ from typing import Any
 from stellaris_jax.base.errors import ConfigError, RunError, printable
 from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.cli import program
-from stellaris_jax.report.runs import differing_keys, short
+from stellaris_jax.report.runs import differing_keys, setting
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
-from stellaris_jax.runs.run_store import (
-    BROKEN,
-    INCOMPLETE,
-    StoredRun,
-    delete,
-    find,
-    old_checkpoints,
-    removable_runs,
-)
-from stellaris_jax.telemetry.format import MISSING, compact, dollars, duration, over_seeds
+from stellaris_jax.runs import run_store
+from stellaris_jax.runs.run_store import StoredRun
+from stellaris_jax.telemetry.format import MISSING, compact, dollars, duration, over_seeds, plural, value_text
 
 FIGURES = {
     "return": "eval_return_mean", "steps": "env_steps", "simulated": "simulated_seconds", "cost": "cost_usd",
@@ -40,38 +33,39 @@ PLACES = ("run.dir", "run.name")
 """Settings in which runs always differ."""
 LARGEST = 1e300
 """Bound of numbers that are shown and sorted."""
-UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on these arguments; those of the process by default."""
-    program.run(lambda: _main(sys.argv[1:] if argv is None else argv))
-
-
-def _main(argv: Sequence[str]) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
+    """Run the command with these arguments, by default those of the process."""
     if argv and argv[0] == "prune":
         _prune(argv[1:])
         return
-    parser = program.Parser("runs", __doc__)
-    parser.add_argument("places", nargs="*", type=Path, metavar="DIR", help="directories of runs, or runs")
-    where = "only runs with that setting, state or name; * and ? stand for anything"
+    parser = _parser()
+    where = "only runs with this setting, state or name; * and ? stand for any characters"
     parser.add_argument("--where", action="append", default=[], type=_condition, metavar="KEY=VALUE", help=where)
-    order = f"by a setting, by name, by state, or, the largest first, by {', '.join(FIGURES)}"
+    order = f"sort by a setting, name or state, or by a figure, largest first: {', '.join(FIGURES)}"
     parser.add_argument("--sort", metavar="KEY", help=order)
     arguments = parser.parse_mixed(argv)
-    places = arguments.places or [Path("runs")]
-    found = _found(places)
-    runs = [kept for kept in found if all(_matches(kept, key, form, found) for key, form in arguments.where)]
+    every = _runs_in(arguments.places)
+    runs = [stored for stored in every if all(_matches(stored, key, form, every) for key, form in arguments.where)]
     if arguments.sort:
         runs = _sorted(runs, arguments.sort)
     _list(runs)
-    if len(arguments.places) > 1 and all(kept.path in places for kept in runs):
+    if len(arguments.places) > 1 and all(stored.path in arguments.places for stored in runs):
         _compare(runs)
 
 
-def _found(places: Sequence[Path]) -> list[StoredRun]:
-    """The runs there are. Raises ConfigError where there are none."""
-    runs = find(places)
+def _parser() -> program.Parser:
+    parser = program.Parser("runs", __doc__)
+    parser.add_argument("places", nargs="*", type=Path, metavar="DIR", help="directories of runs, or runs")
+    return parser
+
+
+def _runs_in(places: Sequence[Path]) -> list[StoredRun]:
+    """Runs in directories, by default in runs/. Raises ConfigError if there are none."""
+    places = places or [Path("runs")]
+    runs = run_store.find(places)
     if not runs:
         raise ConfigError(f"{', '.join(map(str, places))} holds no runs.")
     return runs
@@ -84,131 +78,116 @@ def _condition(text: str) -> tuple[str, str]:
     return key, form
 
 
-def _value(kept: StoredRun, key: str, runs: Sequence[StoredRun]) -> Any:
-    """What a run has under a key: its name or state, or a setting, of which `system` is `system.name`.
+def _value(stored: StoredRun, key: str, runs: Sequence[StoredRun]) -> Any:
+    """Value of a run under a key: its name or state, or a setting; `system` stands for `system.name`.
 
     Raises ConfigError for a key that no run has.
     """
     if key in ("name", "state"):
-        return kept.path.name if key == "name" else kept.state
+        return stored.path.name if key == "name" else stored.state
     for full in (key, f"{key}.name"):
         if any(full in other.run.config for other in runs):
-            return kept.run.config.get(full)
+            return stored.run.config.get(full)
     known = {name for other in runs for name in other.run.config} | {"name", "state", *FIGURES}
     raise ConfigError(f"{key} is nothing that these runs have{did_you_mean(key, sorted(known))}")
 
 
-def _matches(kept: StoredRun, key: str, form: str, runs: Sequence[StoredRun]) -> bool:
-    value = _value(kept, key, runs)
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+def _matches(stored: StoredRun, key: str, form: str, runs: Sequence[StoredRun]) -> bool:
+    value = _value(stored, key, runs)
+    if _is_number(value):
         try:
             return float(form) == value
         except ValueError:
-            return fnmatchcase(text, form)
-    return fnmatchcase(text, form)
+            pass
+    return fnmatchcase(value_text(value), form)
 
 
 def _sorted(runs: list[StoredRun], key: str) -> list[StoredRun]:
-    if key in FIGURES:
-        figures = [(_figure(kept, FIGURES[key]), kept) for kept in runs]
-        known = [(value, kept) for value, kept in figures if value is not None]
-        return [kept for _, kept in sorted(known, key=lambda one: -one[0])] + [k for v, k in figures if v is None]
-
-    def order(kept: StoredRun) -> tuple[bool, float, str]:
-        value = _value(kept, key, runs)
-        number = _is_number(value)
-        return not number, float(value) if number else 0.0, str(value)
+    def order(stored: StoredRun) -> tuple[bool, float, str]:
+        value: Any = _figure(stored, FIGURES[key]) if key in FIGURES else _value(stored, key, runs)
+        is_number, sign = _is_number(value), -1.0 if key in FIGURES else 1.0
+        return not is_number, sign * float(value) if is_number else 0.0, str(value)
 
     return sorted(runs, key=order)
 
 
-def _figure(kept: StoredRun, key: str) -> float | None:
-    value = (kept.run.summary or {}).get(key)
+def _figure(stored: StoredRun, key: str) -> float | None:
+    value = (stored.run.summary or {}).get(key)
     return value if _is_number(value) else None
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value of a file is a number that can be shown and sorted."""
-    return isinstance(value, int | float) and abs(value) < LARGEST  # of no NaN
+    """Whether a value of a file is a number that can be shown and sorted; NaN is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def _list(runs: Sequence[StoredRun]) -> None:
-    sound = [kept.run.config for kept in runs if kept.state != BROKEN]
-    keys = differing_keys(sound)
-    rows = []
-    for kept in runs:
-        summary = kept.run.summary or {}
-        seeds = summary.get("eval_return_per_seed")
-        mean, spread = _figure(kept, "eval_return_mean"), _figure(kept, "eval_return_ci95")
-        shown = over_seeds(mean, spread, seeds if isinstance(seeds, list) and all(map(_is_number, seeds)) else None)
-        last = (kept.run.rounds or [{}])[-1].get("env_steps")
-        steps = _figure(kept, "env_steps") or (last if _is_number(last) else None)
-        rows.append(
-            {
-                "run": str(kept.path),
-                "state": kept.state,
-                "return": shown if mean is not None else MISSING,
-                "steps": compact(steps),
-                "simulated": duration(_figure(kept, "simulated_seconds")),
-                "cost": dollars(_figure(kept, "cost_usd")),
-                "differs in": ", ".join(_told(key, kept.run.config.get(key)) for key in keys if kept.run.config),
-            }
-        )
-    title = f"{len(runs)} run{'s' * (len(runs) != 1)}"
-    print_table(wide_console(), title, rows, names=("run", "state", "differs in"))
     if not runs:
-        print("no run is like that")
-    for sentence in (sentence for kept in runs if kept.state in (INCOMPLETE, BROKEN) for sentence in _damage(kept)):
-        print_sentence(wide_console(), f"damage: {sentence}")
+        print("no run matches --where")
+    keys = differing_keys([stored.run.config for stored in runs if stored.state != run_store.BROKEN])
+    console = wide_console()
+    print_table(
+        console, plural(len(runs), "run"), [_row(stored, keys) for stored in runs], ("run", "state", "differs in")
+    )
+    for stored in runs:
+        if stored.state in (run_store.INCOMPLETE, run_store.BROKEN):
+            for sentence in stored.run.damage or (f"{stored.path / 'config.yaml'} is no complete configuration",):
+                print_sentence(console, f"damage: {sentence}")
 
 
-def _damage(kept: StoredRun) -> Sequence[str]:
-    """Damage of a run, in sentences."""
-    return kept.run.damage or (f"{kept.path / 'config.yaml'} is no whole configuration of a run",)
-
-
-def _told(key: str, value: Any) -> str:
-    return str(value) if key.endswith(".name") else f"{short(key)}={value}"
+def _row(stored: StoredRun, keys: Sequence[str]) -> dict[str, str]:
+    """Cells of one run, by heading."""
+    run = stored.run
+    seeds = (run.summary or {}).get("eval_return_per_seed")
+    mean, spread = _figure(stored, "eval_return_mean"), _figure(stored, "eval_return_ci95")
+    returns = over_seeds(mean, spread, seeds if isinstance(seeds, list) and all(map(_is_number, seeds)) else None)
+    last = (run.rounds or [{}])[-1].get("env_steps")
+    return {
+        "run": str(stored.path),
+        "state": stored.state,
+        "return": returns if mean is not None else MISSING,
+        "steps": compact(_figure(stored, "env_steps") or (last if _is_number(last) else None)),
+        "simulated": duration(_figure(stored, "simulated_seconds")),
+        "cost": dollars(_figure(stored, "cost_usd")),
+        "differs in": ", ".join(setting(key, run.config.get(key)) for key in keys if run.config),
+    }
 
 
 def _compare(runs: Sequence[StoredRun]) -> None:
-    """Every setting in which runs differ, whether it follows from another or not."""
-    configs = [kept.run.config for kept in runs]
-    keys = sorted({key for config in configs for key in config if key not in PLACES})
-    differing = [key for key in keys if len({str(config.get(key, MISSING)) for config in configs}) > 1]
-    rows = [
-        {"setting": key, **{str(kept.path): str(kept.run.config.get(key, MISSING)) for kept in runs}}
-        for key in differing
-    ]
-    if rows:
-        print_table(wide_console(), "what differs", rows, names=("setting",))
-    else:
+    """Print every setting in which runs differ, whether it follows from another or not."""
+    configs = {str(stored.path): stored.run.config for stored in runs}
+    keys = sorted({key for config in configs.values() for key in config if key not in PLACES})
+    texts = {
+        key: {path: value_text(config[key]) if key in config else MISSING for path, config in configs.items()}
+        for key in keys
+    }
+    rows = [{"setting": key, **cells} for key, cells in texts.items() if len(set(cells.values())) > 1]
+    print_table(wide_console(), "what differs", rows, names=("setting",))
+    if not rows:
         print("their settings are the same")
 
 
 def _prune(argv: Sequence[str]) -> None:
-    parser = program.Parser("runs", __doc__)
-    parser.add_argument("places", nargs="*", type=Path, metavar="DIR", help="directories of runs, or runs")
-    parser.add_argument("--checkpoints", action="store_true", help="checkpoints but the last, of runs that are over")
+    parser = _parser()
+    parser.add_argument("--checkpoints", action="store_true", help="delete checkpoints but the last, of finished runs")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     arguments = parser.parse_mixed(argv)
-    runs = _found(arguments.places or [Path("runs")])
-    found, left = (old_checkpoints(runs), []) if arguments.checkpoints else removable_runs(runs)
+    runs = _runs_in(arguments.places)
+    found, left = (run_store.old_checkpoints(runs), []) if arguments.checkpoints else run_store.removable_runs(runs)
     for sentence in left:
         print(printable(sentence))
     if not found:
         print("there is nothing to delete")
         return
-    for waste in found:
-        what = f"{len(waste.paths)} checkpoints" if arguments.checkpoints else waste.kept.state
-        print(printable(f"{waste.kept.path}  {what}  {_bytes(waste.size)}"))
-    whole = _bytes(sum(waste.size for waste in found))
+    for removable in found:
+        what = f"{len(removable.paths)} checkpoints" if arguments.checkpoints else removable.kept.state
+        print(printable(f"{removable.kept.path}  {what}  {_bytes(removable.size)}"))
     noun = "checkpoints of " if arguments.checkpoints else ""
-    if not arguments.yes and not _agreed(f"delete {noun}{len(found)} run{'s' * (len(found) != 1)} ({whole})? [y/N] "):
+    total = _bytes(sum(removable.size for removable in found))
+    if not arguments.yes and not _agreed(f"delete {noun}{plural(len(found), 'run')} ({total})? [y/N] "):
         print("nothing was deleted")
         return
-    troubles = [trouble for waste in found if (trouble := delete(waste)) is not None]
+    troubles = [trouble for removable in found if (trouble := run_store.delete(removable)) is not None]
     for trouble in troubles:
         print(printable(trouble), file=sys.stderr)
     print(f"deleted {len(found) - len(troubles)} of {len(found)}")
@@ -217,9 +196,9 @@ def _prune(argv: Sequence[str]) -> None:
 
 
 def _agreed(question: str) -> bool:
-    """Whether the user agrees. Raises ConfigError where there is nobody to ask."""
+    """Whether the user agrees. Raises ConfigError if stdin is no terminal."""
     if not sys.stdin.isatty():
-        raise ConfigError("there is nobody to ask whether that shall be deleted; --yes deletes it.")
+        raise ConfigError("nobody can be asked whether to delete, because stdin is no terminal; --yes deletes.")
     try:
         return input(question).strip().lower() in ("y", "yes")
     except EOFError:
@@ -227,7 +206,7 @@ def _agreed(question: str) -> bool:
 
 
 def _bytes(size: float) -> str:
-    unit = 0
-    while size >= 1000 and unit < len(UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.3g} {UNITS[unit]}"
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, _ = size / 1000, units.pop(0)
+    return f"{size:.3g} {units[0]}"

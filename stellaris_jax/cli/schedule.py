@@ -24,12 +24,9 @@ from stellaris_jax.cli import program
 from stellaris_jax.cli.working import working
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("schedule", __doc__)
     parser.add_argument("job", nargs="*", help="overrides of the job's configuration")
     parser.add_argument("--out", type=Path, required=True, help="file to write the scheduler to")

@@ -50,7 +50,7 @@ def sweep(
         for config in configs if task is None else ():
             check_installed(config)
         configs = [checked(config) for config in configs]
-        from stellaris_jax.many.sweep import lay_out, train_together
+        from stellaris_jax.many.sweep import lay_out, train_points
         from stellaris_jax.runs.run_dir import reserved
 
         directory = plan.directory
@@ -64,7 +64,7 @@ def sweep(
             with program.signalled():
                 live = any(config.executor == "live" for config in configs)  # their processes need all cores
                 if task is None and plan.settings.together and not live:
-                    outcome = train_together(directory, configs, cluster)
+                    outcome = train_points(directory, configs, cluster)
                 else:
                     outcome = _one_by_one(configs, task or _train)
         finally:

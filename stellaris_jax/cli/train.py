@@ -22,6 +22,7 @@ from stellaris_jax.config.options import PLACES, Option, options_of
 from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.config.trust import Trust
 from stellaris_jax.execute.loading import load_config
+from stellaris_jax.telemetry.format import value_text
 
 WIDTH = 120
 """Most columns of the help, and its width if the output is no terminal."""
@@ -66,9 +67,8 @@ def main(argv: Sequence[str] | None = None, task: Callable[[Config], Any] = trai
     """Run `task` on the configuration of the command line, or on each of a sweep.
 
     It exits as `stellaris_jax.cli.program.run` says; a ConfigError comes before training, if it can be known by then.
-    In a
-    sweep, a RunError is reported once the other points are done. The sweep's report is written when the last point is
-    done, and also when the sweep is interrupted.
+    In a sweep, a RunError is reported once the other points are done. The sweep's report is written when the last point
+    is done, and also when the sweep is interrupted.
 
     Args:
       argv: the arguments; those of the process by default.
@@ -119,7 +119,8 @@ def help_text(config: Config, config_dir: str | Path | None = None) -> str:
             lines += _options(entry.key.removesuffix(".options"), config, width)
             continue
         about = f"{entry.help}; {entry.accepted}" if entry.accepted else entry.help
-        lines += _row(f"{entry.key:<30} {_shown(attrgetter(entry.key)(config))}", about, 46, width)
+        value = value_text(attrgetter(entry.key)(config)) or "''"
+        lines += _row(f"{entry.key:<30} {value}", about, 46, width)
     return "\n".join([*lines, "", "EXAMPLES", localised(EXAMPLES)])
 
 
@@ -128,15 +129,15 @@ def _options(section: str, config: Config, width: int) -> list[str]:
     owners: dict[str, list[str]] = {}
     options: dict[str, Option] = {}
     for place in (place for place in PLACES if place.section == section):
-        for name, thing in place.kind.items():
-            for key, option in options_of(thing).items():
+        for name, component in place.kind.items():
+            for key, option in options_of(component).items():
                 owners.setdefault(key, []).append(name)
                 options.setdefault(key, option)
     given, lines = attrgetter(f"{section}.options")(config), []
     for key, option in options.items():
         about = f"({', '.join(owners[key])}) {option.knob.help}"
         about = f"{about}; {option.knob.accepted}" if option.knob.accepted else about
-        value = _shown(given.get(key, option.default))
+        value = value_text(given.get(key, option.default)) or "''"
         lines += _row(f"{f'{section}.options.{key}':<30} {value}", about, 46, width)
     return lines
 
@@ -155,12 +156,6 @@ def _row(head: str, about: str, indent: int, width: int) -> list[str]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(width, 24), break_on_hyphens=False)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if value != "" else "''"
 
 
 def _single(task: Callable[[Config], Any], overrides: list[str], config_dir: str | None, trust: Trust) -> None:

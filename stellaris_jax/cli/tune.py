@@ -31,12 +31,9 @@ SETTLED = ("space", "reduction", "seed", "dir", "config-dir")
 """Options of a new search, which a search that is resumed keeps."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@program.entry
+def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
-    program.run(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
     parser = program.Parser("tune", __doc__)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the configuration that is tuned")
     parser.add_argument("--space", metavar="SPACE", help="what is varied: a name, or a .yaml file")
@@ -81,7 +78,7 @@ def _main(argv: Sequence[str] | None) -> None:
     seeds = "1 seed" if config.num_seeds == 1 else f"{config.num_seeds} seeds"
     budget = f"{config.env.name}, {config.total_steps} env steps, {seeds}"
     print(f"trial {best.number}: return {best.value:.4g} ({budget}); its run is {place}")
-    _, overrides = search_store.asked(directory)
+    _, overrides = search_store.stored_options(directory)
     if overrides is None:
         print(f"its settings: {place / 'config.yaml'}")
     else:
@@ -121,8 +118,8 @@ def _new_search(given: Namespace) -> Path:
     if not config.evaluation.points or not config.evaluation.episodes:
         raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a search needs returns to compare.")
     space = _space(given.space, given.config_dir)
-    asked = {name: getattr(given, name) for name in ("trials", "reduction", "seed")}
-    search = search_store.Search(**{name: value for name, value in asked.items() if value is not None})
+    options = {name: getattr(given, name) for name in ("trials", "reduction", "seed")}
+    search = search_store.Search(**{name: value for name, value in options.items() if value is not None})
     if given.dir is not None:
         directory: Path = given.dir
     else:

@@ -58,15 +58,23 @@ def _spinning(text: str) -> Iterator[None]:
         yield
 
 
-class _Results:
+class Stream:
+    """Stream that forwards to another one; subclasses change its methods."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class _Results(Stream):
     """Standard output that erases a spinner before its first write."""
 
     def __init__(self, stream: TextIO, erase: Callable[[], None]):
-        self.stream, self.erase = stream, erase
+        super().__init__(stream)
+        self.erase = erase
 
     def write(self, text: str) -> int:
         self.erase()  # a second call does nothing
         return self.stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)

@@ -170,6 +170,11 @@ class SystemConfig(Section):
         choices=("serverless", "serverful"),
     )
 
+    @property
+    def fragments_in_flight(self) -> int:
+        """Fragments stored at a time: one to learn from, and with `pipelined` actors one that they collect."""
+        return 2 if self.actors == "pipelined" else 1
+
 
 @dataclass(frozen=True)
 class ScalingConfig(Section):

@@ -109,7 +109,7 @@ def _combinations(c: Config) -> Iterator[tuple[bool, str]]:
         f"system.learners={learners} must be at most the platform's {slots} slots "
         f"(platform.gpus={c.platform.gpus} times platform.slots_per_gpu={c.platform.slots_per_gpu}).",
     )
-    fragments = 2 if c.system.actors == "pipelined" else 1
+    fragments = c.system.fragments_in_flight
     gradients = c.algorithm.epochs * c.algorithm.minibatches * fragments
     yield (
         learners <= gradients,

@@ -9,7 +9,7 @@ equation into a direction and a step size instead:
 
 Under plain gradient descent this is exactly Eq. 4. Under Adam it scales the group's step, but not the group's
 contribution to the moments. So a gradient of almost no weight, alone in its group, still moves the parameters through
-the next step. In mode `fractional` the optimizer takes a fraction of a step, moments included (`agent.fractional`).
+the next step. In mode `fractional` the optimizer takes a fraction of a step, moments included (`agent.optimizers`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stellaris_jax.agent.fractional import Fractional
+from stellaris_jax.agent import Number
+from stellaris_jax.agent.optimizers import FractionalOptimizer
 from stellaris_jax.engine.corrections import Context, Correction, Stack
 
 MODES = ("factored", "gradient", "sequential", "fractional")
@@ -45,7 +46,7 @@ class StalenessWeightedState(NamedTuple):
     corrections: tuple[Any, ...] = ()
 
 
-def _scale(tree: Any, factor: jax.Array) -> Any:
+def _scale(tree: Any, factor: Number) -> Any:
     return jax.tree.map(lambda x: factor * x, tree)
 
 
@@ -54,17 +55,18 @@ def rows(vector: jax.Array, like: jax.Array) -> jax.Array:
     return vector.reshape(vector.shape + (1,) * (like.ndim - 1))
 
 
-def _finite(gradients: Any, weights: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-    """Gradients and weights of a stack, both 0 for non-finite gradients, and the number of those."""
+def _finite(stack: Stack) -> tuple[Stack, jax.Array]:
+    """Stack whose gradients and weights are 0 for non-finite gradients, and the number of those."""
+    gradients, weights = stack
     squares = [jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(gradients)]
     finite = jnp.isfinite(sum(squares[1:], squares[0]))
     rejected = jnp.sum((weights > 0) & ~finite, dtype=jnp.int32)
     gradients = jax.tree.map(lambda g: jnp.where(rows(finite, g), g, 0.0), gradients)
-    return gradients, jnp.where(finite, weights, 0.0), rejected
+    return Stack(gradients, jnp.where(finite, weights, 0.0)), rejected
 
 
 def staleness_weighted(
-    inner: optax.GradientTransformation | Fractional,
+    inner: optax.GradientTransformation,
     mode: str = "factored",
     axis_name: str | None = None,
     corrections: Sequence[Correction] = (),
@@ -98,7 +100,7 @@ def staleness_weighted(
     [-1.0]
 
     Args:
-      inner: the optimizer, with its base learning rate (alpha_0); a `Fractional` one in mode `fractional`.
+      inner: the optimizer, with its base learning rate (alpha_0); a `FractionalOptimizer` in mode `fractional`.
       mode: `factored` (see the module), `gradient` (weights scale only the gradient, so Adam ignores a common factor),
         `sequential` (one optimizer step of size alpha_0 w_i per gradient, in order, as in the released code), or
         `fractional` (a fraction sum_i w_i / H of one step for the whole group).
@@ -114,8 +116,9 @@ def staleness_weighted(
     """
     if mode not in MODES:
         raise ValueError(f"aggregation mode {mode!r} is unknown; accepted: {', '.join(MODES)}")
-    if (mode == "fractional") != isinstance(inner, Fractional):
+    if (mode == "fractional") != isinstance(inner, FractionalOptimizer):
         raise ValueError(f"aggregation mode {mode!r} cannot use this optimizer: fractional_adam goes with fractional")
+    optimizer = optax.with_extra_args_support(inner)
 
     def init(params: optax.Params) -> StalenessWeightedState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -129,44 +132,36 @@ def staleness_weighted(
         *,
         weights: jax.Array,
         size: jax.Array,
-        step_scale: jax.Array | float = 1.0,
+        step_scale: Number = 1.0,
         context: Context | None = None,
         **_: Any,
     ) -> tuple[optax.Updates, StalenessWeightedState]:
-        gradients, weights, rejected = _finite(gradients, weights)
+        stack, rejected = _finite(Stack(gradients, weights))
         if corrections:
             assert context is not None, "corrections need a context"
-            stack, states = Stack(gradients, weights), []
-            for correction, before in zip(corrections, state.corrections, strict=True):
-                stack, after = correction.update(stack, before, context)
+            before, states = stack.weights, []
+            for correction, correction_state in zip(corrections, state.corrections, strict=True):
+                stack, after = correction.update(stack, correction_state, context)
                 states.append(after)
             # A rejected gradient stays rejected, even if a correction changes its weight.
             sound = jnp.isfinite(stack.weights)
-            rejected += jnp.sum((weights > 0) & ~sound, dtype=jnp.int32)
-            gradients, weights, more = _finite(stack.gradients, jnp.where(sound & (weights > 0), stack.weights, 0.0))
+            rejected += jnp.sum((before > 0) & ~sound, dtype=jnp.int32)
+            stack, more = _finite(stack._replace(weights=jnp.where(sound & (before > 0), stack.weights, 0.0)))
             rejected += more
             state = state._replace(corrections=tuple(states))
-        updates, state = aggregate(gradients, state, params, weights, size, step_scale, rejected)
-        pairs = zip(corrections, state.corrections, strict=True)
-        moved = [correction.published(before, updates, size > 0) for correction, before in pairs]
-        return updates, state._replace(corrections=tuple(moved))
-
-    def aggregate(
-        gradients: optax.Updates,
-        state: StalenessWeightedState,
-        params: optax.Params,
-        weights: jax.Array,
-        size: jax.Array,
-        step_scale: jax.Array | float,
-        rejected: jax.Array,
-    ) -> tuple[optax.Updates, StalenessWeightedState]:
         if axis_name is not None:
             rejected = jax.lax.psum(rejected, axis_name)
-        rejected += state.rejected
-        if mode == "sequential":
-            return _sequential(gradients, state, params, weights, size, step_scale, rejected)
+        state = state._replace(rejected=rejected + state.rejected)
+        updates, state = aggregate(stack, state, params, size, step_scale)
+        pairs = zip(corrections, state.corrections, strict=True)
+        published = [correction.published(before, updates, size > 0) for correction, before in pairs]
+        return updates, state._replace(corrections=tuple(published))
 
-        wave = jax.tree.map(lambda g: jnp.sum(rows(weights, g) * g, axis=0), gradients)
+    def grouped(
+        stack: Stack, state: StalenessWeightedState, params: optax.Params, size: jax.Array, step_scale: Number
+    ) -> tuple[optax.Updates, StalenessWeightedState]:
+        weights = stack.weights
+        wave = jax.tree.map(lambda g: jnp.sum(rows(weights, g) * g, axis=0), stack.gradients)
         weight_sum = jnp.sum(weights)
         if axis_name is not None:
             wave, weight_sum = jax.lax.psum((wave, weight_sum), axis_name)
@@ -177,48 +172,41 @@ def staleness_weighted(
             count, unit = size.astype(weight_sum.dtype), jnp.ones_like(weight_sum)
             direction = _scale(total, 1.0 / (count if mode == "gradient" else weight_sum))
             step = weight_sum / count if mode == "factored" else unit
-            if isinstance(inner, Fractional):
-                updates, inner_state = inner.update(direction, state.inner, params, trust=weight_sum / count)
-            else:
-                updates, inner_state = inner.update(direction, state.inner, params)
-            cleared = jax.tree.map(jnp.zeros_like, total)
-            return _scale(updates, step_scale * step), cleared, jnp.zeros_like(weight_sum), inner_state
+            trust = {"trust": weight_sum / count} if mode == "fractional" else {}
+            updates, inner_state = optimizer.update(direction, state.inner, params, **trust)
+            zeros = jax.tree.map(jnp.zeros_like, total)
+            return _scale(updates, step_scale * step), zeros, jnp.zeros_like(weight_sum), inner_state
 
         def hold(_: None) -> tuple[optax.Updates, optax.Updates, jax.Array, optax.OptState]:
             # A complete group may have no finite gradient: then `total` and `weight_sum` are zero already.
             return jax.tree.map(jnp.zeros_like, params), total, weight_sum, state.inner
 
         updates, total, weight_sum, inner_state = jax.lax.cond((size > 0) & (weight_sum > 0), complete, hold, None)
-        return updates, StalenessWeightedState(total, weight_sum, rejected, inner_state, state.corrections)
+        return updates, state._replace(total=total, weight_sum=weight_sum, inner=inner_state)
 
-    def _sequential(
-        gradients: optax.Updates,
-        state: StalenessWeightedState,
-        params: optax.Params,
-        weights: jax.Array,
-        size: jax.Array,
-        step_scale: jax.Array | float,
-        rejected: jax.Array,
+    def sequential(
+        stack: Stack, state: StalenessWeightedState, params: optax.Params, size: jax.Array, step_scale: Number
     ) -> tuple[optax.Updates, StalenessWeightedState]:
         if axis_name is not None:
-            gradients, weights = jax.lax.all_gather((gradients, weights), axis_name, tiled=True)
+            stack = jax.lax.all_gather(stack, axis_name, tiled=True)
 
         def step(
-            carry: tuple[optax.Updates, optax.OptState], row: tuple[optax.Updates, jax.Array]
+            carry: tuple[optax.Updates, optax.OptState], row: Stack
         ) -> tuple[tuple[optax.Updates, optax.OptState], None]:
             gradient, weight = row
 
             def apply(carry: tuple[optax.Updates, optax.OptState]) -> tuple[optax.Updates, optax.OptState]:
                 moved, inner_state = carry
-                updates, inner_state = inner.update(gradient, inner_state, jax.tree.map(jnp.add, params, moved))
+                updates, inner_state = optimizer.update(gradient, inner_state, jax.tree.map(jnp.add, params, moved))
                 return jax.tree.map(jnp.add, moved, _scale(updates, step_scale * weight)), inner_state
 
             return jax.lax.cond(weight > 0, apply, lambda carry: carry, carry), None
 
-        (total, inner_state), _ = jax.lax.scan(step, (state.total, state.inner), (gradients, weights))
+        (total, inner_state), _ = jax.lax.scan(step, (state.total, state.inner), stack)
         complete = size > 0
         updates = jax.tree.map(lambda t: jnp.where(complete, t, 0.0), total)
         total = jax.tree.map(lambda t: jnp.where(complete, 0.0, t), total)
-        return updates, StalenessWeightedState(total, state.weight_sum, rejected, inner_state, state.corrections)
+        return updates, state._replace(total=total, inner=inner_state)
 
+    aggregate = sequential if mode == "sequential" else grouped
     return optax.GradientTransformationExtraArgs(init, update)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.base.registry import register
@@ -173,8 +174,8 @@ class DelayCompensation(Correction):
     of g g, this gradient included (DC-ASGD-a, Section 6; the paper's m is 0.95, and its lambda then 2).
     """
 
-    compensation: float = knob(0.04, "strength of the compensation (lambda_0 of DC-ASGD)", within="[0, inf)")
-    compensation_memory: float = knob(
+    compensation: Number = knob(0.04, "strength of the compensation (lambda_0 of DC-ASGD)", within="[0, inf)")
+    compensation_memory: Number = knob(
         0.0, "decay of the mean of squared gradients that scales it (m of DC-ASGD-a); 0: constant", within="[0, 1)"
     )
 
@@ -201,7 +202,7 @@ class GapAware(Correction):
     C is the running mean of each parameter's absolute change in a step.
     """
 
-    gap_memory: float = knob(0.99, "decay of the mean of how far a step moves each parameter (of C)", within="[0, 1)")
+    gap_memory: Number = knob(0.99, "decay of the mean of how far a step moves each parameter (of C)", within="[0, 1)")
 
     def init(self, params: jax.Array) -> Any:
         return Average.start(params)
@@ -227,10 +228,10 @@ class LessMomentum(Correction):
     >>> [round(float(LessMomentum.lowered(momentum, jnp.float32(s))), 3) for s in (0, 1, 8, 9, 20)]
     [0.9, 0.889, 0.5, 0.0, 0.0]
 
-    Adam's bias correction uses the beta_1 of every step (`stellaris_jax.agent.momentum`).
+    Adam's bias correction uses the beta_1 of every step (`stellaris_jax.agent.optimizers`).
     """
 
-    momentum_memory: float = knob(0.99, "decay of the mean of staleness that lowers momentum", within="[0, 1)")
+    momentum_memory: Number = knob(0.99, "decay of the mean of staleness that lowers momentum", within="[0, 1)")
 
     def init(self, params: jax.Array) -> Any:
         return GroupAverage.start(jnp.zeros(()))
@@ -245,7 +246,7 @@ class LessMomentum(Correction):
         return hyper._replace(adam_b1=self.lowered(hyper.adam_b1, state.value))
 
     @staticmethod
-    def lowered(momentum: jax.Array, staleness: jax.Array) -> jax.Array:
+    def lowered(momentum: Number, staleness: jax.Array) -> jax.Array:
         """Lowered beta_1 for a mean staleness."""
         age = jnp.maximum(momentum / (1.0 - momentum) - staleness, 0.0)
         return jnp.where(staleness > 0.0, age / (1.0 + age), momentum)
@@ -260,7 +261,7 @@ class KLGate(Correction):
     """
 
     needs_kl = True
-    trust_kl: float = knob(0.02, "KL at which a gradient counts 1/e (kappa), in nats", within="(0, inf)")
+    trust_kl: Number = knob(0.02, "KL at which a gradient counts 1/e (kappa), in nats", within="(0, inf)")
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
         assert context.kl is not None, "the context has no KL"
@@ -272,8 +273,8 @@ class KLGate(Correction):
 class NormRatio(Correction):
     """Clip of a stale gradient's norm, at a multiple of the mean norm of earlier groups (ours)."""
 
-    norm_ratio: float = knob(1.0, "the longest a stale gradient may be, in mean norms", within="(0, inf)")
-    norm_memory: float = knob(0.99, "decay of the mean of norms", within="[0, 1)")
+    norm_ratio: Number = knob(1.0, "the longest a stale gradient may be, in mean norms", within="(0, inf)")
+    norm_memory: Number = knob(0.99, "decay of the mean of norms", within="[0, 1)")
 
     def init(self, params: jax.Array) -> Any:
         return GroupAverage.start(jnp.zeros(()))
@@ -298,7 +299,7 @@ class EffectiveSampleSize(Correction):
     policy. So fresh gradients of later epochs are scaled, too, but gradients of on-policy data are not.
     """
 
-    ess_reference: float = knob(
+    ess_reference: Number = knob(
         1.0, "effective sample size, as a share, that needs no correction (ESS_0)", within="(0, 1]"
     )
 

@@ -63,9 +63,9 @@ def extreme_eigenvalues(
     # need not be small then, so check the basis instead. The error of T is about the overlap times the spectrum's
     # range, hence a bound near the rounding error of sums of P terms.
     rounding = 10.0 * float(jnp.finfo(basis.dtype).eps) * size**0.5
-    kept = jnp.cumprod(sound & (jnp.max(jnp.tril(overlap), axis=1) <= rounding)).astype(bool)
+    is_exact = jnp.cumprod(sound & (jnp.max(jnp.tril(overlap), axis=1) <= rounding)).astype(bool)
     # Replace dropped rows by the first diagonal entry, a Rayleigh quotient inside the range: they do not extend it.
-    diagonal = jnp.where(kept & finite, diagonal, jnp.where(finite, diagonal[0], 0.0))
-    off_diagonal = jnp.where(kept[1:] & finite, off_diagonal, 0.0)
+    diagonal = jnp.where(is_exact & finite, diagonal, jnp.where(finite, diagonal[0], 0.0))
+    off_diagonal = jnp.where(is_exact[1:] & finite, off_diagonal, 0.0)
     ritz = jnp.linalg.eigvalsh(jnp.diag(diagonal) + jnp.diag(off_diagonal, 1) + jnp.diag(off_diagonal, -1))
     return jnp.where(finite, ritz[0], jnp.nan), jnp.where(finite, ritz[-1], jnp.nan)

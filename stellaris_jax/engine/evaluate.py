@@ -6,7 +6,7 @@ import math
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.statistics import mean_ci95
 from stellaris_jax.config.tree import Config
+from stellaris_jax.engine.keys import EpisodeKeys, evaluation_key, folded
 from stellaris_jax.engine.mesh import COMPILING
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.engine.seed_states import SeedStates
@@ -96,9 +97,9 @@ def play(
       Returns and lengths, both `[E]`.
     """
     tree = network.unravel(params)
-    reset_key, start_key, step_key = jax.random.split(key, 3)
-    state, obs = env.reset(jax.random.split(reset_key, episodes))
-    starts, limit = env.starts(start_key), env.max_episode_steps or config.evaluation.episode_limit
+    keys = EpisodeKeys.of(key, episodes)
+    state, obs = env.reset(keys.reset)
+    starts, limit = env.starts(keys.start), env.max_episode_steps or config.evaluation.episode_limit
 
     def going(so_far: tuple[Any, ...]) -> jax.Array:
         t, _, _, _, playing, _, _ = so_far
@@ -106,9 +107,9 @@ def play(
 
     def step(so_far: tuple[Any, ...]) -> tuple[Any, ...]:
         t, state, obs, carry, playing, returns, lengths = so_far
-        action_key, env_key = jax.random.split(jax.random.fold_in(step_key, t))
+        action_key, env_keys = keys.at(t)
         action, carry = act(network, config, tree, normalizers, obs, carry, action_key)
-        state, result = env.step(jax.random.split(env_key, episodes), state, action, starts)
+        state, result = env.step(env_keys, state, action, starts)
         returns += jnp.where(playing, result.reward, 0.0)
         lengths += playing
         playing &= ~(result.terminated | result.truncated)
@@ -153,7 +154,7 @@ class HostEvaluator:
         def step(
             tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, carry: Carry, key: jax.Array, t: jax.Array
         ) -> tuple[jax.Array, Carry]:
-            return act(network, config, tree, normalizers, obs, carry, jax.random.fold_in(key, t))
+            return act(network, config, tree, normalizers, obs, carry, folded(key, [t]))
 
         self._act, self._unravel = jax.jit(step), jax.jit(network.unravel)
         self._initial_carry = network.initial_carry(episodes)
@@ -209,9 +210,20 @@ class HostEvaluator:
             self._watch.close()
 
 
-def evaluation_key(seed: int | jax.Array, stream: int | jax.Array) -> jax.Array:
-    """PRNG key of an evaluation, independent of the keys that training uses."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0x5EED), stream)
+class EvaluatorInputs(NamedTuple):
+    """Inputs of an evaluation's program.
+
+    Attributes:
+      params: `[S, P]`, flat parameters of each seed's policy.
+      normalizers: observation statistics, with a leading axis `[S]`.
+      seeds: `[S]`, seeds of the runs.
+      stream: number of the evaluation.
+    """
+
+    params: jax.Array
+    normalizers: Normalizers
+    seeds: np.ndarray
+    stream: np.unsignedinteger
 
 
 class Evaluator:
@@ -231,9 +243,9 @@ class Evaluator:
         self._run, self._lock = jax.jit(run), threading.Lock()
         self._programs: dict[int, jax.stages.Compiled] = {}
 
-    def _program(self, *arguments: Any) -> jax.stages.Compiled:
+    def _program(self, arguments: EvaluatorInputs) -> jax.stages.Compiled:
         """Program for this number of seeds, compiled once by the first thread that needs it."""
-        seeds = len(arguments[0])
+        seeds = len(arguments.seeds)
         with self._lock:
             if seeds not in self._programs:
                 with COMPILING:
@@ -250,8 +262,8 @@ class Evaluator:
         """Evaluate policies `[S, P]` on episodes drawn from (seed, stream); see `HostEvaluator.__call__`."""
         # Evaluation runs on one device, regardless of the state's mesh.
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
-        arguments = (params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
-        returns, lengths = jax.device_get(self._program(*arguments)(*arguments))
+        arguments = EvaluatorInputs(params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
+        returns, lengths = jax.device_get(self._program(arguments)(*arguments))
         return Evaluation(returns, lengths)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import place_of
 from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.engine.keys import folded
 from stellaris_jax.engine.rollout import Normalizers, Trajectory, view
 from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded
 
@@ -110,9 +111,7 @@ def acting(
         `where` is (round, step, group) and determines the noise, with the key. `first` is the index of the part's
         first environment.
         """
-        key = jax.random.wrap_key_data(key_data)
-        for index in where:
-            key = jax.random.fold_in(key, index)
+        key = folded(jax.random.wrap_key_data(key_data), where)
         parameters, carry = network.act(tree, view(normalizers, obs, config), carry)
         noise = distribution.noise(key, (of or obs.shape[0],))
         if of is not None:
@@ -120,11 +119,6 @@ def acting(
         return distribution.perturb(parameters, noise), parameters, carry
 
     return act
-
-
-def acting_key(seed: int) -> jax.Array:
-    """Data of the key from which host actors draw their noise."""
-    return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), 0xAC7))
 
 
 def host_rollout(

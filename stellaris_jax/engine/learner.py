@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -82,9 +83,9 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
       The data loader with the fragment.
     """
 
-    def put(whole: Any, part: Any) -> Any:
-        start = buffer * _rows(loader, whole)
-        return jax.tree.map(partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0), whole, part)
+    def put(stored: Any, part: Any) -> Any:
+        start = buffer * _rows(loader, stored)
+        return jax.tree.map(partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0), stored, part)
 
     carry = loader.fragments.carry
     fragments = put(loader.fragments._replace(carry=None), samples._replace(carry=None))
@@ -97,9 +98,9 @@ def store(loader: DataLoader, buffer: jax.Array, samples: Samples, order: jax.Ar
 def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Samples:
     """Samples `[B, ...]` of the minibatch at a pointer (buffer, index)."""
 
-    def take(whole: Any, chosen: jax.Array) -> Any:
-        rows = chosen + buffer * _rows(loader, whole)
-        return jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), whole)
+    def take(stored: Any, chosen: jax.Array) -> Any:
+        rows = chosen + buffer * _rows(loader, stored)
+        return jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), stored)
 
     order, carry = loader.order[buffer, index], loader.fragments.carry
     chosen = jnp.maximum(order, 0)
@@ -111,9 +112,9 @@ def minibatch(loader: DataLoader, buffer: jax.Array, index: jax.Array) -> Sample
     return batch if batch.valid is None else batch._replace(valid=batch.valid & (order >= 0))
 
 
-def _rows(loader: DataLoader, whole: Any) -> int:
+def _rows(loader: DataLoader, stored: Any) -> int:
     """Number of rows of each buffer."""
-    rows: int = jax.tree.leaves(whole)[0].shape[0] // loader.order.shape[0]
+    rows: int = jax.tree.leaves(stored)[0].shape[0] // loader.order.shape[0]
     return rows
 
 
@@ -170,23 +171,25 @@ def gradient_of(
     network: ActorCritic, spec: ProgramSpec, hyper: Hyper, fetched: Fetched
 ) -> tuple[jax.Array, LossMetrics]:
     """Gradient `[P]` and metrics for fetched inputs."""
-    kind, batch, peers = spec.algorithm, cleared(fetched.batch, spec.sequences), fetched.peers
-    inputs = LossInputs(
+    batch, peers = clear_invalid(fetched.batch, spec.sequences), fetched.peers
+    inputs = partial(
+        LossInputs,
         batch,
         network.distribution,
         hyper,
         fetched.kl_coefficient,
         spec.steps,
-        None if peers is None else peer_log_ratio(network, fetched.others, peers, batch),
-        spec.truncation,
-        spec.masks,
-        fetched.versions,
+        peer_log_ratio=None if peers is None else peer_log_ratio(network, fetched.others, peers, batch),
+        truncation=spec.truncation,
+        masks=spec.masks,
+        versions=fetched.versions,
     )
-    grads, metrics = jax.grad(partial(loss, network, kind, inputs), has_aux=True)(network.unravel(fetched.params))
+    objective = partial(loss, network, spec.algorithm, batch, inputs)
+    grads, metrics = jax.grad(objective, has_aux=True)(network.unravel(fetched.params))
     return network.ravel(grads), metrics
 
 
-def cleared(batch: Samples, sequences: bool) -> Samples:
+def clear_invalid(batch: Samples, sequences: bool) -> Samples:
     """Minibatch whose invalid rows cannot make the gradient non-finite.
 
     A mean leaves invalid rows out, but its gradient is 0 times theirs, and 0 times infinity is NaN. In sequences later
@@ -199,11 +202,11 @@ def cleared(batch: Samples, sequences: bool) -> Samples:
     def clear(x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return x
-        kept = rows(valid, x)
-        return jnp.where(kept | jnp.isfinite(x) if sequences else kept, x, 0.0)
+        is_valid = rows(valid, x)
+        return jnp.where(is_valid | jnp.isfinite(x) if sequences else is_valid, x, 0.0)
 
-    whole = batch._replace(carry=None)
-    return jax.tree.map(clear, whole)._replace(carry=batch.carry)  # type: ignore[no-any-return]
+    cleared: Samples = jax.tree.map(clear, batch._replace(carry=None))
+    return cleared._replace(carry=batch.carry)
 
 
 def versions_of(cache: Cache, invocations: Invocation) -> Versions:
@@ -212,7 +215,7 @@ def versions_of(cache: Cache, invocations: Invocation) -> Versions:
     return Versions(fetched, cache.loader.version[invocations.buffer])
 
 
-def drift(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:
+def policy_kl(network: ActorCritic, cache: Cache, params: jax.Array, invocation: Invocation) -> jax.Array:
     """Mean KL(pi_fetched || pi) over a gradient's minibatch, a scalar, where pi has the parameters `params` `[P]`."""
     batch = minibatch(cache.loader, invocation.buffer, invocation.minibatch)
     fetched = versions.fetch(cache.ring, invocation.slot)
@@ -226,8 +229,21 @@ def with_target(network: ActorCritic, target: jax.Array, batch: Samples) -> Samp
 
 
 def loss(
-    network: ActorCritic, kind: Algorithm, inputs: LossInputs, tree: dict[str, Any]
+    network: ActorCritic,
+    algorithm: Algorithm,
+    batch: Samples,
+    inputs: Callable[..., LossInputs],
+    tree: dict[str, Any],
 ) -> tuple[jax.Array, LossMetrics]:
-    """Loss of the algorithm at the parameters `tree`, with the network's outputs on the minibatch of `inputs`."""
-    parameters, value = network.policy_and_value(tree, inputs.batch.obs, inputs.batch.past)
-    return kind.bound(inputs.hyper.options).loss(inputs._replace(parameters=parameters, value=value))
+    """Loss of a minibatch, and its metrics.
+
+    Args:
+      network: the network.
+      algorithm: the algorithm.
+      batch: the minibatch.
+      inputs: function from the network's outputs `parameters` and `value` on the minibatch to the loss's inputs.
+      tree: parameters of the network.
+    """
+    parameters, value = network.policy_and_value(tree, batch.obs, batch.past)
+    complete = inputs(parameters=parameters, value=value)
+    return algorithm.bound(complete.hyper.options).loss(complete)

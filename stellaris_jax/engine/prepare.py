@@ -14,7 +14,7 @@ from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.losses.gae import gae
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
-from stellaris_jax.agent.networks.recurrent import Carry, Past, blanked
+from stellaris_jax.agent.networks.recurrent import Carry, Past, reset_carry
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine.rollout import EpisodeTotals, Fragment, Normalizers, Trajectory, view
 
@@ -117,7 +117,7 @@ def remembered_values(
 
     def step(carry: Carry, x: tuple[jax.Array, jax.Array]) -> tuple[Carry, tuple[jax.Array, Carry]]:
         obs, first = x
-        value, carry = network.value_step(tree, obs, blanked(carry, first))
+        value, carry = network.value_step(tree, obs, reset_carry(carry, first))
         return carry, (value, carry)
 
     result: tuple[jax.Array, Carry] = jax.lax.scan(step, past.carry, (obs, past.first))[1]

@@ -24,7 +24,7 @@ from stellaris_jax.base.errors import ConfigError, RunError
 
 T = TypeVar("T")
 
-ADDRESS, NUMBER, OWN = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+ADDRESS, NUMBER, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 """Environment variables: address of the first process, number of processes, and number of this process."""
 WAIT_SECONDS, PARTING_SECONDS = 300, 10
 """Timeouts in seconds for the other processes to start, and to end."""
@@ -39,18 +39,18 @@ def join(devices: int) -> None:
       ConfigError: the processes cannot be joined, or have another number of devices.
     """
     if not jax.distributed.is_initialized():
-        given = [os.environ.get(name) for name in (ADDRESS, NUMBER, OWN)]
+        given = [os.environ.get(name) for name in (ADDRESS, NUMBER, INDEX)]
         if all(given):
             number = _integer(NUMBER, 1)
             arguments: dict[str, Any] = {
                 "coordinator_address": given[0],
                 "num_processes": number,
-                "process_id": _integer(OWN, 0, number - 1),
+                "process_id": _integer(INDEX, 0, number - 1),
                 "cluster_detection_method": "deactivate",
             }
             _emulate(devices, number)
         elif any(given):
-            missing = ", ".join(name for name, value in zip((ADDRESS, NUMBER, OWN), given, strict=True) if not value)
+            missing = ", ".join(name for name, value in zip((ADDRESS, NUMBER, INDEX), given, strict=True) if not value)
             raise ConfigError(f"engine.distributed=true: {missing} must be set in the environment as well.")
         else:
             _emulate(devices, int(os.environ.get("SLURM_NTASKS", devices)))
@@ -61,7 +61,7 @@ def join(devices: int) -> None:
                 **arguments, initialization_timeout=WAIT_SECONDS, shutdown_timeout_seconds=PARTING_SECONDS
             )
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-            where = f"{ADDRESS}={given[0]}" if given[0] else f"{ADDRESS}, {NUMBER} and {OWN}, which are not set"
+            where = f"{ADDRESS}={given[0]}" if given[0] else f"{ADDRESS}, {NUMBER} and {INDEX}, which are not set"
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
             raise ConfigError(
                 f"engine.distributed=true: the processes could not be joined by {where} ({reason})."
@@ -110,18 +110,18 @@ def put(tree: T, shardings: Any) -> T:
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(_put(jax.random.key_data(x), sharding))
-    host = np.asarray(x)
-    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+    array = np.asarray(x)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def own(tree: T) -> T:
+def local_data(tree: T) -> T:
     """Local data of arrays: replicated arrays in full, and the local part of sharded ones."""
     return jax.tree.map(lambda x: x.addressable_data(0), tree)
 
 
-def gathered(tree: T, mesh: Mesh) -> T:
+def gather(tree: T, mesh: Mesh) -> T:
     """Gather sharded arrays: each process gets them in full. All processes must call this."""
-    return own(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree))
+    return local_data(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree))
 
 
 def broadcast_from_first(tree: T) -> T:

@@ -14,31 +14,34 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from stellaris_jax.agent.hyper import Hyper
-from stellaris_jax.agent.losses.common import LossMetrics, adapt_kl_coefficient
+from stellaris_jax.agent.losses.common import LossMetrics, Samples, adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import EnvConfig
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.aggregator import rows, staleness_weighted
 from stellaris_jax.engine.corrections import Context, kl_needed, numbers_vary
-from stellaris_jax.engine.learner import Cache, DataLoader
-from stellaris_jax.engine.mesh import AXIS, compile_for_backend, make_mesh
+from stellaris_jax.engine.keys import FragmentKeys
+from stellaris_jax.engine.learner import Cache
+from stellaris_jax.engine.mesh import AXIS, compile_for_backend
 from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
 from stellaris_jax.engine.processes import put
-from stellaris_jax.engine.rollout import Fragment, episode_totals, rollout
+from stellaris_jax.engine.rollout import Fragment, RolloutInputs, episode_totals, rollout
 from stellaris_jax.engine.spec import ProgramSpec
-from stellaris_jax.engine.state import EngineState, StateLayout
-from stellaris_jax.engine.wave import Moves, RoundMetrics, Sums, Wave, WaveCarry
+from stellaris_jax.engine.state import EngineInputs, EngineState, StateLayout
+from stellaris_jax.engine.wave import GradientSums, RoundInputs, RoundMetrics, UpdateSums, Wave, WaveCarry
 from stellaris_jax.envs.base import VecEnv
 from stellaris_jax.timeline.plan import Plan
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -54,16 +57,20 @@ class Engine:
     def __init__(self, options: EnvConfig, env: VecEnv | None, network: ActorCritic, spec: ProgramSpec):
         self.options, self.env, self.network = options, env, network
         self.spec, self.shape = spec, spec.shape
-        self.mesh = make_mesh(spec.devices)
         # On one device, collectives would be copies with a rendezvous, so they are left out.
         self.axis = AXIS if spec.devices > 1 else None
         self.aggregator = partial(aggregator, spec, self.axis)
-        self.layout = StateLayout(options, env, network, spec, self.aggregator, self.mesh)
+        self.layout = StateLayout(options, env, network, spec, self.aggregator)
         # Seeds are mapped only if there are several: a batch axis of length one would turn slices into gathers.
         self.over_seeds: Callable = jax.vmap if spec.seeds > 1 else lambda f, in_axes=0: f
-        self.compiled_by_width: dict[int, Any] = {}
+        self.compiled_by_width: dict[int, jax.stages.Compiled] = {}
         self.compile_seconds = 0.0
         self._compiling = threading.Lock()
+
+    @property
+    def mesh(self) -> Mesh:
+        """Mesh of the run's devices."""
+        return self.layout.mesh
 
     def init(self, seeds: list[int], hyper: Hyper) -> EngineState:
         """State before the first round, one row per seed, placed on the mesh; `hyper` holds arrays `[S]`."""
@@ -86,22 +93,28 @@ class Engine:
         If the number of environments varies, the first `envs` of the first `width` environments take part.
         """
         state = state._replace(ring=versions.publish(state.ring, state.version, state.params))
-        present = jnp.arange(width) < envs if self.spec.masked else None
+        present = self.present(width, envs)
         if fragment is None:
             state, fragment = self._roll(hyper, state, behaviour, width, present)
-        else:
-            state, fragment = self.receive(hyper, state, fragment, present)
+        state, episodes, _ = self.store(hyper, state, fragment, order, present)
+        return state, episodes
+
+    def present(self, width: int, envs: jax.Array) -> jax.Array | None:
+        """Whether each of `width` environments takes part, bool `[width]`; `None` if all always do."""
+        return jnp.arange(width) < envs if self.spec.masked else None
+
+    def store(
+        self, hyper: Hyper, state: EngineState, fragment: Fragment, order: jax.Array, present: jax.Array | None
+    ) -> tuple[EngineState, EpisodeStatistics, Samples]:
+        """Store a fragment as training data; also returns its samples `[M, ...]`."""
+        if self.spec.host_fragments:
+            state, fragment = self._with_totals(hyper, state, fragment, present)
         samples, normalizers, episodes = prepare(
-            self.network,
-            hyper,
-            self.options,
-            fragment,
-            state.normalizers,
-            self.spec.algorithm.sequences,
-            present,
+            self.network, hyper, self.options, fragment, state.normalizers, self.spec.algorithm.sequences, present
         )
-        loader = learner.store(state.loader, state.round % self.spec.buffers, samples, order, fragment.version)
-        return state._replace(loader=loader, normalizers=normalizers), episodes
+        buffer = self.shape.fragments.slot(state.round)
+        loader = learner.store(state.loader, buffer, samples, order, fragment.version)
+        return state._replace(loader=loader, normalizers=normalizers), episodes, samples
 
     def _roll(
         self, hyper: Hyper, state: EngineState, behaviour: jax.Array, width: int, present: jax.Array | None
@@ -113,30 +126,19 @@ class Engine:
         """
         params = versions.fetch(state.ring, behaviour)
         version = state.version - versions.behind(state.ring, state.version, behaviour)
-        start_key, actor_key = jax.random.split(jax.random.fold_in(state.key, state.round))
-        keys = jax.random.split(actor_key, self.spec.envs)
+        keys = FragmentKeys.of(state.key, state.round, self.spec.envs)
         local = width // self.spec.devices
         assert self.env is not None, "fragments come from the host"
         if self.axis is not None:
             device = jax.lax.axis_index(self.axis)
-            keys = jax.lax.dynamic_slice_in_dim(keys, device * (len(keys) // self.spec.devices), local)
+            keys = keys.part(device * (self.spec.envs // self.spec.devices), local)
             if present is not None:
                 present = jax.lax.dynamic_slice_in_dim(present, device * local, local)
-        whole = state.actor
-        before = jax.tree.map(lambda x: x[:local], whole)
+        before = jax.tree.map(lambda x: x[:local], state.actor)
+        keys = keys._replace(envs=keys.envs[:local])
+        inputs = RolloutInputs(params, state.normalizers, before, keys, hyper.gamma)
         carry = before.carry
-        actor, trajectory = rollout(
-            self.env,
-            self.network,
-            params,
-            state.normalizers,
-            before,
-            keys[:local],
-            start_key,
-            self.spec.steps,
-            hyper.gamma,
-            self.options,
-        )
+        actor, trajectory = rollout(self.env, self.network, self.options, self.spec.steps, inputs)
         if self.axis is not None:
             gathered = trajectory._replace(last_obs=trajectory.last_obs[None])
             gathered = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1, tiled=True), gathered)
@@ -144,68 +146,60 @@ class Engine:
             carry = jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, tiled=True), carry)
         if present is not None:
             actor = jax.tree.map(lambda new, old: jnp.where(rows(present, new), new, old), actor, before)
-        if local < whole.totals.shape[0]:
-            actor = jax.tree.map(lambda all_, new: jnp.concatenate([new, all_[local:]]), whole, actor)
+        if local < state.actor.totals.shape[0]:
+            actor = jax.tree.map(lambda old, new: jnp.concatenate([new, old[local:]]), state.actor, actor)
         return state._replace(actor=actor), Fragment(trajectory, params, state.normalizers, version, carry)
 
-    def receive(
+    def _with_totals(
         self, hyper: Hyper, state: EngineState, fragment: Fragment, present: jax.Array | None
     ) -> tuple[EngineState, Fragment]:
         """Compute the episode totals of a fragment from the host."""
         trajectory = fragment.trajectory
         done = trajectory.terminated | trajectory.truncated
-        totals, carried = episode_totals(
-            trajectory.reward,
-            trajectory.valid.astype(jnp.float32),
-            done,
-            state.actor.totals,
-            hyper.gamma,
-        )
+        length = trajectory.valid.astype(jnp.float32)
+        totals, carried = episode_totals(trajectory.reward, length, done, state.actor.totals, hyper.gamma)
         if present is not None:
             carried = jnp.where(rows(present, carried), carried, state.actor.totals)
         actor = state.actor._replace(totals=carried)
         return state._replace(actor=actor), fragment._replace(trajectory=trajectory._replace(totals=totals))
 
-    def wave(
-        self,
-        hyper: Hyper,
-        loader: DataLoader,
-        kl_coefficient: jax.Array,
-        step_scale: jax.Array,
-        carry: WaveCarry,
-        wave: Wave,
-    ) -> WaveCarry:
+    def wave(self, inputs: RoundInputs, wave_state: WaveCarry, wave: Wave) -> WaveCarry:
         """Compute the wave's gradients on their versions, and aggregate them; publish if a group is complete."""
-        ring = versions.publish(carry.ring, carry.version, carry.params)
-        carry, cache = carry._replace(ring=ring), Cache(ring, carry.version, loader, kl_coefficient)
-        invoke = partial(learner.gradient, self.network, self.spec, hyper, cache)
+        wave_state = wave_state.published()
+        cache = inputs.cache(wave_state)
+        invoke = partial(learner.gradient, self.network, self.spec, inputs.hyper, cache)
         if wave.weights.shape[0] > 1:
             gradients, metrics = jax.vmap(invoke)(wave.invocations)
         else:
             single = invoke(jax.tree.map(lambda x: x[0], wave.invocations))
             gradients, metrics = jax.tree.map(lambda x: x[None], single)
-        return self.aggregated(hyper, cache, step_scale, carry, wave, gradients, metrics)
+        return self._aggregated(inputs, cache, wave_state, wave, gradients, metrics)
 
-    def aggregated(
+    def aggregate(
+        self, inputs: RoundInputs, wave_state: WaveCarry, wave: Wave, gradients: jax.Array, metrics: LossMetrics
+    ) -> WaveCarry:
+        """Aggregate a wave's gradients `[L, P]`; publish if a group is complete."""
+        wave_state = wave_state.published()
+        cache = inputs.cache(wave_state)
+        return self._aggregated(inputs, cache, wave_state, wave, gradients, metrics)
+
+    def _aggregated(
         self,
-        hyper: Hyper,
+        inputs: RoundInputs,
         cache: Cache,
-        step_scale: jax.Array,
-        carry: WaveCarry,
+        wave_state: WaveCarry,
         wave: Wave,
         gradients: jax.Array,
         metrics: LossMetrics,
     ) -> WaveCarry:
-        """Aggregate the wave's gradients `[L, P]`; the cache's ring already holds the newest version."""
-        ring = cache.ring
-        hyper, context = self._corrected(hyper, cache, carry, wave, metrics)
+        hyper, context = self._corrected(inputs.hyper, cache, wave_state, wave, metrics)
         updates, aggregator = self.aggregator(hyper).update(
             gradients,
-            carry.aggregator,
-            carry.params,
+            wave_state.aggregator,
+            wave_state.params,
             weights=wave.weights,
             size=wave.size,
-            step_scale=step_scale,
+            step_scale=inputs.step_scale,
             context=context,
         )
 
@@ -213,54 +207,53 @@ class Engine:
         used = (wave.weights > 0) & jnp.isfinite(norm)
         known = learner.versions_of(cache, wave.invocations)
         lag = (known.learner - known.behaviour).astype(norm.dtype)
-        measured = Sums(metrics, norm, lag, jnp.ones_like(norm)).vector()
+        measured = GradientSums(metrics, norm, lag, jnp.ones_like(norm)).vector()
         sums = jnp.sum(jnp.where(used[:, None], measured, 0.0), axis=0)
-        # The ring holds the previous version; before the first update, its slot holds the initial version.
-        before = carry.params - versions.fetch(ring, (carry.version - 1) % ring.shape[0])
-        moves = Moves.of(updates, before, wave.size > 0)
+        before = wave_state.params - versions.previous(cache.ring, wave_state.version)
+        update_sums = UpdateSums.of(updates, before, wave.size > 0)
         return WaveCarry(
-            params=carry.params + updates,
-            version=carry.version + (wave.size > 0),
-            ring=ring,
+            params=wave_state.params + updates,
+            version=wave_state.version + (wave.size > 0),
+            ring=cache.ring,
             aggregator=aggregator,
-            sums=carry.sums + (sums if self.axis is None else jax.lax.psum(sums, self.axis)),
-            moves=jax.tree.map(jnp.add, carry.moves, moves),
+            sums=wave_state.sums + (sums if self.axis is None else jax.lax.psum(sums, self.axis)),
+            update_sums=jax.tree.map(jnp.add, wave_state.update_sums, update_sums),
         )
 
     def _corrected(
-        self, hyper: Hyper, cache: Cache, carry: WaveCarry, wave: Wave, metrics: LossMetrics
+        self, hyper: Hyper, cache: Cache, wave_state: WaveCarry, wave: Wave, metrics: LossMetrics
     ) -> tuple[Hyper, Context | None]:
         """Hyper-parameters after the corrections, and the corrections' context; `None` without corrections."""
         corrections = self.spec.corrections
         if not corrections:
             return hyper, None
-        for correction, state in zip(corrections, carry.aggregator.corrections, strict=True):
+        for correction, state in zip(corrections, wave_state.aggregator.corrections, strict=True):
             hyper = correction.bound(hyper.corrections).numbers(hyper, state)
         kl = None
         if kl_needed(corrections):
-            kl = jax.vmap(partial(learner.drift, self.network, cache, carry.params))(wave.invocations)
+            kl = jax.vmap(partial(learner.policy_kl, self.network, cache, wave_state.params))(wave.invocations)
         slots = wave.invocations.slot
         fetched = jax.vmap(partial(versions.fetch, cache.ring))(slots)
         staleness = versions.behind(cache.ring, cache.newest_version, slots)
-        return hyper, Context(staleness, fetched, carry.params, metrics, kl, self.axis)
+        return hyper, Context(staleness, fetched, wave_state.params, metrics, kl, self.axis)
 
     def finish(
-        self, hyper: Hyper, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
+        self, hyper: Hyper, state: EngineState, wave_state: WaveCarry, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
         """State after the round, and the round's metrics."""
-        state = carry.end(state)
-        gradients = Sums.of(carry.sums).gradients
-        means = Sums.of(carry.sums / jnp.maximum(gradients, 1.0))
+        state = wave_state.end(state)
+        gradients = GradientSums.of(wave_state.sums).gradients
+        means = GradientSums.of(wave_state.sums / jnp.maximum(gradients, 1.0))
         adapted = adapt_kl_coefficient(state.kl_coefficient, means.loss.kl, hyper.kl_target)
         coefficient = jnp.where(gradients > 0, adapted, state.kl_coefficient)
         rejected = state.aggregator.rejected
-        updates = jnp.maximum(carry.moves.updates, 1.0)
+        updates = jnp.maximum(wave_state.update_sums.updates, 1.0)
         metrics = RoundMetrics(
             loss=means.loss,
             gradient_norm=means.norm,
             data_lag=means.data_lag,
-            update_norm=carry.moves.norm / updates,
-            update_cosine=carry.moves.cosine / updates,
+            update_norm=wave_state.update_sums.norm / updates,
+            update_cosine=wave_state.update_sums.cosine / updates,
             gradients=gradients,
             rejected=rejected,
             kl_coefficient=coefficient,
@@ -292,17 +285,17 @@ class Engine:
             chosen = (plan.behaviour[r], plan.envs[r], plan.order[r])
             state, episodes = self.over_seeds(collect)(hyper, state, *chosen, fragment)
             step_scale = plan.learning_rate[r]
-            loader, coefficient = state.loader, state.kl_coefficient
+            inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, step_scale)
 
-            def wave_body(w: jax.Array, carry: WaveCarry) -> WaveCarry:
+            def wave_body(w: jax.Array, wave_state: WaveCarry) -> WaveCarry:
                 wave = jax.tree.map(lambda x: x[w], Wave(plan.invocations, plan.weights, plan.sizes))
-                mapped = self.over_seeds(self.wave, in_axes=(0, 0, 0, None, 0, 0))
-                after: WaveCarry = mapped(hyper, loader, coefficient, step_scale, carry, wave)
+                mapped = self.over_seeds(self.wave, in_axes=(RoundInputs(0, 0, 0, None), 0, 0))  # type: ignore[arg-type]
+                after: WaveCarry = mapped(inputs, wave_state, wave)
                 return after
 
             first, end = plan.bounds[r]
-            carry = jax.lax.fori_loop(first, end, wave_body, WaveCarry.start(state))
-            state, metrics = self.over_seeds(self.finish)(hyper, state, carry, episodes)
+            wave_state = jax.lax.fori_loop(first, end, wave_body, WaveCarry.start(state))
+            state, metrics = self.over_seeds(self.finish)(hyper, state, wave_state, episodes)
             return state, jax.tree.map(lambda rows_, row: rows_.at[r].set(row), history, metrics)
 
         history = RoundMetrics.zeros((self.shape.rounds, *lead))
@@ -312,76 +305,69 @@ class Engine:
             history = jax.tree.map(lambda x: x[:, None], history)
         return state, history
 
-    def compile(
-        self,
-        state: EngineState,
-        hyper: Hyper,
-        plan: Plan,
-        fragment: Fragment | None = None,
-        width: int | None = None,
-    ) -> float:
-        """Compile for the shapes of `run`'s arguments, and for rounds of `width` environments (default all).
+    def compile(self, inputs: EngineInputs) -> float:
+        """Compile for the shapes of these inputs.
 
         Returns the seconds it took, 0 if the program was compiled already; `compile_seconds` is their sum.
         """
-        width = width or self.spec.envs
+        width = inputs.width or self.spec.envs
         with self._compiling:
             if width in self.compiled_by_width:
                 return 0.0
             begin = time.perf_counter()
-            self.compiled_by_width[width] = compile_for_backend(self.lower(state, hyper, plan, fragment, width))
+            self.compiled_by_width[width] = compile_for_backend(self.lower(inputs))
             seconds = time.perf_counter() - begin
             self.compile_seconds += seconds
             return seconds
 
     def lower(
-        self,
-        state: EngineState,
-        hyper: Hyper,
-        plan: Plan,
-        fragment: Fragment | None = None,
-        width: int | None = None,
+        self, inputs: EngineInputs, mesh: Mesh | AbstractMesh | None = None, platform: str | None = None
     ) -> jax.stages.Lowered:
-        """Lowered program, which `compile` compiles."""
-        specs = self.layout.specs(state)
-        sharded, whole = PartitionSpec(None, None, AXIS), PartitionSpec()
-        specs_of: dict[str, Any] = {name: sharded if name in PLACED else whole for name in plan._fields}
-        plan_specs = plan._replace(**specs_of)
+        """Lowered program, which `compile` compiles.
+
+        Args:
+          inputs: arrays or shapes.
+          mesh: mesh of devices, which need not be there; by default that of the run.
+          platform: `cpu`, `cuda` or `tpu`, needed for an abstract mesh; by default that of the mesh's devices.
+        """
+        state, hyper, plan, fragment, width = inputs
+        mesh = mesh or self.mesh
+        specs = (self.layout.specs(state), REPLICATED, PLAN_SPECS, REPLICATED, REPLICATED)
         mapped = jax.shard_map(
             partial(self._chunk, width or self.spec.envs),
-            mesh=self.mesh,
-            in_specs=(specs, whole, plan_specs, whole, whole),
-            out_specs=(specs, whole),
+            mesh=mesh,
+            in_specs=specs,
+            out_specs=(specs[0], REPLICATED),
             check_vma=False,
         )
-        self._plan_shardings = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), plan_specs)
-        data = self._replicated((np.int32(0), fragment))
-        return jax.jit(mapped, donate_argnums=0).lower(state, self._replicated(hyper), self.put(plan), *data)
+
+        def shaped(spec: PartitionSpec, part: Any) -> Any:
+            sharding = NamedSharding(mesh, spec)
+            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part)
+
+        shapes = jax.tree.map(shaped, specs, (state, hyper, plan, np.int32(0), fragment))
+        traced = jax.jit(mapped, donate_argnums=0).trace(*shapes)
+        return traced.lower(lowering_platforms=None if platform is None else (platform,))
+
+    def run(self, inputs: EngineInputs, rounds: int) -> tuple[EngineState, RoundMetrics]:
+        """Execute the first `rounds` rounds of a plan. Returns immediately, because JAX is asynchronous.
+
+        Returns the state after the rounds and metrics `[R, S]`.
+        """
+        self.compile(inputs)
+        program = self.compiled_by_width[inputs.width or self.spec.envs]
+        data = self._replicated((np.int32(rounds), inputs.fragment))
+        result: tuple[EngineState, RoundMetrics] = program(
+            inputs.state, self._replicated(inputs.hyper), self.put(inputs.plan), *data
+        )
+        return result
 
     def put(self, plan: Plan) -> Plan:
-        return put(plan, self._plan_shardings)
+        """Plan placed on the mesh."""
+        return put(plan, jax.tree.map(partial(NamedSharding, self.mesh), PLAN_SPECS))
 
-    def _replicated(self, tree: Any) -> Any:
+    def _replicated(self, tree: T) -> T:
         return put(tree, self.layout.replicated)
-
-    def run(
-        self,
-        state: EngineState,
-        hyper: Hyper,
-        plan: Plan,
-        rounds: int,
-        fragment: Fragment | None = None,
-        width: int | None = None,
-    ) -> tuple[EngineState, RoundMetrics]:
-        """Execute the first `rounds` rounds of a plan. Donates `state`; returns immediately, JAX is asynchronous.
-
-        Hyper-parameters `hyper` are arrays `[S]`. With host environments a plan has one round, and `fragment` (every
-        leaf with a leading axis `[S]`) is its data. `width` is the number of environments compiled for, at least the
-        number that takes part; all by default. Returns the state after the rounds and metrics `[R, S]`.
-        """
-        self.compile(state, hyper, plan, fragment, width)
-        run = self.compiled_by_width[width or self.spec.envs]
-        return run(state, self._replicated(hyper), self.put(plan), *self._replicated((np.int32(rounds), fragment)))
 
 
 def aggregator(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
@@ -393,5 +379,8 @@ def aggregator(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.Gradi
 
 SHARED = ("bounds", "learning_rate")
 """Fields of a plan that are the same for all seeds."""
-PLACED = ("invocations", "weights")
-"""Fields of a plan with an axis of places, which is sharded over devices."""
+REPLICATED = PartitionSpec()
+PLACED = PartitionSpec(None, None, AXIS)
+"""Partition of arrays with an axis of places, which is sharded over devices."""
+PLAN_SPECS = Plan(**{field: PLACED if field in ("invocations", "weights") else REPLICATED for field in Plan._fields})  # type: ignore[arg-type]
+"""Partition of a plan's fields."""

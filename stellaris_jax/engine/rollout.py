@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.gae import linear_recurrence
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
-from stellaris_jax.agent.networks.recurrent import Carry, blanked
+from stellaris_jax.agent.networks.recurrent import Carry, reset_carry
 from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.engine.keys import FragmentKeys, step_keys
 from stellaris_jax.envs.base import Box, VecEnv
 
 
@@ -134,63 +136,68 @@ def viewed(space: Box, config: EnvConfig) -> str:
     return "float32" if config.normalize_observation else space.dtype
 
 
+class RolloutInputs(NamedTuple):
+    """Inputs of a rollout.
+
+    Attributes:
+      params: parameters of the policy, `[P]`.
+      normalizers: statistics of observations.
+      actor: states of N environments.
+      keys: keys of the fragment.
+      gamma: discount of the discounted returns.
+    """
+
+    params: jax.Array
+    normalizers: Normalizers
+    actor: ActorState
+    keys: FragmentKeys
+    gamma: Number
+
+
 def rollout(
-    env: VecEnv,
-    network: ActorCritic,
-    params: jax.Array,
-    normalizers: Normalizers,
-    actor: ActorState,
-    keys: jax.Array,
-    start_key: jax.Array,
-    length: int,
-    gamma: jax.Array | float,
-    config: EnvConfig,
+    env: VecEnv, network: ActorCritic, options: EnvConfig, steps: int, inputs: RolloutInputs
 ) -> tuple[ActorState, Trajectory]:
-    """Step N environments `length` times with the policy `params`.
+    """Step N environments `steps` times with a policy.
 
     Args:
       env: the environments.
       network: the policy's network.
-      params: parameters of the policy, `[P]`.
-      normalizers: statistics of observations.
-      actor: states of the environments.
-      keys: one key per environment `[N]`, for its steps and the policy's noise.
-      start_key: key of the start states that all environments share.
-      length: number of steps.
-      gamma: discount of the discounted returns.
-      config: options of observations.
+      options: options of observations.
+      steps: number of steps.
+      inputs: policy, environments and keys.
 
     Returns:
       (state of the actors, trajectory).
     """
+    params, normalizers, actor, keys, gamma = inputs
     tree = network.unravel(params)
-    starts = env.starts(start_key)
-    streams = jax.vmap(lambda key: jax.random.split(key, length + 1))(keys)
-    noise = jax.vmap(lambda key: network.distribution.noise(key, (length,)))(streams[:, 0])
-    step_keys = jnp.swapaxes(streams[:, 1:], 0, 1)
+    starts = env.starts(keys.start)
+    streams = step_keys(keys.envs, steps)
+    noise = jax.vmap(lambda key: network.distribution.noise(key, (steps,)))(streams[:, 0])
+    env_keys = jnp.swapaxes(streams[:, 1:], 0, 1)
 
     def step(before: tuple[Any, jax.Array, Carry], x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
         state, obs, carry = before
         keys, noise = x
-        distribution, carry = network.act(tree, view(normalizers, obs, config), carry)
+        distribution, carry = network.act(tree, view(normalizers, obs, options), carry)
         action = network.distribution.perturb(distribution, noise)
         state, time_step = env.step(keys, state, action, starts)
-        carry = blanked(carry, time_step.terminated, time_step.truncated)
+        carry = reset_carry(carry, time_step.terminated, time_step.truncated)
         return (state, time_step.obs, carry), (obs, action, distribution, time_step)
 
-    (state, last_obs, carry), (obs, action, distribution, steps) = jax.lax.scan(
-        step, (actor.env, actor.obs, actor.carry), (step_keys, jnp.swapaxes(noise, 0, 1))
+    (state, last_obs, carry), (obs, action, distribution, results) = jax.lax.scan(
+        step, (actor.env, actor.obs, actor.carry), (env_keys, jnp.swapaxes(noise, 0, 1))
     )
-    done = steps.terminated | steps.truncated
-    totals, carried = episode_totals(steps.reward, jnp.ones_like(steps.reward), done, actor.totals, gamma)
+    done = results.terminated | results.truncated
+    totals, carried = episode_totals(results.reward, jnp.ones_like(results.reward), done, actor.totals, gamma)
     trajectory = Trajectory(
         obs=obs,
         action=action,
         distribution=distribution,
-        reward=steps.reward,
-        terminated=steps.terminated,
-        truncated=steps.truncated,
-        final_obs=steps.final_obs,
+        reward=results.reward,
+        terminated=results.terminated,
+        truncated=results.truncated,
+        final_obs=results.final_obs,
         totals=totals,
         last_obs=last_obs,
         # The carry is zero already if an episode ended just before the fragment.
@@ -200,7 +207,7 @@ def rollout(
 
 
 def episode_totals(
-    reward: jax.Array, length: jax.Array, done: jax.Array, start: jax.Array, gamma: jax.Array | float
+    reward: jax.Array, length: jax.Array, done: jax.Array, start: jax.Array, gamma: Number
 ) -> tuple[jax.Array, jax.Array]:
     """`EpisodeTotals` after every step, `[T, N, 3]`, and at the start of the next fragment, `[N, 3]`.
 
@@ -212,8 +219,8 @@ def episode_totals(
       gamma: discount of the discounted returns.
     """
     going = 1.0 - done.astype(jnp.float32)
-    kept = EpisodeTotals(total_return=1.0, length=1.0, discounted_return=gamma)
+    factors = EpisodeTotals(total_return=1.0, length=1.0, discounted_return=gamma)
     added = EpisodeTotals(total_return=reward, length=length, discounted_return=reward)
-    decay = jnp.concatenate([jnp.ones_like(going[:1]), going[:-1]])[..., None] * jnp.array(kept)
+    decay = jnp.concatenate([jnp.ones_like(going[:1]), going[:-1]])[..., None] * jnp.array(factors)
     totals = linear_recurrence(decay, added.stacked(), start)
     return totals, jnp.where(done[-1][:, None], 0.0, totals[-1])

@@ -22,7 +22,7 @@ from stellaris_jax.base.machine import cores
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import Fragment, Normalizers
-from stellaris_jax.engine.state import EngineState, policies
+from stellaris_jax.engine.state import EngineInputs, EngineState, policies
 from stellaris_jax.engine.wave import RoundMetrics
 from stellaris_jax.timeline import Plan
 
@@ -146,7 +146,7 @@ class SeedStates:
         ) -> tuple[EngineState, RoundMetrics]:
             if not any(envs):
                 return passed(state, rounds)
-            return self.engine.run(state, self.hyper, plan, rounds, fragment, width)
+            return self.engine.run(EngineInputs(state, self.hyper, plan, fragment, width), rounds)
 
         work = zip(states, chunk.plans, fragments, chunk.widths, self.blocks(chunk.envs), strict=True)
         self._states, self._running = None, True

@@ -29,15 +29,15 @@ class ProgramSpec:
       devices: number of devices.
       peers: largest number K of other versions that learners in flight hold.
       versions: number H of versions on which gradients may be computed.
-      buffers: fragments kept.
+      buffers: fragments stored.
       target_interval: versions from one target network to the next; 1 without target networks.
       truncation: mode of the truncation (Eq. 2).
       aggregation: mode of the aggregation (Eq. 4).
       corrections: corrections of gradients.
       masked: whether rounds may leave out some environments.
-      hosted: whether fragments come from actors on the host.
+      host_fragments: whether fragments come from actors on the host.
       recurrent: whether the network has memory.
-      recorded: whether each gradient has its own weight of the KL penalty.
+      kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
     """
 
     algorithm: Algorithm
@@ -55,13 +55,13 @@ class ProgramSpec:
     aggregation: str
     corrections: tuple[Correction, ...]
     masked: bool
-    hosted: bool
+    host_fragments: bool
     recurrent: bool
-    recorded: bool
+    kl_coefficient_per_gradient: bool
 
     @classmethod
-    def of(cls, config: Config, hosted: bool = False) -> ProgramSpec:
-        """Program spec of a configuration; `hosted` depends on its environment."""
+    def of(cls, config: Config, host_fragments: bool = False) -> ProgramSpec:
+        """Program spec of a configuration; `host_fragments` depends on its environment."""
         settings, system, engine = config.algorithm, config.system, config.engine
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
         return cls(
@@ -69,20 +69,20 @@ class ProgramSpec:
             masks=tuple(register.mask[name](settings.options) for name in settings.masks),
             seeds=config.num_seeds if seeds_vmapped(engine.members) else 1,
             minibatch_layout=MinibatchLayout.of(config),
-            chunk_rounds=1 if hosted or is_adaptive(config) else config.chunk_rounds,
+            chunk_rounds=1 if host_fragments or is_adaptive(config) else config.chunk_rounds,
             lanes=engine.lanes,
             devices=engine.devices,
             peers=min(system.learners, system.versions) - 1 if system.truncation != "none" else 0,
             versions=system.versions,
-            buffers=2 if system.actors == "pipelined" else 1,
+            buffers=system.fragments_in_flight,
             target_interval=algorithm.target_interval if isinstance(algorithm, TargetNetwork) else 1,
             truncation=system.truncation,
             aggregation=system.aggregation,
             corrections=tuple(register.correction[name](system.options) for name in system.corrections),
             masked=is_masked(config),
-            hosted=hosted,
+            host_fragments=host_fragments,
             recurrent=config.network.memory != "none",
-            recorded=config.executor == "replay" and settings.kl_coefficient > 0.0,
+            kl_coefficient_per_gradient=config.executor == "replay" and settings.kl_coefficient > 0.0,
         )
 
     @property
@@ -113,7 +113,7 @@ class ProgramSpec:
             versions=self.versions,
             buffers=self.buffers,
             target_interval=self.target_interval,
-            recorded=self.recorded,
+            kl_coefficient_per_gradient=self.kl_coefficient_per_gradient,
         )
 
     def blocks(self, seeds: int) -> list[slice]:
@@ -123,7 +123,7 @@ class ProgramSpec:
     @property
     def has_invalid(self) -> bool:
         """Whether fragments may hold invalid samples."""
-        return self.masked or self.hosted
+        return self.masked or self.host_fragments
 
 
 def seeds_vmapped(members: str) -> bool:

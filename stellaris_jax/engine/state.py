@@ -19,12 +19,14 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config, EnvConfig
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
+from stellaris_jax.engine.keys import SeedKeys
 from stellaris_jax.engine.learner import DataLoader
-from stellaris_jax.engine.mesh import AXIS
+from stellaris_jax.engine.mesh import AXIS, make_mesh
 from stellaris_jax.engine.processes import put
-from stellaris_jax.engine.rollout import ActorState, Normalizers, init_actor, init_normalizers, viewed
+from stellaris_jax.engine.rollout import ActorState, Fragment, Normalizers, init_actor, init_normalizers, viewed
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import VecEnv
+from stellaris_jax.timeline.plan import Plan
 
 
 class EngineState(NamedTuple):
@@ -55,28 +57,27 @@ class EngineState(NamedTuple):
     round: jax.Array
 
 
+class EngineInputs(NamedTuple):
+    """Inputs of an engine's program: arrays, or for `lower` and `compile` their shapes (`jax.ShapeDtypeStruct`).
+
+    Attributes:
+      state: training state; `run` donates it.
+      hyper: hyper-parameters, arrays `[S]`.
+      plan: plan of the chunk; it has one round if the environments are host environments.
+      fragment: data from host environments, every leaf with a leading axis `[S]`; `None` if the program makes its own.
+      width: number of environments compiled for, at least the number that takes part; `None` for all.
+    """
+
+    state: EngineState
+    hyper: Hyper
+    plan: Plan
+    fragment: Fragment | None = None
+    width: int | None = None
+
+
 def policies(state: EngineState, slots: np.ndarray) -> jax.Array:
     """Policies `[S, P]` in ring slots `[S]`."""
     return jax.vmap(versions.lookup)(state.ring, state.version, state.params, jnp.asarray(slots))
-
-
-class Keys(NamedTuple):
-    """Keys split from a seed's key.
-
-    Attributes:
-      params: key of the initial parameters.
-      envs: key of the first resets.
-      run: key of the rounds.
-    """
-
-    params: jax.Array
-    envs: jax.Array
-    run: jax.Array
-
-    @classmethod
-    def of(cls, key: jax.Array) -> Keys:
-        """Keys split from a seed's key."""
-        return cls(*jax.random.split(key, 3))
 
 
 class StateLayout:
@@ -85,7 +86,6 @@ class StateLayout:
     Args:
       options, env, network, spec: arguments of `stellaris_jax.engine.program.Engine`.
       aggregator: function from one seed's hyper-parameters to its parameter function.
-      mesh: the devices.
     """
 
     def __init__(
@@ -95,11 +95,15 @@ class StateLayout:
         network: ActorCritic,
         spec: ProgramSpec,
         aggregator: Callable[[Hyper], optax.GradientTransformationExtraArgs],
-        mesh: Mesh,
     ):
         self.options, self.env, self.network = options, env, network
         self.spec, self.shape = spec, spec.shape
-        self.aggregator, self.mesh = aggregator, mesh
+        self.aggregator = aggregator
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """Mesh of the run's devices."""
+        return make_mesh(self.spec.devices)
 
     def init(self, seeds: list[int], hyper: Hyper, params: np.ndarray | None = None) -> EngineState:
         """State before the first round, one row per seed, placed on the mesh.
@@ -123,7 +127,7 @@ class StateLayout:
         initialisation is batched, and two concurrent batched QRs can deadlock XLA's CPU thread pool.
         """
         network = self.network
-        return jax.jit(partial(jax.lax.map, lambda seed: network.init(Keys.of(jax.random.key(seed)).params)))
+        return jax.jit(partial(jax.lax.map, lambda seed: network.init(SeedKeys.of(jax.random.key(seed)).params)))
 
     @cached_property
     def _init(self) -> Callable[[jax.Array, np.ndarray, Hyper], EngineState]:
@@ -134,7 +138,7 @@ class StateLayout:
             state: EngineState = jax.lax.map(lambda x: layout.init_one(*x), (params, keys, hyper))
             return state
 
-        return jax.jit(init, out_shardings=self._shardings(self._shapes()))
+        return jax.jit(init, out_shardings=self._shardings(self.shapes()))
 
     def place(self, state: EngineState) -> EngineState:
         """State placed on the mesh."""
@@ -142,7 +146,7 @@ class StateLayout:
 
     def init_one(self, params: jax.Array, key: jax.Array, hyper: Hyper) -> EngineState:
         """Initial state of one seed from its parameters, key and hyper-parameters, without the leading axis."""
-        spec, observation, keys = self.spec, self.network.observation_space, Keys.of(key)
+        spec, observation, keys = self.spec, self.network.observation_space, SeedKeys.of(key)
         actor = init_actor(self.env, self.network, jax.random.split(keys.envs, spec.envs))
         rows = spec.envs * spec.steps * spec.buffers
         action = jnp.zeros((rows, *self.network.action_space.shape), self._action_dtype())
@@ -164,7 +168,7 @@ class StateLayout:
         return EngineState(
             params=params,
             version=jnp.int32(0),
-            ring=versions.init(params, self.shape.ring),
+            ring=versions.init(params, self.shape.ring.length),
             aggregator=self.aggregator(hyper).init(params),
             actor=actor,
             loader=DataLoader(fragments, order, jnp.zeros(self.shape.buffers, jnp.int32)),
@@ -183,7 +187,8 @@ class StateLayout:
         """Sharding of arrays that are replicated on every device."""
         return NamedSharding(self.mesh, PartitionSpec())
 
-    def _shapes(self) -> EngineState:
+    def shapes(self) -> EngineState:
+        """Shapes and dtypes of the state of one block of seeds; no device is needed."""
         seeds = np.zeros(self.shape.seeds, np.uint32)
         hyper = Hyper.of(Config()).rows(self.shape.seeds)
 
@@ -195,18 +200,18 @@ class StateLayout:
         return jax.eval_shape(init, seeds, hyper)
 
     def specs(self, state: EngineState) -> EngineState:
+        """Partition of each leaf of the state: environments over the mesh, all other leaves replicated."""
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
-        if self.spec.hosted:
+        if self.spec.host_fragments:
             return specs
         return specs._replace(actor=jax.tree.map(lambda _: PartitionSpec(None, AXIS), state.actor))
 
     def _shardings(self, state: EngineState) -> EngineState:
-        """Sharding of each leaf of the state: environments over the mesh, all other leaves replicated."""
         return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self.specs(state))
 
     def abstract(self, seeds: int) -> EngineState:
         """Shapes, dtypes and shardings of the state of `seeds` seeds, for restoring checkpoints."""
-        shapes = self._shapes()
+        shapes = self.shapes()
         return jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct((seeds, *x.shape[1:]), x.dtype, sharding=s),
             shapes,

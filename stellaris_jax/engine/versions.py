@@ -9,10 +9,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.timeline.ring import Ring
 
-def init(params: jax.Array, versions: int) -> jax.Array:
+
+def init(params: jax.Array, length: int) -> jax.Array:
     """Ring `[H, P]` with the initial policy in every slot."""
-    return jnp.broadcast_to(params, (versions, *params.shape)).copy()
+    return jnp.broadcast_to(params, (length, *params.shape)).copy()
 
 
 def fetch(ring: jax.Array, slot: jax.Array) -> jax.Array:
@@ -22,12 +24,17 @@ def fetch(ring: jax.Array, slot: jax.Array) -> jax.Array:
 
 def lookup(ring: jax.Array, newest: jax.Array, params: jax.Array, slot: jax.Array) -> jax.Array:
     """Policy `[P]` in a slot, if the `newest` version, `params`, may not have been published yet."""
-    return jnp.where(slot == newest % ring.shape[0], params, fetch(ring, slot))
+    return jnp.where(slot == Ring(len(ring)).slot(newest), params, fetch(ring, slot))
 
 
 def behind(ring: jax.Array, newest: jax.Array, slot: jax.Array) -> jax.Array:
     """Staleness in versions of the policy in a slot; element by element for an array of slots."""
-    return (newest - slot) % ring.shape[0]
+    return Ring(len(ring)).behind(newest, slot)  # type: ignore[no-any-return]
+
+
+def previous(ring: jax.Array, newest: jax.Array) -> jax.Array:
+    """Policy `[P]` before the `newest` version; the initial policy before the first update."""
+    return fetch(ring, Ring(len(ring)).slot(newest - 1))
 
 
 def publish(ring: jax.Array, version: jax.Array, params: jax.Array) -> jax.Array:
@@ -35,4 +42,4 @@ def publish(ring: jax.Array, version: jax.Array, params: jax.Array) -> jax.Array
 
     Publish before fetching: a write after a read in one loop body makes XLA copy the whole ring.
     """
-    return jax.lax.dynamic_update_index_in_dim(ring, params, version % ring.shape[0], 0)
+    return jax.lax.dynamic_update_index_in_dim(ring, params, Ring(len(ring)).slot(version), 0)

@@ -7,14 +7,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
+from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics
+from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
+from stellaris_jax.engine.learner import Cache, DataLoader
 from stellaris_jax.engine.prepare import EpisodeStatistics
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.timeline.plan import Invocation
 
 
-class Sums(NamedTuple):
+class GradientSums(NamedTuple):
     """Sums over a round's gradients, carried from wave to wave as one vector `[K]`, so that adding is one operation.
 
     Attributes:
@@ -30,16 +34,16 @@ class Sums(NamedTuple):
     gradients: jax.Array
 
     @classmethod
-    def of(cls, vector: jax.Array) -> Sums:
+    def of(cls, vector: jax.Array) -> GradientSums:
         """Sums from a vector `[K]`."""
-        return jax.tree.unflatten(jax.tree.structure(SUMS), list(vector))
+        return jax.tree.unflatten(jax.tree.structure(NO_SUMS), list(vector))
 
     def vector(self) -> jax.Array:
         """Sums `[...]` as vectors `[..., K]`."""
         return jnp.stack(jax.tree.leaves(self), axis=-1)
 
 
-SUMS = Sums(LossMetrics(*[0] * len(LossMetrics._fields)), 0, 0, 0)  # type: ignore[arg-type]
+NO_SUMS = GradientSums(LossMetrics(*[0] * len(LossMetrics._fields)), 0, 0, 0)  # type: ignore[arg-type]
 
 
 class Wave(NamedTuple):
@@ -50,7 +54,27 @@ class Wave(NamedTuple):
     size: Any
 
 
-class Moves(NamedTuple):
+class RoundInputs(NamedTuple):
+    """Inputs of a round's waves that waves do not change.
+
+    Attributes:
+      hyper: hyper-parameters.
+      loader: fragments and their minibatches.
+      kl_coefficient: weight of the KL penalty.
+      step_scale: factor on the learning rate.
+    """
+
+    hyper: Hyper
+    loader: DataLoader
+    kl_coefficient: jax.Array
+    step_scale: Number
+
+    def cache(self, wave_state: WaveCarry) -> Cache:
+        """Cache from which learners fetch, after the newest version has been published in the ring."""
+        return Cache(wave_state.ring, wave_state.version, self.loader, self.kl_coefficient)
+
+
+class UpdateSums(NamedTuple):
     """Sums over a round's updates.
 
     Attributes:
@@ -64,7 +88,7 @@ class Moves(NamedTuple):
     updates: jax.Array
 
     @classmethod
-    def of(cls, step: jax.Array, before: jax.Array, counts: jax.Array) -> Moves:
+    def of(cls, step: jax.Array, before: jax.Array, counts: jax.Array) -> UpdateSums:
         """Sums for one update `step` `[P]` after the update `before` `[P]`; zeros unless `counts`."""
         norm, previous = (jnp.sqrt(jnp.sum(jnp.square(x))) for x in (step, before))
         cosine = jnp.sum(step * before) / jnp.maximum(norm * previous, jnp.finfo(norm.dtype).tiny)
@@ -72,21 +96,30 @@ class Moves(NamedTuple):
 
 
 class WaveCarry(NamedTuple):
-    """State that waves change: fields of `EngineState`, the round's `Sums` as a vector `[K]`, and its `Moves`."""
+    """State that waves change: fields of `EngineState`, and sums over the round so far.
+
+    Attributes:
+      sums: the round's `GradientSums` as a vector `[K]`.
+      update_sums: the round's `UpdateSums`.
+    """
 
     params: jax.Array
     version: jax.Array
     ring: jax.Array
     aggregator: StalenessWeightedState
     sums: jax.Array
-    moves: Moves
+    update_sums: UpdateSums
 
     @classmethod
     def start(cls, state: EngineState) -> WaveCarry:
         """Carry before a round's first wave."""
-        sums = jnp.zeros((*state.round.shape, len(jax.tree.leaves(SUMS))))
-        moves = Moves(*[jnp.zeros(state.round.shape)] * len(Moves._fields))
-        return cls(state.params, state.version, state.ring, state.aggregator, sums, moves)
+        sums = jnp.zeros((*state.round.shape, len(jax.tree.leaves(NO_SUMS))))
+        update_sums = UpdateSums(*[jnp.zeros(state.round.shape)] * len(UpdateSums._fields))
+        return cls(state.params, state.version, state.ring, state.aggregator, sums, update_sums)
+
+    def published(self) -> WaveCarry:
+        """State whose ring holds the newest version."""
+        return self._replace(ring=versions.publish(self.ring, self.version, self.params))
 
     def end(self, state: EngineState) -> EngineState:
         """State after the round's last wave."""

@@ -31,23 +31,23 @@ def ranges_of(observations: np.ndarray, rewards: np.ndarray) -> Ranges:
     return Ranges(*((float(array.min()), float(array.max())) for array in (observations, rewards)))
 
 
-def told(env: VecEnv | HostEnv, found: Ranges, config: EnvConfig) -> list[str]:
+def range_lines(env: VecEnv | HostEnv, ranges: Ranges, config: EnvConfig) -> list[str]:
     """Lines on the measured ranges, each with the setting in force or a recommended one.
 
     Args:
       env: the environment, built from the configuration.
-      found: the measured ranges.
+      ranges: the measured ranges.
       config: the environment's configuration.
     """
-    observations = f"observations from {_shown(found.observation)}"
+    observations = f"observations from {_shown(ranges.observation)}"
     if config.normalize_observation:
         observations += ": normalised (env.normalize_observation=true)"
-    elif env.observation_space.dtype == "float32" and _size(found.observation) > LARGE:
+    elif env.observation_space.dtype == "float32" and _size(ranges.observation) > LARGE:
         observations += ": large for a network; set env.normalize_observation=true"
-    rewards = f"rewards from {_shown(found.reward)}"
+    rewards = f"rewards from {_shown(ranges.reward)}"
     if config.normalize_reward or config.clip_reward:
         rewards += f": {'normalised (env.normalize_reward=true)' if config.normalize_reward else 'clipped'}"
-    elif _size(found.reward) > LARGE:
+    elif _size(ranges.reward) > LARGE:
         rewards += ": large for a network; set env.normalize_reward=true"
     space = own_actions(env)
     if space is None:

@@ -14,14 +14,14 @@ from stellaris_jax.envs.base import Box, Discrete, MultiBinary, MultiDiscrete, S
 KINDS: dict[str, Callable[..., Space]] = {kind.__name__: kind for kind in (Box, Discrete, MultiBinary, MultiDiscrete)}
 
 
-def described(space: Space) -> dict[str, Any]:
+def space_to_data(space: Space) -> dict[str, Any]:
     """Description of a space by its kind and fields.
 
     A bound that all elements share is one text; bounds are text because JSON has no infinity.
 
-    >>> described(Box((2,), (-1.0, -1.0), (1.0, float("inf"))))
+    >>> space_to_data(Box((2,), (-1.0, -1.0), (1.0, float("inf"))))
     {'kind': 'Box', 'shape': [2], 'low': '-1.0', 'high': ['1.0', 'inf'], 'dtype': 'float32'}
-    >>> space_of(described(Discrete(3)))
+    >>> space_from_data(space_to_data(Discrete(3)))
     Discrete(n=3)
     """
     fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()}
@@ -31,8 +31,8 @@ def described(space: Space) -> dict[str, Any]:
     return {"kind": type(space).__name__, **fields}
 
 
-def space_of(data: dict[str, Any]) -> Space:
-    """Space of a description; the inverse of `described`."""
+def space_from_data(data: dict[str, Any]) -> Space:
+    """Space of a description; the inverse of `space_to_data`."""
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "kind"}
     for bound in {"low", "high"} & set(given):
         given[bound] = tuple(np.broadcast_to(np.asarray(data[bound], float), math.prod(data["shape"])).tolist())

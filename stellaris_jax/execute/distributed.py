@@ -61,7 +61,7 @@ class SharedSeedStates(SeedStates):
         if processes.is_first():
             tell(Order.GATHER)
         with processes.naming_lost_process(ADVICE):
-            return super().gather(lambda state: processes.gathered(state, self.engine.mesh))
+            return super().gather(lambda state: processes.gather(state, self.engine.mesh))
 
     @state.setter
     def state(self, state: EngineState) -> None:
@@ -69,11 +69,11 @@ class SharedSeedStates(SeedStates):
 
     def gather(self, pick: Callable[[EngineState], T]) -> T:
         """Value of `SeedStates.gather`; environment states are those of this process only."""
-        return super().gather(lambda state: pick(processes.own(state)))
+        return super().gather(lambda state: pick(processes.local_data(state)))
 
     def each(self, function: Callable[..., T], *rows: Any) -> list[T]:
         """Values of `SeedStates.each`, with the states that `gather` passes on."""
-        return super().each(lambda state, *more: function(processes.own(state), *more), *rows)
+        return super().each(lambda state, *more: function(processes.local_data(state), *more), *rows)
 
 
 class LeadingExecutor:

@@ -90,6 +90,6 @@ class Executor(Protocol):
 def about(schedule: Schedule, begin: int, end: int, widths: list[int]) -> str:
     """Text about the rounds from `begin` to before `end`, compiled for `widths` environments."""
     rounds = f"round {end}" if end - begin == 1 else f"rounds {begin + 1} to {end}"
-    if len(schedule.limits.buckets) == 1 or schedule.spec.hosted:
+    if len(schedule.limits.buckets) == 1 or schedule.spec.host_fragments:
         return rounds
     return f"{rounds} (up to {max(widths) // schedule.limits.envs} actors)"

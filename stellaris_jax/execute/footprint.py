@@ -163,7 +163,7 @@ def parts(config: Config, sizes: Sizes) -> Iterator[Part]:
 
     policy = WORD * sizes.parameters
     limits = ("system.versions", *(["algorithm.options.target_interval"] if isinstance(kind, TargetNetwork) else []))
-    ring = shape.ring * policy
+    ring = shape.ring.length * policy
     yield Part("policy versions", copies * ring, saved * ring, of(*limits, "network.hidden"))
     yield Part("policies and optimizers", copies * 4 * policy, saved * 4 * policy, of("network.hidden"))
     yield Part("gradients", seeds * spec.lanes * policy, 0, of("engine.lanes", "network.hidden"))

@@ -10,10 +10,12 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv, VecEnv
 from stellaris_jax.envs.registry import from_config
+from stellaris_jax.execute.distributed import check_same
 from stellaris_jax.execute.footprint import check_run, live_actors
-from stellaris_jax.execute.loading import check_and_start_jax
+from stellaris_jax.execute.loading import check, start_jax
 from stellaris_jax.execute.plugin_checks import check_plugins
 from stellaris_jax.execute.recording import Recording
+from stellaris_jax.runs.start import Start, start_of
 from stellaris_jax.timeline.scaling.limits import is_scaled
 
 
@@ -27,6 +29,7 @@ class Job(NamedTuple):
       seeds: one per agent.
       spec: settings that shape the program.
       recording: live run that is repeated; `None` unless `executor=replay`.
+      start: policy of another run to start from (`init_from`); `None` for a fresh one.
     """
 
     config: Config
@@ -34,20 +37,23 @@ class Job(NamedTuple):
     network: ActorCritic
     seeds: list[int]
     spec: ProgramSpec
-    recording: Recording | None = None
+    recording: Recording | None
+    start: Start | None
 
 
 def check_and_prepare(config: Config) -> Job:
     """Job of a configuration that nobody has checked. Starts JAX. Raises ConfigError if it cannot run."""
-    check_and_start_jax(config)
+    check(config)
+    start_jax(config)
     return prepare(config)
 
 
 def prepare(config: Config) -> Job:
-    """Job of a checked configuration: reads what it repeats, makes the environment and the network.
+    """Job of a checked configuration: reads the runs that it names, makes the environment and the network.
 
     Raises:
-      ConfigError: a plug-in returns what training cannot use, or the run needs more than there is.
+      ConfigError: a named run cannot be read or does not fit, a plug-in returns what training cannot use, the machine
+        has too little memory, or the processes of a distributed run have different configurations.
     """
     recording = Recording.of(config) if config.executor == "replay" else None
     config = as_executed(config, recording)
@@ -55,10 +61,13 @@ def prepare(config: Config) -> Job:
     check_plugins(config)
     network = ActorCritic(env.observation_space, env.action_space, config.network)
     check_run(config, env, network)
-    spec = ProgramSpec.of(config, hosted=in_program(env) is None)
-    if spec.hosted:
+    spec = ProgramSpec.of(config, host_fragments=in_program(env) is None)
+    if spec.host_fragments:
         _check_hosted(config)
-    return Job(config, env, network, list(range(config.seed, config.seed + config.num_seeds)), spec, recording)
+    if config.engine.distributed:
+        check_same(config)
+    seeds = list(range(config.seed, config.seed + config.num_seeds))
+    return Job(config, env, network, seeds, spec, recording, start_of(config, network))
 
 
 def _check_hosted(config: Config) -> None:

@@ -10,6 +10,7 @@ from stellaris_jax.config.options import complete
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust
 from stellaris_jax.config.validation import check_values, require
+from stellaris_jax.timeline.scaling.check import conditions
 
 
 def load_config(
@@ -54,16 +55,30 @@ def check_and_start_jax(config: Config, alone: bool = False) -> None:
 
     The check starts JAX with as many devices as configured; if `alone`, tuned for this run only.
     """
+    check(config)
+    start_jax(config, alone)
+    # Imported late, as in `start_jax`.
+    from stellaris_jax.execute.footprint import check_run
+
+    check_run(config)
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for the first value or combination of values that no machine can run. Starts nothing."""
     check_values(config)
+    require(conditions(config))
+
+
+def start_jax(config: Config, alone: bool = False) -> None:
+    """Start JAX with as many devices as configured; if `alone`, tuned for this run only.
+
+    Raises ConfigError if the machine has no such devices, or they cannot share the environment.
+    """
     # Imported late: these start JAX, and every other mistake should be reported before that.
     from stellaris_jax.engine.mesh import check_spread, threads_of, use_devices
-    from stellaris_jax.execute.footprint import check_run
     from stellaris_jax.live.accelerators import take_memory_as_needed
-    from stellaris_jax.timeline.scaling.check import conditions
 
     if config.executor == "live":
         take_memory_as_needed()
     use_devices(config.engine.devices, config.engine.distributed, threads_of(config) if alone else None)
     check_spread(config.env.name, config.engine.devices)
-    check_run(config)
-    require(conditions(config))

@@ -14,7 +14,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report.runs import SUMMARY
-from stellaris_jax.telemetry.integrity import digest_of, seal_of
+from stellaris_jax.telemetry.integrity import digest_of, summary_digests
 from stellaris_jax.timeline import trace
 from stellaris_jax.timeline.trace import ReplayedTimeline, Trace
 
@@ -115,7 +115,7 @@ def read_trace(config: Config) -> Trace:
     result = trace.read(path)
     try:
         summary = json.loads(read_text(run / SUMMARY))
-        seal = seal_of(summary) if isinstance(summary, dict) else None
+        seal = summary_digests(summary) if isinstance(summary, dict) else None
     except (OSError, ValueError):
         seal = None
     if seal is not None and seal.trace and seal.trace != digest_of(path):

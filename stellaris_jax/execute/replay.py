@@ -95,7 +95,7 @@ class ReplayExecutor:
         pass
 
     def _deviation(self, recorded: Published) -> Deviation:
-        state = self.parts.members.states[0]
+        state, ring = self.parts.members.states[0], self.parts.spec.shape.ring
         newest = int(state.version[0])
-        row = state.params[0] if recorded.version == newest else state.ring[0, recorded.version % state.ring.shape[1]]
+        row = state.params[0] if recorded.version == newest else state.ring[0, ring.slot(recorded.version)]
         return Deviation(recorded.version, recorded.deviation(np.asarray(jax.device_get(row))))

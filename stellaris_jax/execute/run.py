@@ -35,7 +35,7 @@ from stellaris_jax.runs.signals import Signals
 from stellaris_jax.telemetry import Telemetry
 from stellaris_jax.telemetry.format import clock
 from stellaris_jax.telemetry.integrity import fixed_settings
-from stellaris_jax.telemetry.jsonl import complain, read_records, set_aside
+from stellaris_jax.telemetry.jsonl import read_rows, set_aside, warn_on_stderr
 from stellaris_jax.telemetry.progress import Display, make_display
 from stellaris_jax.timeline.prediction import comparison
 from stellaris_jax.timeline.scaling.scheduler import SHIPPED_FOR, is_carried_over
@@ -148,7 +148,7 @@ def _refuse_lost_checkpoints(run_dir: Path) -> None:
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     if any(name.isdigit() for name in names):
         return
-    records = read_records(metrics, lambda message: None) if metrics.is_file() else []
+    records = read_rows(metrics, lambda message: None) if metrics.is_file() else []
     if any(record["kind"] == "evaluation" for record in records) or (records and not directory.is_dir()):
         witness = f"{metrics} tells of {records[-1]['round']} rounds"
     elif (run_dir / "summary.json").exists():
@@ -191,10 +191,12 @@ def open_run(run_dir: str | Path, values: Mapping[str, Any] | None = None, trust
         enable_compile_cache()
     trainer = Trainer(config)
     with closing(_checkpoints(Path(run_dir), config, read_only=True)) as checkpoints:
-        restored = trainer.restore(checkpoints, complain, train=False)
+        restored = trainer.restore(checkpoints, warn_on_stderr, train=False)
     summary = read_run(Path(run_dir), lambda message: None, last=1).summary or {}
     if isinstance(last := summary.get("rounds"), int) and restored < last:
-        complain(f"{run_dir}: the newest intact checkpoint is of round {restored}, while the run ended at round {last}")
+        warn_on_stderr(
+            f"{run_dir}: the newest intact checkpoint is of round {restored}, while the run ended at round {last}"
+        )
     return trainer
 
 

@@ -162,7 +162,7 @@ class Schedule:
         """Number of environments that a round of `actors` actors is compiled for, if rounds differ in it."""
         # Fragments from the host keep their shape. On several devices all environments stay in place, so that the
         # first ones are the same on any number of devices.
-        narrow = self.spec.devices == 1 and not self.spec.hosted
+        narrow = self.spec.devices == 1 and not self.spec.host_fragments
         return (self.limits.bucket(actors) if narrow else self.limits.maximum) * self.limits.envs
 
     def following(self, chunk: Chunk) -> Following:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from stellaris_jax.base.commands import resume_command
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.registry import place_of, register
 from stellaris_jax.engine.evaluate import Evaluation
@@ -30,8 +31,7 @@ from stellaris_jax.runs.provenance import device_name, versions
 from stellaris_jax.runs.run_dir import writing
 from stellaris_jax.runs.signals import Abandoned, Signals
 from stellaris_jax.telemetry import Telemetry
-from stellaris_jax.telemetry.commands import resume_command
-from stellaris_jax.telemetry.integrity import digest_of, sealed
+from stellaris_jax.telemetry.integrity import digest_of, with_digests
 from stellaris_jax.telemetry.jsonl import plain
 from stellaris_jax.telemetry.progress import Display
 from stellaris_jax.timeline.trace import NAME as TRACE
@@ -195,7 +195,7 @@ class Session:
         """Evaluate the policy while its checkpoint is being written."""
         # The first evaluation may exhaust memory, and a host environment may crash. So the checkpoint has to be
         # complete before either can kill the process.
-        if not self.evaluated or self.trainer.spec.hosted:
+        if not self.evaluated or self.trainer.spec.host_fragments:
             self.checkpoints.wait()
         self.evaluated = True
         number = self.trainer.round
@@ -248,7 +248,7 @@ class Session:
 
         with writing(self.run_dir):
             trace = digest_of(self.run_dir / TRACE)
-            document = sealed(plain(summary), self.telemetry.digest, self.telemetry.settings, trace)
+            document = with_digests(plain(summary), self.telemetry.digest, self.telemetry.settings, trace)
             text = json.dumps(document, indent=2, allow_nan=False)
             write_atomically(self.run_dir / "summary.json", text + "\n")
             plot_run(self.run_dir)

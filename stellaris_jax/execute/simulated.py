@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from stellaris_jax.engine.chunk import Chunk
 from stellaris_jax.engine.seed_states import Running
+from stellaris_jax.engine.state import EngineInputs
 from stellaris_jax.execute.executor import Executor, Parts, about
 from stellaris_jax.execute.planner import Planner
 from stellaris_jax.execute.schedule import Executed, Schedule
@@ -44,7 +45,7 @@ class SimulatedExecutor:
     def __init__(self, parts: Parts, schedule: Schedule):
         self.parts, self.schedule = parts, schedule
         self.planner = Planner(schedule, parts.plans)
-        self._can_run_ahead = not (parts.spec.hosted or schedule.adaptive)
+        self._can_run_ahead = not (parts.spec.host_fragments or schedule.adaptive)
         self._in_flight: ChunkInFlight | None = None
 
     @property
@@ -59,7 +60,7 @@ class SimulatedExecutor:
         chunk, parts, seconds = self._next(), self.parts, 0.0
         state, example = parts.members.states[0], parts.source.example(parts.spec.seeds)
         for plan, width in zip(chunk.plans, chunk.widths, strict=True):
-            seconds += parts.engine.compile(state, parts.members.hyper, plan, example, width)
+            seconds += parts.engine.compile(EngineInputs(state, parts.members.hyper, plan, example, width))
         return seconds
 
     def about_next(self) -> str:

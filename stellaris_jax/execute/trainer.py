@@ -23,8 +23,8 @@ from stellaris_jax.engine.evaluate import Evaluation
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.envs.space_data import described
-from stellaris_jax.execute.distributed import BroadcastCheckpoints, LeadingExecutor, SharedSeedStates, check_same
+from stellaris_jax.envs.space_data import space_to_data
+from stellaris_jax.execute.distributed import BroadcastCheckpoints, LeadingExecutor, SharedSeedStates
 from stellaris_jax.execute.executor import Parts
 from stellaris_jax.execute.executors import executor_of
 from stellaris_jax.execute.fixed import Fixed
@@ -33,7 +33,7 @@ from stellaris_jax.execute.live import MakePool
 from stellaris_jax.execute.records import Accounts, Counters, Record, data_lag
 from stellaris_jax.execute.schedule import Executed
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints, Saved
-from stellaris_jax.runs.start import SPACES, start_of
+from stellaris_jax.runs.start import SPACES
 from stellaris_jax.sources.source import source_of
 from stellaris_jax.timeline import Usage
 
@@ -77,17 +77,15 @@ class Trainer(Fixed):
         make_pool: MakePool | None = None,
     ):
         job = config if isinstance(config, Job) else check_and_prepare(config)
-        self.config, self.env, self.network, self.seeds, self.spec, recording = job
+        self.config, self.env, self.network, self.seeds, self.spec, recording, start = job
         self.stopping, self.programs = stopping or threading.Event(), programs or ProgramCache()
         config, programs = job.config, self.programs
-        distributed = config.engine.distributed
-        if distributed:
-            check_same(config)
         env, network, seeds, spec = self.env, self.network, self.seeds, self.spec
         self.source = source_of(env, network, config, spec, seeds, self.stopping, programs)
         self.engine = programs.engine(config, self.source.env, network, spec)
-        self.members = (SharedSeedStates if distributed else SeedStates)(self.engine, Hyper.of(config), seeds)
-        if (start := start_of(config, network)) is not None:
+        states_of = SharedSeedStates if config.engine.distributed else SeedStates
+        self.members = states_of(self.engine, Hyper.of(config), seeds)
+        if start is not None:
             self.members.begin(*start)
         self.counters = Counters()
         parts = Parts(config, spec, seeds, self.engine, self.members, self.source, self.counters, programs.plans)
@@ -216,7 +214,7 @@ class Trainer(Fixed):
         if self.probe is None:
             return [], 0.0
         begin = time.perf_counter()
-        buffer = done.chunk.rounds[0][0].index % self.spec.buffers
+        buffer = self.spec.shape.fragments.slot(done.chunk.rounds[0][0].index)
         counts = np.array([self.spec.minibatch_layout.count(n) for n in done.chunk.envs], np.int32)
         probe = partial(self.probe, self.members.hyper)
         values = jax.device_get(
@@ -258,7 +256,7 @@ class Trainer(Fixed):
 
     def metadata(self) -> dict[str, Any]:
         """State outside the engine that the next round depends on, as JSON data."""
-        spaces = {name: described(getattr(self.network, name)) for name in SPACES}
+        spaces = {name: space_to_data(getattr(self.network, name)) for name in SPACES}
         return {**self.schedule.state(), "counters": asdict(self.counters), "spaces": spaces}
 
     def save(self, checkpoints: Checkpoints) -> None:
@@ -280,7 +278,7 @@ class Trainer(Fixed):
         layout = self.engine.layout
         abstract = Saved(layout.abstract(len(self.seeds)), self.source.shapes(layout.replicated))
         restored, saved, data = read.restore(abstract, note)
-        if "scalings" not in data or ("host" in data) != self.spec.hosted:
+        if "scalings" not in data or ("host" in data) != self.spec.host_fragments:
             raise CheckpointError("The checkpoint was written by an earlier version, which it needs to be restored.")
         source = data.get("host")
         self.members.state = saved.engine

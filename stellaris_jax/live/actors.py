@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from stellaris_jax.agent.networks.recurrent import Carry
-from stellaris_jax.engine.host_rollout import acting_key, pool_seed
+from stellaris_jax.engine.host_rollout import pool_seed
+from stellaris_jax.engine.keys import acting_key
 from stellaris_jax.engine.rollout import ActorState, Trajectory
 from stellaris_jax.engine.state import EngineState
 from stellaris_jax.live.hosts import EnvPosition, RequestedPosition

@@ -48,7 +48,7 @@ class Conductor:
     def __init__(self, config: Config, programs: DriverSteps, seed: int, position: EnvPosition | None = None):
         self.config, self.programs, self.seed = config, programs, seed
         self.spec, self.shape = programs.spec, programs.spec.shape
-        self.depth = 2 if config.system.actors == "pipelined" else 1
+        self.depth = config.system.fragments_in_flight
         self.usage = Usage()
         self.coordinator = Coordinator(config.system, self.usage)
         self.pool: Pool | None = None
@@ -360,7 +360,7 @@ class Conductor:
         clock, ring = int(self._carry.version), np.asarray(jax.device_get(self._carry.ring))
         newest = np.asarray(jax.device_get(self._carry.params))
         for version in range(max(0, clock - len(ring) + 1), clock):
-            self._versions[version] = self._pool.put(ring[version % len(ring)])
+            self._versions[version] = self._pool.put(ring[self.spec.shape.ring.slot(version)])
         self._versions[clock] = self._pool.put(newest)
         if clock == 0:
             self._trace.versions.append(Published.of(0, self.now, newest))
@@ -368,7 +368,7 @@ class Conductor:
         size = len(loader.fragments.advantage) // len(loader.order)
         for fragment, left in self.coordinator.remaining.items():
             if left > 0:
-                buffer = fragment % self.spec.buffers
+                buffer = self.spec.shape.fragments.slot(fragment)
                 samples = jax.tree.map(lambda x, at=buffer * size: x[at : at + size], loader.fragments)
                 data = self._pool.put((samples, loader.order[buffer]))
                 self._fragments[fragment] = StoredFragment(data, int(loader.version[buffer]))

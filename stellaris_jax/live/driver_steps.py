@@ -11,13 +11,12 @@ import numpy as np
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics, Samples
-from stellaris_jax.engine import learner, versions
-from stellaris_jax.engine.learner import Cache, DataLoader
-from stellaris_jax.engine.prepare import EpisodeStatistics, prepare
+from stellaris_jax.engine.learner import DataLoader
+from stellaris_jax.engine.prepare import EpisodeStatistics
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.rollout import ActorState, Fragment
 from stellaris_jax.engine.state import EngineState
-from stellaris_jax.engine.wave import RoundMetrics, Wave, WaveCarry
+from stellaris_jax.engine.wave import RoundInputs, RoundMetrics, Wave, WaveCarry
 from stellaris_jax.timeline.plan import Invocation, PlanShape
 from stellaris_jax.timeline.records import Gradient, Group
 
@@ -75,41 +74,25 @@ class DriverSteps:
         self, width: int, state: EngineState, actor: ActorState, envs: jax.Array, order: jax.Array, fragment: Fragment
     ) -> tuple[EngineState, EpisodeStatistics, Samples]:
         """`Engine.collect` of a fragment that actors have rolled, with their state; also returns samples `[M, ...]`."""
-        present = jnp.arange(width) < envs if self.spec.masked else None
         state = state._replace(actor=actor)
-        if self.spec.hosted:
-            state, fragment = self.engine.receive(self.hyper, state, fragment, present)
-        samples, normalizers, episodes = prepare(
-            self.engine.network,
-            self.hyper,
-            self.engine.options,
-            fragment,
-            state.normalizers,
-            self.spec.algorithm.sequences,
-            present,
-        )
-        loader = learner.store(state.loader, state.round % self.spec.buffers, samples, order, fragment.version)
-        return state._replace(loader=loader, normalizers=normalizers), episodes, samples
+        return self.engine.store(self.hyper, state, fragment, order, self.engine.present(width, envs))
 
     def _aggregate(
         self,
         context: tuple[DataLoader, jax.Array, jax.Array],
-        carry: WaveCarry,
+        wave_state: WaveCarry,
         wave: Wave,
         gradients: jax.Array,
         metrics: LossMetrics,
     ) -> WaveCarry:
         """Add a wave's gradients `[L, P]` to the group; `context` is data, KL penalty coefficient, and step scale."""
-        loader, kl_coefficient, step_scale = context
-        ring = versions.publish(carry.ring, carry.version, carry.params)
-        carry, cache = carry._replace(ring=ring), Cache(ring, carry.version, loader, kl_coefficient)
-        return self.engine.aggregated(self.hyper, cache, step_scale, carry, wave, gradients, metrics)
+        return self.engine.aggregate(RoundInputs(self.hyper, *context), wave_state, wave, gradients, metrics)
 
     def _finish(
-        self, state: EngineState, carry: WaveCarry, episodes: EpisodeStatistics
+        self, state: EngineState, wave_state: WaveCarry, episodes: EpisodeStatistics
     ) -> tuple[EngineState, RoundMetrics]:
         """State after the round, again with an axis `[1]` of seeds, and the round's metrics `[1, 1]`."""
-        state, metrics = self.engine.finish(self.hyper, state, carry, episodes)
+        state, metrics = self.engine.finish(self.hyper, state, wave_state, episodes)
         return jax.tree.map(lambda x: x[None], state), jax.tree.map(lambda x: x[None, None], metrics)
 
 
@@ -151,9 +134,9 @@ def _invocations(shape: PlanShape, gradients: Sequence[Gradient], empty: int) ->
         return np.array([*values, *[0] * empty], np.int32)
 
     return Invocation(
-        buffer=column([gradient.fragment % shape.buffers for gradient in gradients]),
+        buffer=column([shape.fragments.slot(gradient.fragment) for gradient in gradients]),
         minibatch=column([gradient.minibatch for gradient in gradients]),
-        slot=column([gradient.version % shape.ring for gradient in gradients]),
-        target_slot=column([shape.target(gradient.version) % shape.ring for gradient in gradients]),
+        slot=column([shape.ring.slot(gradient.version) for gradient in gradients]),
+        target_slot=column([shape.ring.slot(shape.target(gradient.version)) for gradient in gradients]),
         peers=None,  # learners have used them already
     )

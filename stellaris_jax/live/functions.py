@@ -21,8 +21,9 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.registry import load_plugins
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import learner
+from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import DataLoader, Fetched
-from stellaris_jax.engine.rollout import ActorState, Normalizers, Trajectory, rollout
+from stellaris_jax.engine.rollout import ActorState, Normalizers, RolloutInputs, Trajectory, rollout
 from stellaris_jax.engine.spec import ProgramSpec, in_program
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.registry import from_config
@@ -61,8 +62,8 @@ class Functions:
         self.config, self.env = config, from_config(config.env)
         self.network = ActorCritic(self.env.observation_space, self.env.action_space, config.network)
         self.program_env = in_program(self.env)
-        self.spec = ProgramSpec.of(config, hosted=self.program_env is None)
-        self._hosts = HostActors(cast(HostEnv, self.env), self.network, config) if self.spec.hosted else None
+        self.spec = ProgramSpec.of(config, host_fragments=self.program_env is None)
+        self._hosts = HostActors(cast(HostEnv, self.env), self.network, config) if self.spec.host_fragments else None
         self.hyper: Hyper = jax.tree.map(jnp.asarray, Hyper.of(config))
         self._programs: dict[Any, Any] = {}
         self._fragment: tuple[int | None, Any] = (None, None)
@@ -102,21 +103,10 @@ class Functions:
     ) -> tuple[ActorState, Trajectory]:
         round_, first = numbers
         # Same draws as in the engine's own actors, so that the engine can replay the run.
-        start_key, actor_key = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key), round_))
-        keys = jax.random.split(actor_key, self.spec.envs)
+        keys = FragmentKeys.of(jax.random.wrap_key_data(key), round_, self.spec.envs).part(first, len(actor.totals))
         assert self.program_env is not None, "these actors step host environments"
-        return rollout(
-            self.program_env,
-            self.network,
-            params,
-            normalizers,
-            actor,
-            jax.lax.dynamic_slice_in_dim(keys, first, len(actor.totals)),
-            start_key,
-            self.spec.steps,
-            self.hyper.gamma,
-            self.config.env,
-        )
+        inputs = RolloutInputs(params, normalizers, actor, keys, self.hyper.gamma)
+        return rollout(self.program_env, self.network, self.config.env, self.spec.steps, inputs)
 
     def learn(
         self,

@@ -69,16 +69,18 @@ class Halving:
             number *= self.reduction
         return rungs
 
-    def goes_on(self, own: Returns, others: Sequence[Returns]) -> bool:
+    def goes_on(self, returns: Returns, others: Sequence[Returns]) -> bool:
         """Whether a trial is among the best at every rung that its last evaluation has completed.
 
         Args:
-          own: returns of the trial.
+          returns: returns of the trial.
           others: returns of each other trial.
         """
-        last = max(own)
-        completed = [rung for rung in self.rungs if rung <= last and not any(rung <= number < last for number in own)]
-        return all(self._is_among_best(rung, own[last], others) for rung in completed)
+        last = max(returns)
+        completed = [
+            rung for rung in self.rungs if rung <= last and not any(rung <= number < last for number in returns)
+        ]
+        return all(self._is_among_best(rung, returns[last], others) for rung in completed)
 
     def _is_among_best(self, rung: int, value: float, others: Sequence[Returns]) -> bool:
         rivals = [reached for returns in others if (reached := _at(returns, rung)) is not None]

@@ -19,10 +19,11 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.schema import shown
 from stellaris_jax.config.tree import DelayConfig
+from stellaris_jax.engine.keys import SeedKeys
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.spec import ProgramSpec, in_program
-from stellaris_jax.engine.state import EngineState, Keys
-from stellaris_jax.engine.wave import Wave, WaveCarry
+from stellaris_jax.engine.state import EngineState
+from stellaris_jax.engine.wave import RoundInputs, Wave, WaveCarry
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import Array, Box, Discrete, EnvState
 from stellaris_jax.envs.names import like
@@ -77,8 +78,7 @@ class JobEnv(AutoResetEnv):
     """Environment of a training job; the observation is `stellaris_jax.timeline.scaling.scheduler.features`.
 
     The reward of a round is -beta P_k. After the last one, max_k R_k - J is added if the target was missed or the
-    budget
-    overspent (§3.2), but never more than zero, since a job that overspends may have exceeded its target.
+    budget overspent (§3.2), but never more than zero, since a job that overspends may have exceeded its target.
     """
 
     max_episode_steps: int
@@ -106,7 +106,7 @@ class JobEnv(AutoResetEnv):
         # Rule central: every gradient is an update of its own, computed on the newest version.
         spec = ProgramSpec.of(config)
         spec = replace(spec, chunk_rounds=1, seeds=1, lanes=1, devices=1, peers=0, versions=2, buffers=1)
-        self.cut = spec.minibatch_layout
+        self.layout = spec.minibatch_layout
         self.scales = Scales.of(config)
         network = ActorCritic(inner.observation_space, inner.action_space, config.network)
         self.engine = Engine(config.env, inner, network, spec)
@@ -120,7 +120,7 @@ class JobEnv(AutoResetEnv):
         return jax.lax.map(self.reset_one, keys)
 
     def reset_one(self, key: Array) -> tuple[JobState, Array]:
-        params = self.engine.network.init(Keys.of(key).params)
+        params = self.engine.network.init(SeedKeys.of(key).params)
         engine = self.engine.layout.init_one(params, key, Hyper.of(self.config))
         zero = jnp.float32(0.0)
         state = JobState(
@@ -135,7 +135,7 @@ class JobEnv(AutoResetEnv):
         order, count = self._order(order_key, actors * self.limits.envs)
         engine = state.engine._replace(key=jax.random.wrap_key_data(state.engine.key))
         engine, metrics = self._round(engine, state.round, actors * self.limits.envs, order, count)
-        learner, actor, slowest, aggregate = self._durations(time_key, actors, self.cut.epochs * count)
+        learner, actor, slowest, aggregate = self._durations(time_key, actors, self.layout.epochs * count)
         seconds = slowest + learner + aggregate
 
         episodes = metrics.episodes
@@ -156,19 +156,19 @@ class JobEnv(AutoResetEnv):
         reached = ended & (reward >= self.scales.target)
         done = reached | (self.cost(after) >= self.scales.budget) | (after.round >= self.scales.rounds)
         missed = jnp.where(jnp.isfinite(after.best), after.best, 0.0) - self.scales.target
-        kept = reached & (self.cost(after) <= self.scales.budget)
-        gain = -self.beta * seconds + jnp.where(done & ~kept, jnp.minimum(missed, 0.0), 0.0)
+        within_budget = reached & (self.cost(after) <= self.scales.budget)
+        gain = -self.beta * seconds + jnp.where(done & ~within_budget, jnp.minimum(missed, 0.0), 0.0)
         return after, obs, gain, done, jnp.bool_(False)
 
     def _order(self, key: Array, envs: Array) -> tuple[Array, Array]:
         """Order of samples, as `minibatch_order` with the widest rows: int32 `[G, B]`, and minibatches of an epoch."""
-        cut = self.cut
-        total, places = cut.steps * cut.envs, cut.batch
-        size = cut.steps * envs
+        layout = self.layout
+        total, places = layout.steps * layout.envs, layout.batch
+        size = layout.steps * envs
         count = -(-size // places)
-        present = jnp.arange(total) % cut.envs < envs
+        present = jnp.arange(total) % layout.envs < envs
         full, more = size // count, size % count
-        minibatch = jnp.arange(cut.minibatches)
+        minibatch = jnp.arange(layout.minibatches)
         begin = minibatch * full + jnp.minimum(minibatch, more)
         length = full + (minibatch < more)
         place = jnp.arange(places)
@@ -178,30 +178,33 @@ class JobEnv(AutoResetEnv):
             rows = shuffled[jnp.minimum(begin[:, None] + place, total - 1)]
             return jnp.where((place < length[:, None]) & (minibatch < count)[:, None], rows, -1)
 
-        order = jax.vmap(epoch)(jax.random.split(key, cut.epochs))
-        return order.reshape(cut.epochs * cut.minibatches, places).astype(jnp.int32), count
+        order = jax.vmap(epoch)(jax.random.split(key, layout.epochs))
+        return order.reshape(layout.epochs * layout.minibatches, places).astype(jnp.int32), count
 
     def _round(self, state: EngineState, round_: Array, envs: Array, order: Array, count: Array) -> tuple[Any, Any]:
         """One round of rule central: every gradient is fresh, and is an update of its own."""
-        engine, hyper, cut = self.engine, Hyper.of(self.config), self.cut
-        state, episodes = engine.collect(cut.envs, hyper, state, state.version % engine.shape.ring, envs, order, None)
+        engine, hyper, layout = self.engine, Hyper.of(self.config), self.layout
+        newest = engine.shape.ring.slot(state.version)
+        state, episodes = engine.collect(layout.envs, hyper, state, newest, envs, order, None)
         step_scale = 1.0 - round_ / self.scales.rounds if self.config.algorithm.anneal else jnp.float32(1.0)
 
-        def wave(g: Array, carry: WaveCarry) -> WaveCarry:
-            index = (g // count) * cut.minibatches + g % count
-            newest = carry.version % engine.shape.ring
+        inputs = RoundInputs(hyper, state.loader, state.kl_coefficient, step_scale)
+
+        def wave(g: Array, wave_state: WaveCarry) -> WaveCarry:
+            index = (g // count) * layout.minibatches + g % count
+            newest = engine.shape.ring.slot(wave_state.version)
             invocation = Invocation(jnp.int32(0), index, newest, newest, peers=None)
             alone = Wave(jax.tree.map(lambda x: x[None], invocation), jnp.ones(1), jnp.int32(1))
-            return engine.wave(hyper, state.loader, state.kl_coefficient, step_scale, carry, alone)
+            return engine.wave(inputs, wave_state, alone)
 
-        carry = jax.lax.fori_loop(0, cut.epochs * count, wave, WaveCarry.start(state))
-        return engine.finish(hyper, state, carry, episodes)
+        wave_state = jax.lax.fori_loop(0, layout.epochs * count, wave, WaveCarry.start(state))
+        return engine.finish(hyper, state, wave_state, episodes)
 
     def _durations(self, key: Array, actors: Array, gradients: Array) -> tuple[Array, Array, Array, Array]:
         """Seconds of all learner invocations, of all actors, of the slowest actor, and of all aggregations."""
         delays, platform = self.config.delays, self.config.platform
         keys = jax.random.split(key, 3)
-        most = self.cut.epochs * self.cut.minibatches
+        most = self.layout.epochs * self.layout.minibatches
         going, acting = jnp.arange(most) < gradients, jnp.arange(self.limits.maximum) < actors
         learner = jnp.where(going, draw(delays.learner, keys[0], most) + 2 * platform.shared_memory, 0.0)
         actor = jnp.where(acting, draw(delays.actor, keys[1], self.limits.maximum) + 2 * platform.cache, 0.0)

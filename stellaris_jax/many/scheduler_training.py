@@ -75,11 +75,11 @@ def train_scheduler(
         trainer.state = trainer.state._replace(params=_with_actor(trainer, start))
     ended, begin = 0, time.perf_counter()
     while ended < episodes:
-        for record in trainer.step():
-            ended += record["episodes"]
-            if record["episodes"]:
+        for row in trainer.step():
+            ended += row["episodes"]
+            if row["episodes"]:
                 seconds = time.perf_counter() - begin
-                note(f"{ended} of {episodes} jobs, return {record['train_return']:.1f}, {seconds:.0f} s")
+                note(f"{ended} of {episodes} jobs, return {row['train_return']:.1f}, {seconds:.0f} s")
     return _scheduler(trainer), env
 
 

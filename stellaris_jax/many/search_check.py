@@ -19,7 +19,7 @@ from stellaris_jax.many.search_store import STORAGE, storing
 from stellaris_jax.report.runs import SUMMARY, Run, planned_evaluations, read_run
 from stellaris_jax.telemetry.format import significant
 from stellaris_jax.telemetry.integrity import PLACES
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 FREE = tuple(key for key in (*PLACES, *RESUMABLE) if key not in ("total_steps", "evaluation"))
 """Keys, and groups of keys, that a trial's run may have changed without losing comparability."""
@@ -52,8 +52,8 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
         place = directory / str(trial.number)
         run = read_run(place, lambda message: None)
         check_settings(place, run.config, config, trial.params)
-        if trial.state in (State.FAIL, State.PRUNED) and _is_whole(run, config):
-            complain(
+        if trial.state in (State.FAIL, State.PRUNED) and _is_complete(run, config):
+            warn_on_stderr(
                 f"trial {trial.number}: {directory / STORAGE} calls it {trial.state.name.lower()}, and its run has a "
                 "result, which counts"
             )
@@ -61,7 +61,7 @@ def corrected(directory: Path, config: Config, study: optuna.Study) -> list[Froz
         if trial.state not in (State.COMPLETE, State.PRUNED):
             continue
         if trouble := _lost(trial, run, config):
-            complain(f"trial {trial.number} has no result any more ({trouble}); it is trained again")
+            warn_on_stderr(f"trial {trial.number} has no result any more ({trouble}); it is trained again")
             _take_up_again(trial, run)
             changed = True
         else:
@@ -80,15 +80,15 @@ def check_settings(place: Path, stored: Mapping[str, Any], config: Config, value
     """
     if not stored:
         return
-    wanted = flatten(plain(complete(config.replace(values))))
-    for key in sorted(wanted.keys() & stored.keys()):
+    expected = flatten(plain(complete(config.replace(values))))
+    for key in sorted(expected.keys() & stored.keys()):
         if any(key == free or key.startswith(f"{free}.") for free in FREE) or (key == "env.name" and key in values):
             continue
-        if _text(wanted[key]) != _text(stored[key]):
+        if _text(expected[key]) != _text(stored[key]):
             source = STORAGE if key in values else "config.yaml"
             raise ConfigError(
                 f"{place / 'config.yaml'} has {key}={shown(stored[key])}, and {place.parent / source} says "
-                f"{shown(wanted[key])}: one of the files was changed or replaced. Put it back, or begin a new search."
+                f"{shown(expected[key])}: one of the files was changed or replaced. Put it back, or begin a new search."
             )
 
 
@@ -96,18 +96,18 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def evaluated_returns(records: Sequence[Mapping[str, Any]], planned: Sequence[int]) -> dict[int, float]:
+def evaluated_returns(rows: Sequence[Mapping[str, Any]], planned: Sequence[int]) -> dict[int, float]:
     """Returns of evaluations, keyed by rung: the number of the planned evaluation, from 1 on."""
-    return {rung_of(record, planned): record["eval_return_mean"] for record in records if _is_return(record)}
+    return {rung_of(row, planned): row["eval_return_mean"] for row in rows if _is_return(row)}
 
 
-def rung_of(record: Mapping[str, Any], planned: Sequence[int]) -> int:
+def rung_of(row: Mapping[str, Any], planned: Sequence[int]) -> int:
     """Rung of an evaluation: the number of the planned evaluation, from 1 on."""
-    return sum(number < record["round"] for number in planned) + 1
+    return sum(number < row["round"] for number in planned) + 1
 
 
-def _is_return(record: Mapping[str, Any]) -> bool:
-    value = record.get("eval_return_mean")
+def _is_return(row: Mapping[str, Any]) -> bool:
+    value = row.get("eval_return_mean")
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -123,11 +123,11 @@ def _lost(trial: FrozenTrial, run: Run, config: Config) -> str:
         return "" if run.summary or (run.curve and run.evaluations) else f"{run.path} has no evaluation"
     if run.summary is None or not _is_return(run.summary):
         return f"{run.path / SUMMARY} is missing or has no return"
-    is_over = run.summary.get("ended_early") is True or _is_whole(run, config)
+    is_over = run.summary.get("ended_early") is True or _is_complete(run, config)
     return "" if is_over else f"{run.path} is not over"
 
 
-def _is_whole(run: Run, config: Config) -> bool:
+def _is_complete(run: Run, config: Config) -> bool:
     """Whether a run was trained for all its rounds, has a return, and is not damaged."""
     if run.damage or not run.config or run.summary is None or not _is_return(run.summary):
         return False
@@ -151,7 +151,7 @@ def _correct(trial: FrozenTrial, run: Run, planned: Sequence[int]) -> bool:
     changed = False
     if value is not None and not (trial.value is not None and math.isclose(trial.value, value, rel_tol=1e-9)):
         wrong = "none" if trial.value is None else significant(trial.value)
-        complain(
+        warn_on_stderr(
             f"trial {trial.number}: {run.path.parent / STORAGE} says return {wrong}, its run {significant(value)}, "
             "which counts: the database was changed or is damaged"
         )
@@ -161,7 +161,7 @@ def _correct(trial: FrozenTrial, run: Run, planned: Sequence[int]) -> bool:
         math.isclose(known[rung], returns[rung], rel_tol=1e-9) for rung in returns
     )
     if returns and not same:
-        complain(
+        warn_on_stderr(
             f"trial {trial.number}: {run.path.parent / STORAGE} has other evaluations than its run, whose returns "
             "count: the database was changed or is damaged"
         )

@@ -25,7 +25,7 @@ from stellaris_jax.execute.executors import check_installed
 from stellaris_jax.execute.loading import checked
 from stellaris_jax.many.proposals import Sampler
 from stellaris_jax.many.space import Space
-from stellaris_jax.report.points import points
+from stellaris_jax.report.results import points
 from stellaris_jax.runs.run_dir import store, writing
 
 ABOUT, STORAGE = "tune.yaml", "study.db"
@@ -86,7 +86,7 @@ def begin(directory: Path, config: Config, space: Path, search: Search, override
         write_atomically(directory / ABOUT, yaml.safe_dump(about, sort_keys=False, allow_unicode=True))
 
 
-def asked(directory: Path, trials: int | None = None) -> tuple[Search, list[str] | None]:
+def stored_options(directory: Path, trials: int | None = None) -> tuple[Search, list[str] | None]:
     """Options of a search and its original overrides, which are text for display and are never composed.
 
     Args:
@@ -117,7 +117,7 @@ def asked(directory: Path, trials: int | None = None) -> tuple[Search, list[str]
     return (search if trials is None else Search(trials, search.reduction, search.seed)), overrides
 
 
-def opened(
+def open_search(
     directory: Path, trials: int | None = None, trust: Trust = False
 ) -> tuple[Config, Space, Search, optuna.Study]:
     """Open a search.
@@ -134,14 +134,14 @@ def opened(
       ConfigError: there is no search, or its files do not belong together.
       StoreError: `study.db` cannot be read.
     """
-    search, _ = asked(directory, trials)
+    search, _ = stored_options(directory, trials)
     path = directory / "config.yaml"
     config = checked(admit(from_yaml(path), path, trust, training=True))
     return config, Space.read(directory / "space.yaml", config), search, study_of(directory, search)
 
 
 def study_of(directory: Path, search: Search) -> optuna.Study:
-    """Study of a search; a new one before the first trial. Raises ConfigError and StoreError as `opened` does."""
+    """Study of a search; a new one before the first trial. Raises ConfigError and StoreError as `open_search` does."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = directory / STORAGE
     runs = [int(place.name) for place in points(directory) if place.is_dir()]

@@ -27,14 +27,14 @@ class Dimension:
 
     Attributes:
       key: dotted key of the configuration.
-      whole: values are integers.
+      is_integer: values are integers.
       low, high: ends of the range.
       log: values are drawn on a logarithmic scale.
       choices: accepted values; empty for a range.
     """
 
     key: str
-    whole: bool = False
+    is_integer: bool = False
     low: float = 0.0
     high: float = 0.0
     log: bool = False
@@ -44,7 +44,7 @@ class Dimension:
         """Value for a trial, drawn by its sampler."""
         if self.choices:
             return trial.suggest_categorical(self.key, self.choices)
-        if self.whole:
+        if self.is_integer:
             return trial.suggest_int(self.key, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(self.key, self.low, self.high, log=self.log)
 
@@ -57,7 +57,7 @@ class Dimension:
         """Values to validate for the whole dimension: both ends of the range, or every choice."""
         if self.choices:
             return self.choices
-        return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
+        return (int(self.low), int(self.high)) if self.is_integer else (self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ def _knob(key: str, config: Config, path: Path) -> Knob:
     if separator:
         options: dict[str, Option] = {}
         for place in (place for place in PLACES if place.section == section):
-            for thing in place.things(config):
-                options |= options_of(thing)
+            for component in place.things(config):
+                options |= options_of(component)
         if option in options:
             return replace(options[option].knob, key=key)
         raise ConfigError(f"{path}: {key} is no option of this configuration{did_you_mean(option, options)}")

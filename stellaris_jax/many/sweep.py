@@ -32,11 +32,11 @@ from stellaris_jax.execute.run import train_within
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.live.vitals import ClusterDied
 from stellaris_jax.many.concurrency import WorkerLost, in_threads, stoppable
-from stellaris_jax.report.points import ABOUT, points, settings_of
+from stellaris_jax.report.results import ABOUT, points, settings_of
 from stellaris_jax.report.runs import read_run
 from stellaris_jax.runs.run_dir import run_directory, store, writing
 from stellaris_jax.runs.signals import Signals
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 from stellaris_jax.telemetry.shared_display import PointDisplay, SharedDisplay
 
 if TYPE_CHECKING:
@@ -120,13 +120,13 @@ class Outcome:
         """Record a failed point and report the reason."""
         self.failed.append(number)
         if isinstance(error, ConfigError | RunError):
-            complain(f"error: {error}")
+            warn_on_stderr(f"error: {error}")
             return
-        complain(f"error: point {number} failed: {type(error).__name__}: {error}")
+        warn_on_stderr(f"error: point {number} failed: {type(error).__name__}: {error}")
         self.error = self.error or error
 
 
-def train_together(directory: Path, configs: Sequence[Config], cluster: Cluster | None = None) -> Outcome:
+def train_points(directory: Path, configs: Sequence[Config], cluster: Cluster | None = None) -> Outcome:
     """Train the unfinished points of a sweep, as many at a time as cores and memory allow.
 
     Points with equal programs run in succession and share them. Each point gets the same result as it would alone.

@@ -39,15 +39,7 @@ from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.many.concurrency import in_threads, stoppable
 from stellaris_jax.many.proposals import Halving
 from stellaris_jax.many.search_check import TO_THE_END, check_settings, corrected, rung_of
-from stellaris_jax.many.search_store import (
-    Search,
-    StoreError,
-    opened,
-    rebuild,
-    resume_command,
-    storing,
-    study_of,
-)
+from stellaris_jax.many.search_store import Search, StoreError, open_search, rebuild, resume_command, storing, study_of
 from stellaris_jax.many.space import Space
 from stellaris_jax.report.runs import planned_evaluations
 from stellaris_jax.report.search import Trial
@@ -55,7 +47,7 @@ from stellaris_jax.runs.checkpoint import CheckpointError
 from stellaris_jax.runs.run_dir import run_directory, store, writing
 from stellaris_jax.runs.signals import Signals
 from stellaris_jax.telemetry.format import significant
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 from stellaris_jax.telemetry.shared_display import PointDisplay, SharedDisplay
 
 
@@ -72,7 +64,7 @@ def tune(directory: Path, trials: int | None = None, trust: Trust = False, paral
       Interrupted: a signal arrived and everything was saved; Abandoned after a second one.
       RunError: no trial has a result.
     """
-    config, space, search, study = opened(directory, trials, trust)
+    config, space, search, study = open_search(directory, trials, trust)
     corrections = corrected(directory, config, study)
     if corrections is not None:
         rebuild(directory, study, corrections)
@@ -158,11 +150,11 @@ class _Trials:
                 cause = inputs.reason(error) if isinstance(error, Exception) else error
                 raise StoreError(f"trial {trial.number}: {cause}. Make room, then {resume}") from error
             if isinstance(error, ConfigError | RunError):
-                complain(f"error: trial {trial.number}: {error}")
+                warn_on_stderr(f"error: trial {trial.number}: {error}")
                 if has_begun and isinstance(error, ConfigError | CheckpointError):
                     return  # its files are damaged or in use by another process; its setting is not at fault
             else:
-                complain(f"error: trial {trial.number} failed: {type(error).__name__}: {error}")
+                warn_on_stderr(f"error: trial {trial.number} failed: {type(error).__name__}: {error}")
                 self.error = self.error or error
             self._tell(trial, None)
 
@@ -232,9 +224,9 @@ class _Pruned:
         self.ended = False
         self.reported = dict(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
-    def __call__(self, record: Record) -> bool:
-        rung = rung_of(record, self.planned)
-        value = record["eval_return_mean"]
+    def __call__(self, row: Record) -> bool:
+        rung = rung_of(row, self.planned)
+        value = row["eval_return_mean"]
         if value is None or not math.isfinite(value):
             self.ended = True
         else:
@@ -246,9 +238,9 @@ class _Pruned:
         return self.ended
 
     def _goes_on(self, rung: int) -> bool:
-        own = {number: value for number, value in self.reported.items() if number <= rung}
+        returns = {number: value for number, value in self.reported.items() if number <= rung}
         trials = self.trial.study.get_trials(deepcopy=False)
-        return self.halving.goes_on(own, [t.intermediate_values for t in trials if t.number != self.trial.number])
+        return self.halving.goes_on(returns, [t.intermediate_values for t in trials if t.number != self.trial.number])
 
 
 def report(directory: Path, study: optuna.Study) -> list[Path]:

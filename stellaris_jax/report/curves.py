@@ -71,7 +71,7 @@ def plot_runs(runs: Mapping[str, Sequence[Path]], path: Path, title: str) -> Pat
 
 @contextmanager
 def readable(place: str | Path) -> Iterator[None]:
-    """Context in which errors of damaged records become a ConfigError of one sentence."""
+    """Context in which errors of damaged metrics become a ConfigError of one sentence."""
     try:
         yield
     except ConfigError:
@@ -127,7 +127,7 @@ def draw_run(axes: Axes, run: Run, axis: str) -> None:
     Args:
       axes: axes to draw on.
       run: the run.
-      axis: key of `AXES`, or another clock of the records.
+      axis: key of `AXES`, or another clock of the metrics.
     """
     trained = column(run.rounds, "train_return")
     ended = np.isfinite(trained)
@@ -143,7 +143,7 @@ def draw_run(axes: Axes, run: Run, axis: str) -> None:
         half_width = column(run.evaluations, "eval_return_ci95")
         low, high, label = mean - half_width, mean + half_width, "evaluation, mean and 95 % over episodes"
         if len(curves) > 1:
-            each = np.array([record["per_seed"]["eval_return_mean"] for record in run.evaluations], float).T
+            each = np.array([row["per_seed"]["eval_return_mean"] for row in run.evaluations], float).T
             (low, high), label = within_data(mean, half_width, each), "evaluation, mean and 95 % over seeds"
         if np.isfinite(low).any():
             axes.fill_between(x, low, high, color=BLUE, alpha=0.2, linewidth=0)
@@ -179,10 +179,10 @@ def draw_band(axes: Axes, curves: Sequence[Curve], style: dict[str, Any]) -> Non
 
 def draw_distribution(axes: Axes, run: Run) -> None:
     """Draw the distribution of the gradients' staleness, in percent."""
-    rows = [record.get("staleness_counts") or [] for record in run.rounds]
-    counts = np.zeros(max((len(row) for row in rows), default=0))
-    for row in rows:
-        counts[: len(row)] += row
+    histograms = [row.get("staleness_counts") or [] for row in run.rounds]
+    counts = np.zeros(max(map(len, histograms), default=0))
+    for histogram in histograms:
+        counts[: len(histogram)] += histogram
     if counts.any():
         staleness = np.arange(len(counts))
         axes.bar(staleness, 100 * counts / counts.sum(), color=GREEN, width=0.85)
@@ -216,12 +216,7 @@ def draw_gate(axes: Axes, run: Run) -> None:
     if np.isfinite(percent).any():
         share = axes.twinx()
         handles += share.plot(
-            rounds,
-            thinned(percent),
-            color="0.45",
-            linewidth=0.8,
-            label="groups that escaped (right)",
-            marker=marker,
+            rounds, thinned(percent), color="0.45", linewidth=0.8, label="groups that escaped (right)", marker=marker
         )
         share.set_ylim(0, 105)
         share.set_ylabel("groups (%)", fontsize=TEXT)
@@ -246,9 +241,9 @@ def round_axis(axes: Axes, rounds: np.ndarray, ticks: int) -> None:
         axes.set_xlim(rounds[0] - 1, rounds[0] + 1)
 
 
-def column(records: Sequence[dict[str, Any]], key: str) -> np.ndarray:
-    """One value of every record, NaN if there is no number."""
-    values = (record.get(key) for record in records)
+def column(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
+    """One value of every row, NaN if there is no number."""
+    values = (row.get(key) for row in rows)
     return np.array([value if isinstance(value, int | float) else math.nan for value in values], dtype=float)
 
 

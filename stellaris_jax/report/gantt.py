@@ -37,10 +37,9 @@ def timeline_figure(config: Config, rounds: int) -> Figure:
     timeline, limits = Timeline.of(config, config.seed), limits_of(config)
     if not is_constant(config):
         raise ConfigError(f"A timeline of scaling.rule={config.scaling.rule} is known only once it has been trained.")
-    cut = MinibatchLayout.of(config)
-    round_ = (limits.buckets[0], cut.epochs * cut.count(limits.buckets[0] * limits.envs)) if is_scaled(config) else ()
-    records = [timeline.next_round(*round_) for _ in range(rounds)]
-    return pictured({"simulated seconds": records}, config)
+    layout, actors = MinibatchLayout.of(config), limits.buckets[0]
+    size = (actors, layout.epochs * layout.count(actors * limits.envs)) if is_scaled(config) else ()
+    return pictured({"simulated seconds": [timeline.next_round(*size) for _ in range(rounds)]}, config)
 
 
 @drawing()
@@ -49,43 +48,43 @@ def pictured(timelines: dict[str, list[Round]], config: Config) -> Figure:
     rows, learners = len(timelines), config.system.learners
     figure = Figure(figsize=(WIDTH, rows * (0.3 * learners + 2.2)), dpi=DPI, layout="constrained")
     drawn = figure.subplots(rows, squeeze=False)[:, 0]
-    most = max(g.staleness for records in timelines.values() for g in [*_gradients(records), Gradient(0, 0, 0, 0)])
+    most = max(g.staleness for rounds in timelines.values() for g in [*_gradients(rounds), Gradient(0, 0, 0, 0)])
     colours, scale = matplotlib.colormaps["viridis_r"], Normalize(0, max(1, most))
-    for axes, (seconds, records) in zip(drawn, timelines.items(), strict=True):
+    for axes, (seconds, rounds) in zip(drawn, timelines.items(), strict=True):
         axes.set_xlabel(seconds, fontsize=TEXT)
-        _draw(axes, records, config, lambda stale: colours(scale(stale)))
+        _draw(axes, rounds, config, lambda stale: colours(scale(stale)))
     key = figure.colorbar(ScalarMappable(scale, colours), ax=list(drawn), pad=0.01, ticks=MaxNLocator(integer=True))
     key.set_label("staleness (versions)", fontsize=TEXT)
     # The length of a second on paper is known only after the layout.
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw_without_rendering()
-    for axes, records in zip(drawn, timelines.values(), strict=True):
-        for record, (start, ready) in zip(records, _collected(records), strict=True):
+    for axes, rounds in zip(drawn, timelines.values(), strict=True):
+        for round_, (start, ready) in zip(rounds, _collected(rounds), strict=True):
             label = axes.text((start + ready) / 2, learners + 1, "", ha="center", va="center", fontsize=TEXT - 1)
             left, right = axes.transData.transform([(start, 0), (ready, 0)])[:, 0]
-            for text in _labels(record):
+            for text in _labels(round_):
                 label.set_text(text)
                 if label.get_window_extent(renderer).width <= right - left:
                     break
     return figure
 
 
-def _gradients(records: list[Round]) -> list[Gradient]:
-    return [gradient for record in records for group in record.groups for gradient in group.gradients]
+def _gradients(rounds: list[Round]) -> list[Gradient]:
+    return [gradient for round_ in rounds for group in round_.groups for gradient in group.gradients]
 
 
-def _collected(records: list[Round]) -> list[tuple[float, float]]:
+def _collected(rounds: list[Round]) -> list[tuple[float, float]]:
     """Start and end of the collection of each fragment; it ends when a learner first uses the fragment."""
     first: dict[int, float] = {}
-    for gradient in _gradients(records):
+    for gradient in _gradients(rounds):
         first[gradient.fragment] = min(gradient.start, first.get(gradient.fragment, gradient.start))
-    return [(record.start, first.get(record.index, record.start)) for record in records]
+    return [(round_.start, first.get(round_.index, round_.start)) for round_ in rounds]
 
 
-def _draw(axes: Axes, records: list[Round], config: Config, colour: Callable[[int], Any]) -> None:
-    learners, gradients = config.system.learners, _gradients(records)
-    groups = [group for record in records for group in record.groups]
-    for start, ready in _collected(records):
+def _draw(axes: Axes, rounds: list[Round], config: Config, colour: Callable[[int], Any]) -> None:
+    learners, gradients = config.system.learners, _gradients(rounds)
+    groups = [group for round_ in rounds for group in round_.groups]
+    for start, ready in _collected(rounds):
         axes.broken_barh([(start, ready - start)], (learners + 0.6, 0.8), color=BLUE, alpha=0.35)
     span = max((g.end for g in gradients), default=1.0) - min((g.start for g in gradients), default=0.0)
     for g in gradients:
@@ -101,7 +100,7 @@ def _draw(axes: Axes, records: list[Round], config: Config, colour: Callable[[in
     axes.tick_params(axis="y", length=0)
 
 
-def _labels(record: Round) -> list[str]:
+def _labels(round_: Round) -> list[str]:
     """Labels for a bar of the actors, from the longest to the shortest."""
-    fragment = f"fragment {record.index}"
-    return [f"collect {fragment} with version {record.behaviour_version}", fragment, str(record.index), ""]
+    fragment = f"fragment {round_.index}"
+    return [f"collect {fragment} with version {round_.behaviour_version}", fragment, str(round_.index), ""]

@@ -23,10 +23,12 @@ from stellaris_jax.base.outputs import rewriting_text
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.report.curves import readable
-from stellaris_jax.telemetry.jsonl import stream_records
+from stellaris_jax.telemetry.jsonl import stream_rows
 from stellaris_jax.timeline import Round, Timeline, trace
 from stellaris_jax.timeline.billing import bill
 from stellaris_jax.timeline.delays import TickStream, delay_of
+from stellaris_jax.timeline.joblog import jobs_of
+from stellaris_jax.timeline.jobs import write as write_jobs
 from stellaris_jax.timeline.plan import MinibatchLayout
 from stellaris_jax.timeline.scaling.limits import is_scaled, limits_of
 from stellaris_jax.timeline.ticks import SECOND, ticks
@@ -34,31 +36,33 @@ from stellaris_jax.timeline.trace import Failure, Roll
 
 PLATFORM, LEARNERS, ACTORS = 1, 2, 3
 """Numbers of the groups of tracks."""
+JOB_LOGS = {".csv": "csv", ".jsonl": "jsonl"}
+"""Formats of a log of jobs, by the file's ending."""
 MICRO = 1e6
 
 Event = dict[str, Any]
 
 
-class Lived(NamedTuple):
+class TimelineRound(NamedTuple):
     """Round of a timeline.
 
     Attributes:
-      record: the round.
+      round: the round.
       rolls: rollouts of its fragment, by actor.
       failures: invocations that died in it.
     """
 
-    record: Round
+    round: Round
     rolls: list[Roll]
     failures: list[Failure]
 
 
-def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
+def export(run_dir: Path, layout: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
     """Write a run's timeline and return `path`.
 
     Args:
       run_dir: directory of the run, whose first seed is exported.
-      cut: minibatch layout of its fragments.
+      layout: minibatch layout of its fragments.
       path: file to write.
       rounds: number of rounds, from the first one on; all by default.
 
@@ -69,43 +73,73 @@ def export(run_dir: Path, cut: MinibatchLayout, path: Path, rounds: int | None =
     with readable(run_dir), rewriting_text(path) as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [')
         separator = ""
-        for event in events(config, rounds_of(run_dir, config, cut, rounds)):
+        for event in events(config, rounds_of(run_dir, config, layout, rounds)):
             file.write(separator + json.dumps(event, allow_nan=False))
             separator = ", "
         file.write("]}\n")
     return path
 
 
-def rounds_of(run_dir: Path, config: Config, cut: MinibatchLayout, last: int | None = None) -> Iterator[Lived]:
+def export_jobs(run_dir: Path, layout: MinibatchLayout, path: Path, rounds: int | None = None) -> Path:
+    """Write a run's timeline as a log of jobs, which `delays=trace` reads, and return `path`.
+
+    Args:
+      run_dir: directory of the run, whose first seed is exported.
+      layout: minibatch layout of its fragments.
+      path: file to write, with an ending of `JOB_LOGS`.
+      rounds: number of rounds, from the first one on; all by default.
+
+    Raises:
+      ConfigError: there is no run, or its records are damaged.
+    """
+    config = from_yaml(run_dir / "config.yaml")
+    each = layout.steps * limits_of(config).envs if is_scaled(config) else None
+    with readable(run_dir), rewriting_text(path) as file:
+        pairs = ((entry.round, entry.rolls) for entry in rounds_of(run_dir, config, layout, rounds))
+        write_jobs(
+            file, jobs_of(pairs, lambda actors: each or _share(layout, actors), layout.batch), JOB_LOGS[path.suffix]
+        )
+    return path
+
+
+def _share(layout: MinibatchLayout, actors: int) -> int | None:
+    """Steps of each actor of a whole fragment; None if the actors have different shares."""
+    steps, remainder = divmod(layout.steps * layout.envs, actors)
+    return None if remainder else steps
+
+
+def rounds_of(
+    run_dir: Path, config: Config, layout: MinibatchLayout, last: int | None = None
+) -> Iterator[TimelineRound]:
     """Rounds of a run's first seed, in order: as recorded live, or simulated again.
 
     Args:
       run_dir: directory of the run.
       config: its configuration.
-      cut: minibatch layout of its fragments.
+      layout: minibatch layout of its fragments.
       last: number of rounds, from the first one on; all by default.
 
     Raises:
       ConfigError: there are no rounds yet, or the trace of a live run cannot be read.
     """
-    rounds = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, cut)
+    rounds = _recorded(run_dir / trace.NAME) if config.executor == "live" else _simulated(run_dir, config, layout)
     first = next(rounds, None)
     if first is None:
         raise ConfigError(f"{run_dir} has no rounds yet, so there is no timeline of it.")
     return islice(chain([first], rounds), last)
 
 
-def _recorded(path: Path) -> Iterator[Lived]:
-    return (Lived(entry.record, entry.rolls, entry.failures) for entry in trace.read(path).rounds)
+def _recorded(path: Path) -> Iterator[TimelineRound]:
+    return (TimelineRound(one.record, one.rolls, one.failures) for one in trace.read(path).rounds)
 
 
-def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[Lived]:
+def _simulated(run_dir: Path, config: Config, layout: MinibatchLayout) -> Iterator[TimelineRound]:
     """Rounds of a simulated run, simulated again; the numbers of actors are the recorded ones."""
     metrics = run_dir / "metrics.jsonl"
     timeline, limits, number = Timeline.of(config, config.seed), limits_of(config), 0
     stream, passing = TickStream(delay_of(config.delays.actor), config.seed, "actor"), 2 * ticks(config.platform.cache)
     loader = TickStream(delay_of(config.delays.loader), config.seed, "loader")
-    for row in stream_records(metrics) if metrics.exists() else ():
+    for row in stream_rows(metrics) if metrics.exists() else ():
         if row["kind"] != "round":
             continue
         number += 1
@@ -115,27 +149,27 @@ def _simulated(run_dir: Path, config: Config, cut: MinibatchLayout) -> Iterator[
         if not 0 <= actors <= limits.maximum:
             raise ValueError(f"{actors} actors in a round")
         if is_scaled(config):
-            record = timeline.next_round(actors, cut.epochs * cut.count(actors * limits.envs))
+            round_ = timeline.next_round(actors, layout.epochs * layout.count(actors * limits.envs))
         else:
-            record = timeline.next_round(actors)
+            round_ = timeline.next_round(actors)
         durations = [duration + passing for duration in stream.take(actors)]
         # Whole ticks keep rollouts from beginning before the run by rounding.
-        begin = ticks(record.complete) - max(durations, default=0) - (next(loader) if actors else 0)
+        begin = ticks(round_.complete) - max(durations, default=0) - (next(loader) if actors else 0)
         rolls = [Roll(actor, begin / SECOND, (begin + duration) / SECOND) for actor, duration in enumerate(durations)]
-        yield Lived(record, rolls, [])
+        yield TimelineRound(round_, rolls, [])
 
 
-def events(config: Config, rounds: Iterable[Lived]) -> Iterator[Event]:
+def events(config: Config, rounds: Iterable[TimelineRound]) -> Iterator[Event]:
     """All events of some rounds."""
     flow, queue, actors = count(1), Queue(), 0
-    for round_ in rounds:
-        record, actors = round_.record, max(actors, len(round_.rolls))
-        queue.add(record)
-        yield from (_collected(record, roll) for roll in round_.rolls)
-        yield from (_died(failure) for failure in round_.failures)
-        yield from _learned(record, flow)
-        dollars = bill(config.system, config.prices, record.usage, limits_of(config).buckets[-1]).total
-        yield _counter("dollars", record.usage.seconds, dollars)
+    for entry in rounds:
+        round_, actors = entry.round, max(actors, len(entry.rolls))
+        queue.add(round_)
+        yield from (_collected(round_, roll) for roll in entry.rolls)
+        yield from (_died(failure) for failure in entry.failures)
+        yield from _learned(round_, flow)
+        dollars = bill(config.system, config.prices, round_.usage, limits_of(config).buckets[-1]).total
+        yield _counter("dollars", round_.usage.seconds, dollars)
     yield from queue.events()
     yield from _tracks(config.system.learners, actors)
 
@@ -160,9 +194,9 @@ def _counter(name: str, second: float, value: float) -> Event:
     return {"ph": "C", "name": name, "pid": PLATFORM, "tid": 0, "ts": second * MICRO, "args": {name: value}}
 
 
-def _collected(record: Round, roll: Roll) -> Event:
-    name = f"fragment {record.index}"
-    return _slice(name, ACTORS, roll.actor, roll.start, roll.end, version=record.behaviour_version)
+def _collected(round_: Round, roll: Roll) -> Event:
+    name = f"fragment {round_.index}"
+    return _slice(name, ACTORS, roll.actor, roll.start, roll.end, version=round_.behaviour_version)
 
 
 def _died(failure: Failure) -> Event:
@@ -170,12 +204,12 @@ def _died(failure: Failure) -> Event:
     return _slice("died", pid, failure.number, failure.start, failure.end, reason=failure.reason)
 
 
-def _learned(record: Round, flow: Iterator[int]) -> Iterator[Event]:
+def _learned(round_: Round, flow: Iterator[int]) -> Iterator[Event]:
     """Events of a round's gradients, dropped ones too, and of their aggregation."""
-    for gradient in record.dropped:
+    for gradient in round_.dropped:
         named = {"fragment": gradient.fragment, "minibatch": gradient.minibatch, "version": gradient.version}
         yield _slice("thrown away", LEARNERS, gradient.learner, gradient.start, gradient.end, **named)
-    for group in record.groups:
+    for group in round_.groups:
         staleness = [gradient.staleness for gradient in group.gradients]
         yield _slice(
             f"version {group.clock + 1}",
@@ -207,9 +241,9 @@ class Queue:
     def __init__(self) -> None:
         self._seconds, self._changes = array("d"), array("q")
 
-    def add(self, record: Round) -> None:
+    def add(self, round_: Round) -> None:
         """Add the deliveries and aggregations of a round."""
-        for group in record.groups:
+        for group in round_.groups:
             for gradient in group.gradients:
                 self._seconds.append(gradient.end)
                 self._changes.append(1)

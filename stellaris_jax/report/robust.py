@@ -46,8 +46,8 @@ def iqm(values: ArrayLike, axis: int | None = None) -> np.ndarray:
     size = sample.shape[-1]
     if size == 0:
         return np.full(sample.shape[:-1], np.nan)
-    cut = size // 4
-    return sample[..., cut : size - cut].mean(axis=-1)
+    trim = size // 4
+    return sample[..., trim : size - trim].mean(axis=-1)
 
 
 def resampled(scores: Scores, draws: int = DRAWS, seed: int = 0) -> np.ndarray:

@@ -18,8 +18,9 @@ from stellaris_jax.base import inputs
 from stellaris_jax.base.statistics import Curve
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
-from stellaris_jax.telemetry.integrity import Seal, owner_of, seal_of, settings_digest
-from stellaris_jax.telemetry.jsonl import Log, complain, read_log
+from stellaris_jax.telemetry.format import value_text
+from stellaris_jax.telemetry.integrity import Digests, run_identity, settings_digest, summary_digests
+from stellaris_jax.telemetry.jsonl import Log, read_log, warn_on_stderr
 
 SUMMARY = "summary.json"
 
@@ -44,10 +45,9 @@ class Run:
       rounds: intact records of rounds.
       evaluations: intact records of evaluations.
       failure: reason why a finished run has no result.
-      damage: a sentence for each file that training did not leave so.
-        curve: whether `rounds` and `evaluations` are complete. If not, nothing is computed from them, and the final
-          return
-        is the summary's.
+      damage: a sentence for each damaged or missing file.
+      curve: whether `rounds` and `evaluations` are complete. If not, nothing is computed from them, and the final
+        return is the summary's.
       foreign: whether the metrics belong to another configuration.
     """
 
@@ -82,12 +82,12 @@ class Group:
     @property
     def label(self) -> str:
         """Name for legends: `stellaris, decay=0.9`."""
-        parts = [str(value) if key.endswith(".name") else f"{short(key)}={value}" for key, value in self.values.items()]
         first = self.runs[0]
-        return ", ".join(parts) or str(first.config.get("system.name", first.path.name))
+        label = ", ".join(setting(key, value) for key, value in self.values.items())
+        return label or str(first.config.get("system.name", first.path.name))
 
 
-def read_run(path: Path, note: Callable[[str], None] = complain, last: int | None = None) -> Run:
+def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int | None = None) -> Run:
     """Read a run directory.
 
     Missing and damaged files leave their part empty, so that a failed run can be listed. The summary is left out if it
@@ -102,27 +102,27 @@ def read_run(path: Path, note: Callable[[str], None] = complain, last: int | Non
     config = flatten(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, damage))
     document = _mapping(path / SUMMARY, inputs.DOCUMENT, json.loads, damage)
     log = _log(path / "metrics.jsonl", last, damage)
-    rounds = [record for record in log.records if record["kind"] == "round"]
-    evaluations = [record for record in log.records if record["kind"] == "evaluation"]
+    rounds = [row for row in log.rows if row["kind"] == "round"]
+    evaluations = [row for row in log.rows if row["kind"] == "evaluation"]
     curve = not (log.damage or log.gap)
-    foreign = bool(config and log.owner.strip("0")) and log.owner != owner_of(config)
+    foreign = bool(config and log.owner.strip("0")) and log.owner != run_identity(config)
     if foreign:
         damage.append(f"{path / 'metrics.jsonl'} belongs to another configuration than {path / 'config.yaml'}")
         curve = False
-    seal = seal_of(document)
-    if seal is None:
+    digests = summary_digests(document)
+    if digests is None:
         damage.append(f"{path / 'summary.json'} is damaged and left out")
         document = {}
-    elif config and seal.settings and seal.settings != settings_digest(config):
+    elif config and digests.settings and digests.settings != settings_digest(config):
         damage.append(
             f"{path / SUMMARY} belongs to other settings than {path / 'config.yaml'}: the run was taken up again and "
             "is not over, or a file was changed"
         )
         document = {}
-    elif contradiction := _contradiction(document, seal, log, evaluations):
+    elif contradiction := _contradiction(document, digests, log, evaluations):
         damage.append(f"{path / 'metrics.jsonl'} {contradiction}")
         curve = False
-        if not seal.metrics and evaluations:  # either of the two may be wrong
+        if not digests.metrics and evaluations:  # either of the two may be wrong
             document = {}
     if not document and not damage and _is_over(path, config, log, evaluations):
         damage.append(f"{path} has trained to its end, but there is no {SUMMARY}")
@@ -157,16 +157,18 @@ def _is_over(path: Path, config: dict[str, Any], log: Log, evaluations: list[dic
         return False
     total, envs, length = numbers
     last = -(-total // (envs * length))
-    trained = max((record["round"] for record in log.records), default=0)
+    trained = max((row["round"] for row in log.rows), default=0)
     return trained >= last or os.path.isdir(path / "checkpoints" / str(last))
 
 
-def _contradiction(summary: dict[str, Any], seal: Seal, log: Log, evaluations: list[dict[str, Any]]) -> str:
+def _contradiction(summary: dict[str, Any], digests: Digests, log: Log, evaluations: list[dict[str, Any]]) -> str:
     """Contradiction between metrics and a summary; "" if there is none, or damage is known already."""
     if not summary or log.damage:
         return ""
-    if seal.metrics:
-        return "" if seal.metrics == log.digest else "is not as the run left it: records are missing, or were changed"
+    if digests.metrics:
+        return (
+            "" if digests.metrics == log.digest else "is not as the run left it: records are missing, or were changed"
+        )
     last = summary.get("rounds")
     if not isinstance(last, int):
         return ""  # the number of rounds is unknown
@@ -232,6 +234,11 @@ def short(key: str) -> str:
     return key.removesuffix(".name").rpartition(".")[2]
 
 
+def setting(key: str, value: Any) -> str:
+    """Setting as a part of a label: `stellaris` for a name, else `decay=0.9`."""
+    return str(value) if key.endswith(".name") else f"{short(key)}={value_text(value)}"
+
+
 def differing_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
     """Keys in which flat configs differ, names before others.
 
@@ -252,20 +259,19 @@ def seed_curves(run: Run, axis: str) -> list[Curve]:
     """Return of every seed of a run against `axis`: env_steps, simulated_seconds or cost_usd.
 
     Returns are evaluated, or of training episodes if the run has no evaluations. Points without a value are left out,
-    and
-    so are seeds without points.
+    and so are seeds without points.
     """
-    records, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
+    rows, key = (run.evaluations, "eval_return_mean") if run.evaluations else (run.rounds, "train_return")
     curves = []
-    for seed in range(len(records[0]["per_seed"][key]) if records else 0):
-        points = [(_at(record, axis, seed), record["per_seed"][key][seed]) for record in records]
+    for seed in range(len(rows[0]["per_seed"][key]) if rows else 0):
+        points = [(_at(row, axis, seed), row["per_seed"][key][seed]) for row in rows]
         present = np.array([point for point in points if None not in point], dtype=float)
         if len(present):
             curves.append((present[:, 0], present[:, 1]))
     return curves
 
 
-def _at(record: dict[str, Any], axis: str, seed: int) -> Any:
+def _at(row: dict[str, Any], axis: str, seed: int) -> Any:
     """Value of a seed on an axis; runs of earlier versions have only the mean over seeds."""
-    per_seed = record["per_seed"].get(axis)
-    return record.get(axis) if per_seed is None else per_seed[seed]
+    per_seed = row["per_seed"].get(axis)
+    return row.get(axis) if per_seed is None else per_seed[seed]

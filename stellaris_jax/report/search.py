@@ -40,10 +40,10 @@ def history_figure(trials: Sequence[Trial]) -> Figure:
         for trial in some:
             xs = range(1, len(trial.returns) + 1)
             course.plot(xs, trial.returns, color=colour, linewidth=0.8, alpha=0.7, marker=".", markersize=3)
-    whole = [trial for trial in known if trial.complete]
-    if whole:
-        best = list(accumulate((trial.returns[-1] for trial in whole), max))
-        last.step([t.number for t in whole], best, where="post", color=GREEN, label="best so far")
+    completed = [trial for trial in known if trial.complete]
+    if completed:
+        best = list(accumulate((trial.returns[-1] for trial in completed), max))
+        last.step([t.number for t in completed], best, where="post", color=GREEN, label="best so far")
     last.set_xlabel("trial")
     last.set_ylabel("return at the last evaluation")
     course.set_xlabel("evaluation")
@@ -56,7 +56,7 @@ def history_figure(trials: Sequence[Trial]) -> Figure:
 @drawing()
 def importance_figure(shares: Mapping[str, float], trials: int) -> Figure:
     """Importance of each setting for good trials; `shares` sum to 1."""
-    title = f"What mattered, of {trials} trials that ran to their end (PED-ANOVA)"
+    title = f"Importance of settings, over {trials} completed trials (PED-ANOVA)"
     figure = titled(title, height=0.9 + 0.35 * len(shares))
     axes = figure.subplots()
     names = sorted(shares, key=lambda name: shares[name])

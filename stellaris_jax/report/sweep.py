@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
@@ -19,12 +19,11 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.statistics import FEWEST, mean_ci95
 from stellaris_jax.report.curves import comparison_figure, save
-from stellaris_jax.report.points import load_points
-from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, judged
+from stellaris_jax.report.results import BEST, FEW, MEASURES, OPEN, TIED, Row, compare_settings, load_points
 from stellaris_jax.report.robust import iqm_interval
 from stellaris_jax.report.runs import Group, Run, group_replicates, short
 from stellaris_jax.report.table import print_sentence, print_table, wide_console
-from stellaris_jax.telemetry.format import compact, dollars, number, over_seeds, significant
+from stellaris_jax.telemetry.format import MISSING, compact, dollars, number, over_seeds, significant, value_text
 from stellaris_jax.telemetry.format import count as counted
 
 PRICES = ("env_steps", "simulated_seconds", "cost_usd")
@@ -45,11 +44,9 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     """Write `table.md`, `table.csv` and `curves.png` into a sweep directory and print the table.
 
     The sweep's points are the subdirectories named by a number. Points whose configurations differ only in the seed are
-    one
-    row. A point without a summary has failed, or is not over; it is listed and left out of means and curves. A point
-    whose
-    result is lost by damage is incomplete: its row has no means, and is not ranked. A point with the configuration of
-    another one, as in a sweep over an option that the rule does not have, is left out.
+    one row. A point without a summary has failed, or is not over; it is listed and left out of means and curves. A
+    point whose result is lost by damage is incomplete: its row has no means, and is not ranked. A point with the
+    configuration of another one, as in a sweep over an option that the rule does not have, is left out.
 
     If the existing table has more than the new one, it is kept as `table-before.csv`.
 
@@ -69,11 +66,11 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
         raise ConfigError(f"{sweep_dir} holds no sweep points; give a directory with subdirectories 0, 1, ...")
     runs = different(loaded)
     groups = group_replicates(runs)
-    judgement = judged(groups)
+    judgement = compare_settings(groups)
     rows = [sweep_row(row, threshold) for row in judgement]
     cells = [_cells(values, row, threshold) for values, row in zip(rows, judgement, strict=True)]
     curves = {row.label: row.drawn for row in judgement if row.drawn}
-    sentences = _missing(runs)
+    sentences = missing_results(runs)
     former = keep_former(sweep_dir, rows)
     written = [sweep_dir / "table.md", sweep_dir / "table.csv"]
     if curves:
@@ -93,23 +90,19 @@ def report(sweep_dir: Path, threshold: float | None = None) -> list[str]:
     return [run.path.name for run in loaded if run.damage]
 
 
-def _missing(runs: Sequence[Run]) -> list[str]:
-    """Sentences about missing results."""
-    failed = [run.path.name for run in runs if run.summary is None]
-    incomplete = [run.path.name for run in runs if run.incomplete]
-    short = [run.path.name for run in runs if run.summary is not None and not run.curve]
-    sentences = [f"Points without a result: {', '.join(failed)}"] if failed else []
-    if incomplete:
-        sentences.append(
-            f"Incomplete points, whose files are damaged or missing: {', '.join(incomplete)}; their settings have no "
-            "means and are not ranked until the sweep is resumed"
-        )
-    if short:
-        sentences.append(
-            f"Points without their whole metrics: {', '.join(short)}; their returns are those of summary.json, and "
-            "their settings have no area, no curve and no way to a threshold"
-        )
-    return sentences
+def missing_results(runs: Sequence[Run]) -> list[str]:
+    """Sentences, without their period, about runs whose result or metrics are missing."""
+    results = [run for run in runs if run.summary is not None]
+    known = [
+        ("Points without a result: ", [run for run in runs if run.summary is None and not run.incomplete], ""),
+        (
+            "Incomplete points, whose files are damaged or missing: ",
+            [run for run in runs if run.incomplete],
+            "; their settings are not ranked until the points are resumed",
+        ),
+        ("Points with incomplete metrics: ", [run for run in results if not run.curve], "; they have no curve"),
+    ]
+    return [what + ", ".join(run.path.name for run in some) + consequence for what, some, consequence in known if some]
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -134,8 +127,10 @@ def keep_former(sweep_dir: Path, rows: Sequence[dict[str, Any]]) -> Path | None:
     lost = [key for key in (former or [{}])[0] if rows and key not in rows[0] and any(row.get(key) for row in former)]
     common = [key for key in former[0] if key in rows[0]] if former and rows else []
     known = (sum(bool(row.get(key)) for row in former for key in common), _seeds(former))
-    kept = (sum(row[key] not in (None, "") for row in rows for key in common), _seeds(rows))
-    if not former or (not lost and len(former) <= len(rows) and all(a <= b for a, b in zip(known, kept, strict=True))):
+    current = (sum(row[key] not in (None, "") for row in rows for key in common), _seeds(rows))
+    if not former or (
+        not lost and len(former) <= len(rows) and all(a <= b for a, b in zip(known, current, strict=True))
+    ):
         return None
     suffixes = (f"-before-{n}" if n > 1 else "-before" for n in count(1))
     suffix = next(suffix for suffix in suffixes if not (sweep_dir / f"table{suffix}.csv").exists())
@@ -191,29 +186,59 @@ def _defined(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:
-    """Cells of a row, as text."""
-    result = over_seeds(values["return_mean"], values["return_ci95"], row.finals)
-    until = {}
+class Figure(NamedTuple):
+    """Figure of a row of the table.
+
+    Attributes:
+      heading: heading of its column.
+      text: the figure as text; a dash if it is missing.
+      value: the figure, to sort by.
+    """
+
+    heading: str
+    text: str
+    value: float | None
+
+
+def row_figures(values: dict[str, Any], row: Row, threshold: float | None) -> list[Figure]:
+    """Figures of a row, in the order of the columns.
+
+    Args:
+      values: the row as `sweep_row` returns it.
+      row: the row.
+      threshold: a return; the figures then say what reaching it takes.
+    """
+    result = lost_result(row) or over_seeds(values["return_mean"], values["return_ci95"], row.finals)
+    staleness = f"{number(values['staleness_mean'], 2)} (max {counted(values['staleness_max'])})"
+    until = []
     if threshold is not None:
-        until = {
-            f"{significant(threshold)} after": compact(values["threshold_env_steps"]),
-            "s until": number(values["threshold_simulated_seconds"]),
-            "$ until": dollars(values["threshold_cost_usd"]),
-        }
-    return {
-        **headings(row.group),
-        "return": lost_result(row) or f"{result} {SIGNS.get(row.mark, '')}".strip(),
-        "seeds": str(values["seeds"]),
-        "IQM": significant(values["return_iqm"]),
-        "area": significant(values["area"]),
-        **until,
-        "staleness": f"{number(values['staleness_mean'], 2)} (max {counted(values['staleness_max'])})",
-        "steps/s": compact(values["steps_per_second"]),
-        "simulated s": number(values["simulated_seconds"]),
-        "cost": dollars(values["cost_usd"]),
-        "updates": counted(values["updates"]),
-    }
+        seeds, steps, seconds, money = (values[f"threshold_{name}"] for name in ("seeds", *PRICES))
+        reached = MISSING if seeds is None else f"{seeds} of {values['seeds']}"
+        until = [
+            Figure(f"{significant(threshold)} reached", reached, seeds),
+            Figure("after steps", compact(steps), steps),
+            Figure("after s", number(seconds), seconds),
+            Figure("after $", dollars(money), money),
+        ]
+    return [
+        Figure("return", result, values["return_mean"]),
+        Figure("seeds", str(values["seeds"]), values["seeds"]),
+        Figure("IQM", significant(values["return_iqm"]), values["return_iqm"]),
+        Figure("area", significant(values["area"]), values["area"]),
+        *until,
+        Figure("staleness", staleness, values["staleness_mean"]),
+        Figure("steps/s", compact(values["steps_per_second"]), values["steps_per_second"]),
+        Figure("simulated s", number(values["simulated_seconds"]), values["simulated_seconds"]),
+        Figure("cost", dollars(values["cost_usd"]), values["cost_usd"]),
+        Figure("updates", counted(values["updates"]), values["updates"]),
+    ]
+
+
+def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:
+    """Cells of a row, by heading; the return has the mark of the row."""
+    cells = {figure.heading: figure.text for figure in row_figures(values, row, threshold)}
+    mark = SIGNS.get(row.mark, "")
+    return {**headings(row.group), **cells, "return": f"{cells['return']} {mark}".strip()}
 
 
 def lost_result(row: Row) -> str:
@@ -226,7 +251,7 @@ def lost_result(row: Row) -> str:
 def headings(group: Group) -> dict[str, str]:
     """Distinguishing values of a row, by headings that are as short as possible."""
     names = Counter(map(short, group.values))
-    keys = {short(key) if names[short(key)] == 1 else key: str(value) for key, value in group.values.items()}
+    keys = {short(key) if names[short(key)] == 1 else key: value_text(value) for key, value in group.values.items()}
     return keys or {"point": group.label}
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from stellaris_jax.base.commands import argument, is_interactive
 from stellaris_jax.base.inputs import reason
-from stellaris_jax.base.outputs import open_own, write_atomically
+from stellaris_jax.base.outputs import open_for_update, write_atomically
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import remember
-from stellaris_jax.telemetry.commands import resume_command
+from stellaris_jax.base.commands import resume_command
 
 LOCK = ".lock"
 """Lock file, held by the process that writes to the run; contains its number. Never removed, because that would be a
@@ -159,7 +159,7 @@ def _contents(path: Path) -> list[str]:
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of a run directory; the operating system releases it however the process ends."""
     try:
-        lock = open_own(path / LOCK)
+        lock = open_for_update(path / LOCK)
     except OSError as error:
         raise ConfigError(f"{_short(path)} cannot be written: {reason(error)}.") from None
     with lock:

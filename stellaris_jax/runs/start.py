@@ -22,9 +22,9 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.schema import plain, shown
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config, knobs
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
-from stellaris_jax.envs.space_data import described
+from stellaris_jax.envs.space_data import space_to_data
 
 SAME = (*(key for key in knobs() if key.startswith("network.")), "env.normalize_observation", "env.rescale_action")
 """Keys that must be equal in both runs, because they give the parameters their meaning."""
@@ -66,7 +66,7 @@ def start_of(config: Config, network: ActorCritic) -> Start | None:
     _check_same(place, from_yaml(path), config)
     with closing(Checkpoints(path.parent / "checkpoints", 1, read_only=True)) as checkpoints:
         try:
-            leaves, host = checkpoints.arrays(lambda size: _check_size(place, size), complain)
+            leaves, host = checkpoints.arrays(lambda size: _check_size(place, size), warn_on_stderr)
         except CheckpointError as error:
             raise ConfigError(f"{place} cannot be started from: {error}") from error
     _check_spaces(place, host.get("spaces"), network)
@@ -92,7 +92,7 @@ def _check_spaces(place: str, spaces: Any, network: ActorCritic) -> None:
     if not isinstance(spaces, dict):
         return
     for name in SPACES:
-        stored, current = map(_unbounded, (spaces.get(name), described(getattr(network, name))))
+        stored, current = map(_unbounded, (spaces.get(name), space_to_data(getattr(network, name))))
         if stored != current:
             raise ConfigError(
                 f"{place} has {name}={shown(stored)}, and this run {shown(current)}: only bounds may differ."

@@ -17,7 +17,7 @@ import numpy as np
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.arrays import read_array
-from stellaris_jax.base.outputs import open_own
+from stellaris_jax.base.outputs import open_for_update
 
 Mark = dict[str, Any]
 """Mark of the file's end at a checkpoint, as JSON data: `arrays`, `bytes` and the `digest` of those bytes."""
@@ -40,7 +40,7 @@ class ActionLog:
         for array in arrays:
             np.save(buffer, array, allow_pickle=False)
         data = buffer.getvalue()
-        with open_own(self.path) as file:
+        with open_for_update(self.path) as file:
             file.seek(self._bytes)
             file.write(data)
             file.truncate()

@@ -23,13 +23,13 @@ from stellaris_jax.engine.host_rollout import (
     HostGroup,
     Recorder,
     acting,
-    acting_key,
     compact,
     host_rollout,
     pool_seed,
     step_again,
     trajectory_of,
 )
+from stellaris_jax.engine.keys import acting_key
 from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, init_normalizers
 from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.envs.watch import Watch, leak

@@ -13,8 +13,9 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.chunk import Chunk, Following
 from stellaris_jax.engine.evaluate import Evaluator
+from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.program_cache import ProgramCache
-from stellaris_jax.engine.rollout import init_actor, rollout
+from stellaris_jax.engine.rollout import RolloutInputs, init_actor, rollout
 from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.base import VecEnv
@@ -53,19 +54,9 @@ class CompiledSource:
         actor = init_actor(self.env, self.network, jax.random.split(jax.random.key(0), envs))
 
         def fragment(actor: Any, key: jax.Array) -> Any:
-            keys = jax.random.split(key, envs)
-            actor, trajectory = rollout(
-                self.env,
-                self.network,
-                params,
-                normalizers,
-                actor,
-                keys,
-                key,
-                self.spec.steps,
-                algorithm.gamma,
-                self.config.env,
-            )
+            keys = FragmentKeys(key, jax.random.split(key, envs))
+            inputs = RolloutInputs(params, normalizers, actor, keys, algorithm.gamma)
+            actor, trajectory = rollout(self.env, self.network, self.config.env, self.spec.steps, inputs)
             return actor, trajectory.reward.sum()
 
         return repeated(fragment, actor)

@@ -68,7 +68,7 @@ class HostSource:
         self._first, self._logged = 0, False
         self._actions: list[np.ndarray] | None = []
         self._stand: np.ndarray | None = None
-        self._carry: Carry = None
+        self._memory: Carry = None
         self._evaluators: dict[int, HostEvaluator] = {}
 
     @property
@@ -81,7 +81,7 @@ class HostSource:
     def open(self, round_: int) -> None:
         """Open new environments, with fragment `round_` as the next one."""
         self.actors.open(round_)
-        self._first, self._logged, self._carry = round_, False, self.actors.carry
+        self._first, self._logged, self._memory = round_, False, self.actors.carry
         self._actions = [] if self.config.checkpoint.replay > 0 else None
 
     def begin_anew(self) -> None:
@@ -108,7 +108,7 @@ class HostSource:
 
     def on_learned(self, received: Received | None, chunk: Chunk) -> None:
         assert received is not None
-        self._stand, self._carry = np.asarray(received.fragment.trajectory.last_obs), received.carry
+        self._stand, self._memory = np.asarray(received.fragment.trajectory.last_obs), received.carry
         if self._actions is not None:
             self._actions += self.actors.actions(received, chunk.envs)
             if (chunk.end - self._first) * self.steps_per_round > self.config.checkpoint.replay:
@@ -142,7 +142,7 @@ class HostSource:
 
     def arrays(self) -> Any:
         """Parameters `[S, P]` and normalizers of the prefetched fragment's policies, and its recurrent states."""
-        return None if self.ahead is None else self.ahead.behaviour[1:], self._carry
+        return None if self.ahead is None else self.ahead.behaviour[1:], self._memory
 
     def shapes(self, sharding: Sharding) -> Any:
         seeds, carry = len(self.actors.seeds), self.actors.network.initial_carry(self.config.env.num_envs)
@@ -171,7 +171,7 @@ class HostSource:
         """Restore the inputs of the next fragment. Environments are closed; `resume` restores them."""
         assert state is not None
         self.actors.close()
-        behaviour, self._carry = jax.device_get(arrays)
+        behaviour, self._memory = jax.device_get(arrays)
         self.ahead = None
         if state["versions"] is not None:
             self.ahead = Ahead(Behaviour(state["versions"], *behaviour), state["actors"])
@@ -201,14 +201,14 @@ class HostSource:
         Raises ActionLogError, with the reason, if replay is not possible; the caller then has to open new environments.
         """
         begin, seeds = time.perf_counter(), len(self.actors.seeds)
-        carry = self._carry
+        carry = self._memory
         self.open(saved["first"])
         arrays, self._logged = log.read(saved["mark"]), True
         self.actors.replay(zip(*[arrays] * seeds, strict=True))
         self._stand = self.actors.stand()
         if saved["stand"] not in (fingerprint(self._stand), ""):
             raise ActionLogError(f"{self.actors.env.name} does not repeat itself")
-        self.actors.carry = self._carry = carry
+        self.actors.carry = self._memory = carry
         steps = saved["mark"]["arrays"] * self.steps_per_round
         seconds = time.perf_counter() - begin
         return f"environments stand where they stood: {steps:,} env steps replayed in {seconds:.1f} s"

@@ -60,7 +60,7 @@ class LiveSource(HostSource):
 
     def restore(self, state: dict[str, Any] | None, arrays: Any) -> None:
         super().restore(state, arrays)
-        self._restored = jax.tree.map(lambda x: x[0], self._carry)
+        self._restored = jax.tree.map(lambda x: x[0], self._memory)
 
     def _replay(self, saved: dict[str, Any], log: ActionLog) -> str:
         position = self.position

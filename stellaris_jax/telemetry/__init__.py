@@ -35,7 +35,7 @@ from stellaris_jax.base.registry import author, register
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.schema import plain as as_data
 from stellaris_jax.config.tree import Config
-from stellaris_jax.telemetry.integrity import owner_of
+from stellaris_jax.telemetry.integrity import run_identity
 from stellaris_jax.telemetry.jsonl import MetricsLog, plain
 from stellaris_jax.telemetry.logger import Logger, RunInfo
 from stellaris_jax.telemetry.progress import Display
@@ -52,7 +52,7 @@ class Telemetry:
     Args:
       run_dir: directory of the run.
       display: display of the run.
-      resume_round: last round of a resumed run; later records in the run directory are dropped. None starts anew.
+      resume_round: last round of a resumed run; later rows in the run directory are dropped. None starts anew.
       config: configuration of the run, which names the loggers.
 
     Attributes:
@@ -61,17 +61,13 @@ class Telemetry:
     """
 
     def __init__(
-        self,
-        run_dir: Path,
-        display: Display,
-        resume_round: int | None = None,
-        config: Config | None = None,
+        self, run_dir: Path, display: Display, resume_round: int | None = None, config: Config | None = None
     ) -> None:
         self._run_dir = Path(run_dir)
         self._display = display
         config = config or Config()
         self.settings = settings = flatten(as_data(config))
-        owner = owner_of(settings)
+        owner = run_identity(settings)
         self._metrics = MetricsLog(self._run_dir / "metrics.jsonl", resume_round, display.note, owner)
         self.evaluations = self._metrics.evaluations
         about = RunInfo.of(
@@ -79,10 +75,10 @@ class Telemetry:
             settings,
             resume_round=resume_round,
             last_env_steps=self._metrics.last_env_steps,
-            history=tuple(self._metrics.kept),
+            history=tuple(self._metrics.history),
             note=display.note,
         )
-        self._metrics.kept.clear()
+        self._metrics.history.clear()
         self._loggers: dict[str, Logger] = {}
         for name in config.run.loggers:
             self._guarded(name, partial(self._open, name, about, config.run.options))
@@ -106,24 +102,24 @@ class Telemetry:
         for name, logger in list(self._loggers.items()):
             self._guarded(name, partial(call, logger))
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
         """Report training rounds, oldest first."""
-        if not records:
+        if not rows:
             return
-        records = [{"kind": "round", **plain(record)} for record in records]
-        self._metrics.write(records)
-        self._call_loggers(lambda logger: logger.rounds(records))
-        self._display.rounds(records)
+        rows = [{"kind": "round", **plain(row)} for row in rows]
+        self._metrics.write(rows)
+        self._call_loggers(lambda logger: logger.rounds(rows))
+        self._display.rounds(rows)
 
-    def evaluation(self, record: dict[str, Any]) -> None:
+    def evaluation(self, row: dict[str, Any]) -> None:
         """Report one evaluation of the policy."""
-        record = {"kind": "evaluation", **plain(record)}
+        row = {"kind": "evaluation", **plain(row)}
         # Loggers come first: a resumed run repeats evaluations that the metrics lack, so a kill loses none.
-        self._call_loggers(lambda logger: logger.evaluation(record))
+        self._call_loggers(lambda logger: logger.evaluation(row))
         self.flush()
-        self._metrics.write([record])
-        self.evaluations.append(record)
-        self._display.evaluation(record)
+        self._metrics.write([row])
+        self.evaluations.append(row)
+        self._display.evaluation(row)
 
     def flush(self) -> None:
         """Flush everything to the operating system, before a checkpoint makes it a lasting part of the run."""
@@ -142,7 +138,7 @@ class Telemetry:
         """Close everything and show the final table."""
         self._call_loggers(lambda logger: logger.summary(plain(summary)))
         self.close()
-        returns = [record["eval_return_mean"] for record in self.evaluations]
+        returns = [row["eval_return_mean"] for row in self.evaluations]
         known = [value for value in returns if isinstance(value, int | float)]
         self._display.finished(plain(summary), self._run_dir, known)
 

@@ -23,14 +23,14 @@ class Sheet:
         self._file: TextIO | None = None
         path.unlink(missing_ok=True)
 
-    def add(self, records: Sequence[dict[str, Any]]) -> None:
-        """Append records, and flush them to the operating system."""
-        rows = [{"round": record["round"], STEP: record[STEP], **dict(named(record))} for record in records]
-        fresh = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in self.columns]
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append rows, and flush them to the operating system."""
+        lines = [{"round": row["round"], STEP: row[STEP], **dict(named(row))} for row in rows]
+        fresh = [name for name in dict.fromkeys(name for line in lines for name in line) if name not in self.columns]
         if fresh or self._file is None:
             self._widen(fresh)
         assert self._file is not None
-        csv.DictWriter(self._file, self.columns).writerows(rows)
+        csv.DictWriter(self._file, self.columns).writerows(lines)
         self._file.flush()
 
     def _widen(self, fresh: list[str]) -> None:
@@ -63,14 +63,14 @@ class Csv(Logger):
         super().__init__(run, options)
         self.sheets = {kind: Sheet(run.directory / f"{kind}s.csv") for kind in ("round", "evaluation")}
         for kind, sheet in self.sheets.items():
-            if known := [record for record in run.history if record["kind"] == kind]:
+            if known := [row for row in run.history if row["kind"] == kind]:
                 sheet.add(known)
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        self.sheets["round"].add(records)
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        self.sheets["round"].add(rows)
 
-    def evaluation(self, record: dict[str, Any]) -> None:
-        self.sheets["evaluation"].add([record])
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self.sheets["evaluation"].add([row])
 
     def close(self) -> None:
         for sheet in self.sheets.values():

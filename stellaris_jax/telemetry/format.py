@@ -50,9 +50,9 @@ def duration(seconds: float | None) -> str:
     """Seconds as `h:mm:ss`."""
     if seconds is None:
         return MISSING
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 def clock(executor: str | None) -> str:
@@ -73,10 +73,7 @@ def percent(share: float | None) -> str:
 
 
 def interval(mean: float | None, half_width: float | None) -> str:
-    """`12.3 ± 0.45`:
-
-    three significant digits of the mean and two of the half-width; the mean alone without an interval.
-    """
+    """`12.3 ± 0.45`: three significant digits of the mean, two of the half-width; the mean alone without one."""
     if mean is None or half_width is None or not math.isfinite(half_width):
         return significant(mean)
     return f"{significant(mean)} ± {significant(half_width, 2)}"
@@ -90,15 +87,27 @@ def over_seeds(mean: float | None, half_width: float | None, per_seed: Sequence[
     return interval(mean, half_width)
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`, `1,280 runs`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def value_text(value: Any) -> str:
+    """Value of a setting as YAML has it: `true`, `null`, `0.01`."""
+    return (
+        {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
+
+
 def basis(seeds: int, episodes: int) -> str:
     """Basis of `over_seeds`: `95 % over 128 episodes`, or for several seeds `3 seeds, 384 episodes`."""
     interval_of = "95 % over " if seeds == 1 or seeds >= FEWEST else ""
     return interval_of + (f"{seeds} seeds, " if seeds > 1 else "") + f"{count(episodes)} episodes"
 
 
-def escapes(record: Mapping[str, Any]) -> str:
+def escapes(row: Mapping[str, Any]) -> str:
     """`25 of 200 groups`: groups that the gate refused, and that were aggregated; a dash without a gate."""
-    escaped, groups = record.get("gate_escapes"), record.get("gate_groups")
+    escaped, groups = row.get("gate_escapes"), row.get("gate_groups")
     return count(escaped) if escaped is None or groups is None else f"{count(escaped)} of {count(groups)} groups"
 
 

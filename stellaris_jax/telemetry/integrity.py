@@ -52,7 +52,7 @@ def fixed_settings(config: Flat) -> dict[str, Any]:
     return _without(config, (*PLACES, *RESUMABLE))
 
 
-def owner_of(config: Flat) -> str:
+def run_identity(config: Flat) -> str:
     """Eight-letter identity of a run: a digest of the settings that cannot change while it is resumed."""
     return _digest(fixed_settings(config))[:8]
 
@@ -76,7 +76,7 @@ def _crc(text: bytes, number: int, owner: str) -> str:
     return f"{zlib.crc32(text, zlib.crc32(f'{number}-{owner}'.encode())):08x}"
 
 
-def unchecked(line: bytes) -> Checked | None:
+def verified_line(line: bytes) -> Checked | None:
     """Line without its check; None if the check fails."""
     match = CHECK.search(line)
     if match is None:
@@ -85,7 +85,7 @@ def unchecked(line: bytes) -> Checked | None:
     return Checked(text, number, owner) if _crc(text, number, owner) == match[2].decode() else None
 
 
-def sealed(summary: dict[str, Any], metrics: str, config: Flat, trace: str = "") -> dict[str, Any]:
+def with_digests(summary: dict[str, Any], metrics: str, config: Flat, trace: str = "") -> dict[str, Any]:
     """Summary, as plain data, with digests.
 
     Args:
@@ -98,7 +98,7 @@ def sealed(summary: dict[str, Any], metrics: str, config: Flat, trace: str = "")
     return {**summary, KEY: {**digests, "summary": _digest([summary, digests])}}
 
 
-class Seal(NamedTuple):
+class Digests(NamedTuple):
     """Digests in a summary; empty in summaries of earlier versions.
 
     Attributes:
@@ -120,14 +120,14 @@ def digest_of(path: Path) -> str:
         return ""
 
 
-def seal_of(summary: dict[str, Any]) -> Seal | None:
+def summary_digests(summary: dict[str, Any]) -> Digests | None:
     """Digests in a summary; None if the summary was changed."""
     if KEY not in summary:
-        return Seal()
+        return Digests()
     try:
         digests = dict(summary[KEY])
         recorded = digests.pop("summary")
-        rest = {key: value for key, value in summary.items() if key != KEY}
-        return Seal(**digests) if recorded == _digest([rest, digests]) else None
+        figures = {key: value for key, value in summary.items() if key != KEY}
+        return Digests(**digests) if recorded == _digest([figures, digests]) else None
     except (TypeError, ValueError, KeyError):
         return None

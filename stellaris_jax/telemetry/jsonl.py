@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from stellaris_jax.base import inputs, outputs
 from stellaris_jax.base.errors import ConfigError, printable
-from stellaris_jax.telemetry.integrity import checked_line, unchecked
+from stellaris_jax.telemetry.integrity import checked_line, verified_line
 
-Record = dict[str, Any]
+MetricsRow = dict[str, Any]
 
 
 AFTER_A_GAP = 2
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def complain(message: str) -> None:
+def warn_on_stderr(message: str) -> None:
     """Tell whoever looks at the terminal, without a word in what a program prints."""
     print(printable(message), file=sys.stderr)
 
@@ -47,7 +47,7 @@ class Log(NamedTuple):
     """Contents of a metrics file.
 
     Attributes:
-      records: intact records, in order; the last ones of each kind if the reader asked for no more.
+      rows: intact rows, in order; the last ones of each kind if the reader asked for no more.
       damage: a sentence about damage; empty if the file is as it was written.
       gap: whether records were lost before the run was resumed.
       owner: run that the lines belong to, "" in files of earlier versions.
@@ -55,7 +55,7 @@ class Log(NamedTuple):
       rounds: number of the last round if all rounds from the first one on are there; else -1.
     """
 
-    records: list[Record]
+    rows: list[MetricsRow]
     damage: str = ""
     gap: bool = False
     owner: str = ""
@@ -71,27 +71,27 @@ def read_log(path: Path, last: int | None = None) -> Log:
       last: number of last records of each kind to keep; all by default.
 
     Returns:
-      Its records, and a description of its damage.
+      Its rows, and a description of its damage.
 
     Raises:
       OSError: the file is missing, no regular file, or too large.
     """
-    by_kind: dict[str, deque[tuple[int, Record]]] = {kind: deque(maxlen=last) for kind in RETURNS}
+    by_kind: dict[str, deque[tuple[int, MetricsRow]]] = {kind: deque(maxlen=last) for kind in RETURNS}
     damaged, digest, owners = list[int](), sha256(), set[str]()
     first = newest = rounds = 0
     missing, plain_places = False, list[int]()
     for place, line in enumerate(inputs.lines(path), start=1):
         digest.update(line)
-        checked = unchecked(line)
-        record = _record(checked.text) if checked else None
-        if checked is None or record is None or (first and not checked.number):
+        checked = verified_line(line)
+        row = _record(checked.text) if checked else None
+        if checked is None or row is None or (first and not checked.number):
             if line.endswith(b"\n"):
                 damaged.append(place)
             continue
         if checked.number and not first:  # the earlier lines, which have no check, are foreign
             first, damaged, rounds = checked.number, damaged + plain_places, 0
-            for records in by_kind.values():
-                records.clear()
+            for rows in by_kind.values():
+                rows.clear()
             owners.clear()
         if checked.number:
             missing |= bool(newest) and checked.number != newest + 1
@@ -99,9 +99,9 @@ def read_log(path: Path, last: int | None = None) -> Log:
         else:
             plain_places.append(place)
         owners.add(checked.owner)
-        by_kind[record["kind"]].append((place, record))
-        if record["kind"] == "round":
-            rounds = rounds + 1 if rounds >= 0 and record["round"] == rounds + 1 else -1
+        by_kind[row["kind"]].append((place, row))
+        if row["kind"] == "round":
+            rounds = rounds + 1 if rounds >= 0 and row["round"] == rounds + 1 else -1
     damage = ""
     if damaged:
         damage = _about(sorted(damaged))
@@ -110,9 +110,9 @@ def read_log(path: Path, last: int | None = None) -> Log:
     elif missing or first > AFTER_A_GAP:
         damage = "records are missing"
     owner = owners.pop() if len(owners) == 1 else ""
-    places = sorted((pair for records in by_kind.values() for pair in records), key=lambda pair: pair[0])
+    places = sorted((pair for rows in by_kind.values() for pair in rows), key=lambda pair: pair[0])
     message = damage and f"{path}: {damage}"
-    return Log([record for _, record in places], message, first == AFTER_A_GAP, owner, digest.hexdigest(), rounds)
+    return Log([row for _, row in places], message, first == AFTER_A_GAP, owner, digest.hexdigest(), rounds)
 
 
 def _about(damaged: list[int]) -> str:
@@ -121,8 +121,8 @@ def _about(damaged: list[int]) -> str:
     return f"{lines} damaged and left out{first}"
 
 
-def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Record]:
-    """Intact records of a metrics file, in order; `note` receives a sentence about damage (`read_log`).
+def read_rows(path: Path, note: Callable[[str], None] = warn_on_stderr) -> list[MetricsRow]:
+    """Intact rows of a metrics file, in order; `note` receives a sentence about damage (`read_log`).
 
     Raises ConfigError if the file cannot be read, is no regular file, or is larger than `inputs.METRICS`.
     """
@@ -132,16 +132,16 @@ def read_records(path: Path, note: Callable[[str], None] = complain) -> list[Rec
         raise _unreadable(path, error) from None
     if log.damage:
         note(log.damage)
-    return log.records
+    return log.rows
 
 
-def stream_records(path: Path) -> Iterator[Record]:
-    """Records of a metrics file, one after the other, without damaged lines. Raises as `read_records` does."""
+def stream_rows(path: Path) -> Iterator[MetricsRow]:
+    """Rows of a metrics file, one after the other, without damaged lines. Raises as `read_rows` does."""
     try:
         for line in inputs.lines(path):
-            checked = unchecked(line)
-            if checked is not None and (record := _record(checked.text)) is not None:
-                yield record
+            checked = verified_line(line)
+            if checked is not None and (row := _record(checked.text)) is not None:
+                yield row
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -150,29 +150,29 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path} cannot be read: {inputs.reason(error)}.")
 
 
-def _record(line: bytes) -> Record | None:
-    """Record of a line, if the line is intact."""
+def _record(line: bytes) -> MetricsRow | None:
+    """Row of a line, if the line is intact."""
     try:
-        record = json.loads(line.decode(errors="replace"))
+        row = json.loads(line.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     try:
-        per_seed = record["per_seed"]
-        seeds = len(per_seed[RETURNS[record["kind"]]])
-        whole = (
-            _is_count(record["round"])
-            and isinstance(record["env_steps"], (int, float))
-            and all(_is_figure(record.get(key)) for key in FIGURES)
+        per_seed = row["per_seed"]
+        seeds = len(per_seed[RETURNS[row["kind"]]])
+        valid = (
+            _is_count(row["round"])
+            and isinstance(row["env_steps"], (int, float))
+            and all(_is_figure(row.get(key)) for key in FIGURES)
             and all(len(per_seed[key]) == seeds for key in FIGURES & per_seed.keys())
             and all(_is_figure(value) for key in FIGURES & per_seed.keys() for value in per_seed[key])
         )
     except (TypeError, KeyError):
         return None
-    return record if whole else None
+    return row if valid else None
 
 
 RETURNS = {"round": "train_return", "evaluation": "eval_return_mean"}
-"""Kinds of records, and the key of their return."""
+"""Kinds of rows, and the key of their return."""
 FIGURES = {
     "env_steps", "wall_seconds", "simulated_seconds", "cost_usd", "train_return", "eval_return_mean",
     "eval_return_ci95",
@@ -192,43 +192,38 @@ class MetricsLog:
     """Writer of a metrics file, each line with its check (`telemetry.integrity`).
 
     Without `resume_round` the file starts empty. With it, records up to and including that round are kept, and later
-    ones
-    (written after the checkpoint) are dropped by an atomic rewrite. If lines are damaged, the original file is renamed,
-    `note` receives a sentence, and line numbers continue with a gap.
+    ones (written after the checkpoint) are dropped by an atomic rewrite. If lines are damaged, the original file is
+    renamed, `note` receives a sentence, and line numbers continue with a gap.
 
     Args:
       path: the file.
       resume_round: last round to keep; None starts an empty file.
       note: receives sentences about damage.
-      owner: identity of the run, from `integrity.owner_of`.
+      owner: identity of the run, from `integrity.run_identity`.
 
     Attributes:
       last_env_steps: largest env step that was kept, or 0.
-      kept: records that were kept.
+      history: rows that were kept.
       evaluations: evaluations among them.
     """
 
     def __init__(
-        self,
-        path: Path,
-        resume_round: int | None = None,
-        note: Callable[[str], None] = complain,
-        owner: str = "",
+        self, path: Path, resume_round: int | None = None, note: Callable[[str], None] = warn_on_stderr, owner: str = ""
     ) -> None:
-        self.kept = kept = list[Record]()
+        self.history = history = list[MetricsRow]()
         self._owner = owner or "0" * 8
         self._number = 0
         self._digest = sha256()
         if resume_round is not None:
             log = _intact_log(path, resume_round, note)
-            kept += [record for record in log.records if record["round"] <= resume_round]
-            rounds = {record["round"] for record in kept if record["kind"] == "round"}
+            history += [row for row in log.rows if row["round"] <= resume_round]
+            rounds = {row["round"] for row in history if row["kind"] == "round"}
             if log.damage or log.gap or len(rounds) < resume_round:
                 self._number = AFTER_A_GAP - 1
-        self.last_env_steps = max((record["env_steps"] for record in kept), default=0)
-        self.evaluations = [record for record in kept if record["kind"] == "evaluation"]
+        self.last_env_steps = max((row["env_steps"] for row in history), default=0)
+        self.evaluations = [row for row in history if row["kind"] == "evaluation"]
         with outputs.rewriting_text(path) as file:
-            file.write(self._lines(plain(record) for record in kept))
+            file.write(self._lines(plain(row) for row in history))
             file.flush()
             os.fsync(file.fileno())
         self._file = outputs.appending(path)
@@ -238,17 +233,17 @@ class MetricsLog:
         """SHA-256 of the file so far."""
         return self._digest.hexdigest()
 
-    def _lines(self, records: Iterable[Record]) -> str:
+    def _lines(self, rows: Iterable[MetricsRow]) -> str:
         first = self._number + 1
-        lines = [checked_line(_json(record), number, self._owner) for number, record in enumerate(records, first)]
+        lines = [checked_line(_json(row), number, self._owner) for number, row in enumerate(rows, first)]
         self._number += len(lines)
         text = "".join(lines)
         self._digest.update(text.encode())
         return text
 
-    def write(self, records: list[Record]) -> None:
+    def write(self, rows: list[MetricsRow]) -> None:
         """Append plain records and flush them to the operating system, so that a kill loses at most this call."""
-        self._file.write(self._lines(records).encode())
+        self._file.write(self._lines(rows).encode())
         self._file.flush()
 
     def close(self) -> None:
@@ -279,5 +274,5 @@ def set_aside(path: Path, round_: int) -> Path:
     return original
 
 
-def _json(record: Record) -> str:
-    return json.dumps(record, separators=(",", ":"), allow_nan=False)
+def _json(row: MetricsRow) -> str:
+    return json.dumps(row, separators=(",", ":"), allow_nan=False)

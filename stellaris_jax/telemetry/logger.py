@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from stellaris_jax.config.options import Optioned
-from stellaris_jax.telemetry.jsonl import complain
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 
 class RunInfo(NamedTuple):
@@ -30,7 +30,7 @@ class RunInfo(NamedTuple):
     resume_round: int | None = None
     last_env_steps: float = 0.0
     history: tuple[dict[str, Any], ...] = ()
-    note: Callable[[str], None] = complain
+    note: Callable[[str], None] = warn_on_stderr
 
     @property
     def name(self) -> str:
@@ -64,10 +64,10 @@ class Logger(Optioned):
         super().__init__(options)
         self.run = run
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        """Log training rounds, at least one, oldest first; `stellaris_jax.telemetry` describes the records."""
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        """Log training rounds, at least one, oldest first; `stellaris_jax.telemetry` describes the rows."""
 
-    def evaluation(self, record: dict[str, Any]) -> None:
+    def evaluation(self, row: dict[str, Any]) -> None:
         """Log an evaluation of the policy."""
 
     def summary(self, summary: dict[str, Any]) -> None:

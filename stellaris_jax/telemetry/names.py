@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Metric(NamedTuple):
-    """Metric of the records.
+    """Metric of the rows.
 
     Attributes:
       name: name for loggers.
@@ -71,25 +71,25 @@ METRICS = {
     "eval_return_mean": Metric("eval/episodic_return", "mean return of the evaluated policy"),
     "eval_return_ci95": Metric("eval/episodic_return_ci95", "half of its 95 % interval"),
 }
-"""Metrics by the keys of the records, in the order of docs/metrics.md."""
+"""Metrics by the keys of the rows, in the order of docs/metrics.md."""
 SEED = "eval/episodic_return_seed_{}"
 """Name of the evaluated return of a seed."""
 STEP = "env_steps"
 """Key of the step that all metrics are logged over."""
 OTHER = "charts/{}"
-"""Name of any other value of the records, such as a plug-in's."""
+"""Name of any other value of the rows, such as a plug-in's."""
 _NOT_LOGGED = {"kind", "round", STEP, "per_seed"}
 
 
-def named(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def named(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Names and values of a record's numbers. An evaluation has only its own metrics, and every seed's return."""
-    evaluated = record["kind"] == "evaluation"
-    for key, value in record.items():
+    evaluated = row["kind"] == "evaluation"
+    for key, value in row.items():
         of_rounds = evaluated and key in METRICS and not key.startswith("eval_")
         if key in _NOT_LOGGED or of_rounds or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         yield METRICS[key].name if key in METRICS else OTHER.format(key), value
     if evaluated:
-        for seed, value in enumerate(record.get("per_seed", {}).get("eval_return_mean", [])):
+        for seed, value in enumerate(row.get("per_seed", {}).get("eval_return_mean", [])):
             if value is not None:
                 yield SEED.format(seed), value

@@ -60,18 +60,18 @@ class Display:
         self._first_arrival: tuple[float, int] | None = None
         self._last_arrival = (self.started, 0)
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
         """Record training rounds. A value missing from a round keeps its last value, except the gate."""
-        for record in records:
-            known = {key: value for key, value in record.items() if value is not None}
-            self.latest = {**self.latest, **known, "gate": record.get("gate")}
-        self._last_arrival = (time.monotonic(), records[-1]["round"])
+        for row in rows:
+            known = {key: value for key, value in row.items() if value is not None}
+            self.latest = {**self.latest, **known, "gate": row.get("gate")}
+        self._last_arrival = (time.monotonic(), rows[-1]["round"])
         self._first_arrival = self._first_arrival or self._last_arrival
         self.work = ("", self.started)
 
-    def evaluation(self, record: dict[str, Any]) -> None:
+    def evaluation(self, row: dict[str, Any]) -> None:
         """Record an evaluation."""
-        self.evaluations.append(record)
+        self.evaluations.append(row)
         self.work = ("", self.started)
 
     def working(self, text: str) -> None:
@@ -124,8 +124,8 @@ class LineDisplay(Display):
         self._last_line = -float("inf")
         self.note(title)
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        super().rounds(records)
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        super().rounds(rows)
         if time.monotonic() - self._last_line < LINE_EVERY_SECONDS:
             return
         self._last_line = time.monotonic()
@@ -139,11 +139,11 @@ class LineDisplay(Display):
             f"ETA {duration(self.seconds_left())}"
         )
 
-    def evaluation(self, record: dict[str, Any]) -> None:
-        super().evaluation(record)
+    def evaluation(self, row: dict[str, Any]) -> None:
+        super().evaluation(row)
         self.note(
-            f"evaluation at {count(record['env_steps'])} steps: return {_evaluated(record)}  "
-            f"{self.clock} {duration(record.get('simulated_seconds'))}  {dollars(record.get('cost_usd'))}"
+            f"evaluation at {count(row['env_steps'])} steps: return {_evaluated(row)}  "
+            f"{self.clock} {duration(row.get('simulated_seconds'))}  {dollars(row.get('cost_usd'))}"
         )
 
     def working(self, text: str) -> None:
@@ -187,7 +187,7 @@ class PanelDisplay(Display):
 
     def _values(self) -> Table:
         latest = self.latest
-        returns = [record["eval_return_mean"] for record in self.evaluations]
+        returns = [row["eval_return_mean"] for row in self.evaluations]
         history = sparkline(spread([value for value in returns if value is not None]))
         evaluated = _evaluated(self.evaluations[-1]) if self.evaluations else MISSING
         rows: list[tuple[str, ...]] = [
@@ -260,12 +260,12 @@ class NotebookDisplay(PanelDisplay):
         self._drawn = time.monotonic()
         self._handle = display(_bundle(self.panel()), raw=True, display_id=True)
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        super().rounds(records)
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        super().rounds(rows)
         self._draw(time.monotonic() - self._drawn >= 1 / REFRESH_PER_SECOND)
 
-    def evaluation(self, record: dict[str, Any]) -> None:
-        super().evaluation(record)
+    def evaluation(self, row: dict[str, Any]) -> None:
+        super().evaluation(row)
         self._draw()
 
     def working(self, text: str) -> None:
@@ -328,14 +328,14 @@ def make_display(console: Console, title: str, total_rounds: int, progress: bool
     return (LiveDisplay if live else LineDisplay)(console, title, total_rounds, clock)
 
 
-def _gate(record: dict[str, Any]) -> str:
-    return "open" if record.get("gate") is None else number(record["gate"], 2)
+def _gate(row: dict[str, Any]) -> str:
+    return "open" if row.get("gate") is None else number(row["gate"], 2)
 
 
-def _evaluated(record: dict[str, Any]) -> str:
-    per_seed = record.get("per_seed", {}).get("eval_return_mean")
-    value = over_seeds(record["eval_return_mean"], record.get("eval_return_ci95"), per_seed)
-    return f"{value} ({record['actions']})" if record.get("actions") else value
+def _evaluated(row: dict[str, Any]) -> str:
+    per_seed = row.get("per_seed", {}).get("eval_return_mean")
+    value = over_seeds(row["eval_return_mean"], row.get("eval_return_ci95"), per_seed)
+    return f"{value} ({row['actions']})" if row.get("actions") else value
 
 
 def _bold(text: str) -> str:

@@ -69,14 +69,14 @@ class SharedDisplay:
 
     def line(self) -> Text:
         """Current state of all points."""
-        reached, whole = sum(list(self.reached.values())), sum(self.steps)
+        reached, total = sum(list(self.reached.values())), sum(self.steps)
         seconds = time.monotonic() - self._started
         here = reached - self._before
-        parts = [f"{len(self.done)}/{len(self.steps)} {self.unit}", percent(reached / whole if whole else 1.0)]
+        parts = [f"{len(self.done)}/{len(self.steps)} {self.unit}", percent(reached / total if total else 1.0)]
         if self.work:
             parts.append(self.work)
         if here:
-            parts.append(f"ETA {duration(seconds * (whole - reached) / here)}")
+            parts.append(f"ETA {duration(seconds * (total - reached) / here)}")
         if self.best is not None:
             parts.append(f"best {significant(self.best[0])} ({self.unit[:-1]} {self.best[1]})")
         speed = f"{compact(here / seconds)} steps/s" if here else ""
@@ -144,11 +144,11 @@ class PointDisplay(Display):
         super().__init__(shared.console, f"point {point}", total_rounds)
         self.shared, self.point, self.seeds = shared, point, seeds
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        self.shared.advanced(self.point, round(records[-1]["env_steps"] * self.seeds))
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        self.shared.advanced(self.point, round(rows[-1]["env_steps"] * self.seeds))
 
-    def evaluation(self, record: dict[str, Any]) -> None:
-        self.shared.evaluated(self.point, record["eval_return_mean"])
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self.shared.evaluated(self.point, row["eval_return_mean"])
 
     def working(self, text: str) -> None:
         self.shared.working(text, self.point)

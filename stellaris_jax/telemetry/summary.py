@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stellaris_jax.telemetry.commands import evaluate_command, resume_command
+from stellaris_jax.base.commands import evaluate_command, resume_command
 from stellaris_jax.telemetry.format import (
     MISSING,
     basis,

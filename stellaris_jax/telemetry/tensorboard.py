@@ -26,8 +26,7 @@ class EventLog(Logger):
     """Logger of TensorBoard events in the run directory.
 
     Events are flushed to the operating system by `flush`, and every FLUSH_SECONDS, so that a kill does not lose them.
-    When
-    a run is resumed, TensorBoard forgets events of earlier processes after `last_env_steps`.
+    When a run is resumed, TensorBoard forgets events of earlier processes after `last_env_steps`.
     """
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None) -> None:
@@ -50,17 +49,17 @@ class EventLog(Logger):
         for part in hparams(known, shown)[:2]:
             self._writer.write_event(Event(summary=part, wall_time=time.time()))
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
         """Log one point per round, and the staleness histogram of all these rounds together."""
-        for record in records:
-            self._scalars(record)
-        self._staleness([record.get("staleness_counts") or [] for record in records], records[-1]["env_steps"])
+        for row in rows:
+            self._scalars(row)
+        self._staleness([row.get("staleness_counts") or [] for row in rows], rows[-1]["env_steps"])
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
 
-    def evaluation(self, record: dict[str, Any]) -> None:
+    def evaluation(self, row: dict[str, Any]) -> None:
         """Log the return of the policy: mean, interval and every seed."""
-        self._scalars(record)
+        self._scalars(row)
 
     def summary(self, summary: dict[str, Any]) -> None:
         """Log the picture of the run, and the end of its hyper-parameters' session."""
@@ -82,10 +81,10 @@ class EventLog(Logger):
         with suppress(OSError, ValueError):  # ValueError: the file is closed
             self._writer.close()
 
-    def _scalars(self, record: dict[str, Any]) -> None:
+    def _scalars(self, row: dict[str, Any]) -> None:
         # All scalars of a record share one event.
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in named(record)]
-        self._write(values, record["env_steps"])
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in named(row)]
+        self._write(values, row["env_steps"])
 
     def _write(self, values: list[Summary.Value], step: float) -> None:
         self._writer.write_event(Event(summary=Summary(value=values), step=int(step), wall_time=time.time()))

@@ -35,7 +35,7 @@ from stellaris_jax.telemetry.names import STEP, named
 
 FILES = ("config.yaml", "summary.json", "curve.png", "*.mp4", "*.gif")
 """Files of the run directory that are kept as artefacts when the run is over."""
-OWN = ("wandb", "mlflow", "mlflow.db")
+TRACKER_FILES = ("wandb", "mlflow", "mlflow.db")
 """Names in the run directory that trackers write to."""
 _OPENING = threading.Lock()
 """Lock held while a tracker is opened: points of a sweep may begin at once, but only one may create a database."""
@@ -63,7 +63,7 @@ class Tracker(Logger):
 
     def __init__(self, run: RunInfo, options: dict[str, Any] | None = None):
         super().__init__(run, options)
-        refuse_links(*(run.directory / name for name in OWN))
+        refuse_links(*(run.directory / name for name in TRACKER_FILES))
         self._state_path = run.directory / f".{self.name}.json"
         known = _read(self._state_path) if run.resume_round is not None else {}
         self.logged = {"round": known.get("round", -1), "evaluation": known.get("evaluation", -1)}
@@ -73,14 +73,14 @@ class Tracker(Logger):
         if self.id != known.get("id"):
             self.logged = {"round": -1, "evaluation": -1}
         self._save_state(self.logged)
-        self._log_new([record for record in run.history if record["kind"] == "round"])
-        self._log_new([record for record in run.history if record["kind"] == "evaluation"])
+        self._log_new([row for row in run.history if row["kind"] == "round"])
+        self._log_new([row for row in run.history if row["kind"] == "evaluation"])
 
-    def rounds(self, records: list[dict[str, Any]]) -> None:
-        self._log_new(records)
+    def rounds(self, rows: list[dict[str, Any]]) -> None:
+        self._log_new(rows)
 
-    def evaluation(self, record: dict[str, Any]) -> None:
-        self._log_new([record])
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self._log_new([row])
 
     def summary(self, summary: dict[str, Any]) -> None:
         numbers = {key: value for key, value in summary.items() if _is_number(value)}
@@ -108,10 +108,10 @@ class Tracker(Logger):
         """End the tracker's run, as far as this process is concerned."""
         raise NotImplementedError
 
-    def _log_new(self, records: list[dict[str, Any]]) -> None:
-        fresh = [record for record in records if record["round"] > self.logged[record["kind"]]]
+    def _log_new(self, rows: list[dict[str, Any]]) -> None:
+        fresh = [row for row in rows if row["round"] > self.logged[row["kind"]]]
         if fresh:
-            self.log([(int(record[STEP]), dict(named(record))) for record in fresh])
+            self.log([(int(row[STEP]), dict(named(row))) for row in fresh])
             self.logged[fresh[-1]["kind"]] = fresh[-1]["round"]
             if not self.queues:
                 self._save_state(self.logged)
@@ -130,10 +130,10 @@ def _read(path: Path) -> dict[str, Any]:
     """Stored state of a tracker; empty if it is damaged, so that a new run begins."""
     try:
         known = json.loads(inputs.read_text(path))
-        whole = isinstance(known["id"], str) and all(isinstance(known[kind], int) for kind in ("round", "evaluation"))
+        valid = isinstance(known["id"], str) and all(isinstance(known[kind], int) for kind in ("round", "evaluation"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return known if whole else {}
+    return known if valid else {}
 
 
 def _is_number(value: Any) -> bool:
@@ -187,8 +187,7 @@ class Mlflow(Tracker):
     """MLflow: the store of MLFLOW_TRACKING_URI, by default `mlflow.db` and `mlflow/` in the run directory.
 
     A database says where the artefacts of its runs go. A database in the run directory is untrusted, and its run may
-    have
-    moved. So artefacts must go below `mlflow/` in that directory, or the run continues as a new one in MLflow.
+    have moved. So artefacts must go below `mlflow/` in that directory, or the run continues as a new one in MLflow.
     """
 
     package, name = "mlflow", "mlflow"
@@ -213,7 +212,7 @@ class Mlflow(Tracker):
         if known:
             info = self.client.get_run(known).info
             places = [info.artifact_uri, self.client.get_experiment(info.experiment_id).artifact_location]
-            if all(map(self._is_own, places)):
+            if all(map(self._is_local, places)):
                 self.client.update_run(known, status="RUNNING")
                 return known
             self.run.note(
@@ -221,7 +220,7 @@ class Mlflow(Tracker):
                 f"as a new run, whose artefacts are in {self._place}"
             )
         experiment, name = self.client.get_experiment_by_name(self.project), self.project
-        if experiment is not None and not self._is_own(experiment.artifact_location):
+        if experiment is not None and not self._is_local(experiment.artifact_location):
             experiment, name = None, f"{self.project}-{secrets.token_hex(4)}"
         if experiment is None:
             location = self._place.as_uri() if self._place else None
@@ -255,7 +254,7 @@ class Mlflow(Tracker):
             return
         # Use the checked location itself: the client would ask the database again, whose triggers may change it.
         location = self.client.get_run(self.id).info.artifact_uri
-        if not self._is_own(location):
+        if not self._is_local(location):
             raise OSError(errno.EINVAL, f"artefacts would go to {location}, outside of the run's {self._place}")
         inputs.check_tree(self._place, {})
         from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -263,7 +262,7 @@ class Mlflow(Tracker):
         for path in files:
             LocalArtifactRepository(location).log_artifact(str(path))
 
-    def _is_own(self, location: str) -> bool:
+    def _is_local(self, location: str) -> bool:
         """Whether artefacts may go to a URI: any of a server, else only below the run directory's `mlflow/`."""
         if self._place is None:
             return True

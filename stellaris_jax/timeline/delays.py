@@ -213,7 +213,7 @@ def _most(config: Config, key: str) -> tuple[int, str]:
         prices = config.prices
         return prices.actor_vms * prices.actor_vm_slots, "prices.actor_vms times prices.actor_vm_slots"
     platform, algorithm = config.platform, config.algorithm
-    gradients = algorithm.epochs * algorithm.minibatches * (2 if config.system.actors == "pipelined" else 1)
+    gradients = algorithm.epochs * algorithm.minibatches * config.system.fragments_in_flight
     return min(
         (platform.gpus * platform.slots_per_gpu, "platform.gpus times platform.slots_per_gpu"),
         (gradients, "minibatches at a time (algorithm.epochs times algorithm.minibatches)"),

@@ -15,6 +15,7 @@ import numpy as np
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.records import Round
+from stellaris_jax.timeline.ring import Ring
 
 Indices = Any
 """Int32 array: NumPy's in a plan, JAX's in the engine."""
@@ -89,7 +90,7 @@ class PlanShape(NamedTuple):
       versions: length H of the window of versions on which gradients may be computed.
       buffers: fragments kept.
       target_interval: versions from one target network to the next; 1 without target networks.
-      recorded: whether each gradient has its own weight of the KL penalty.
+      kl_coefficient_per_gradient: whether each gradient has its own weight of the KL penalty.
     """
 
     rounds: int
@@ -101,12 +102,17 @@ class PlanShape(NamedTuple):
     versions: int
     buffers: int
     target_interval: int = 1
-    recorded: bool = False
+    kl_coefficient_per_gradient: bool = False
 
     @property
-    def ring(self) -> int:
-        """Number of versions to keep: the oldest version in use may have an even older target network."""
-        return self.versions + self.target_interval - 1
+    def ring(self) -> Ring:
+        """Ring of the stored versions; the oldest version in use may have an even older target network."""
+        return Ring(self.versions + self.target_interval - 1)
+
+    @property
+    def fragments(self) -> Ring:
+        """Ring of the stored fragments."""
+        return Ring(self.buffers)
 
     def target(self, version: Any) -> Any:
         """Version that was the target network when `version` was the newest; element by element for arrays."""
@@ -198,10 +204,9 @@ def empty_plan(shape: PlanShape) -> Plan:
     places = (shape.capacity, seeds, shape.wave_size)
     buffer, minibatch, slot, target_slot, number = (np.zeros(places, np.int32) for _ in range(5))
     peers = Peers(number, np.zeros((*places, shape.peers), np.int32)) if shape.peers else None
+    kl_coefficient = np.zeros(places, np.float32) if shape.kl_coefficient_per_gradient else None
     return Plan(
-        invocations=Invocation(
-            buffer, minibatch, slot, target_slot, peers, np.zeros(places, np.float32) if shape.recorded else None
-        ),
+        invocations=Invocation(buffer, minibatch, slot, target_slot, peers, kl_coefficient),
         weights=np.zeros(places, np.float32),
         sizes=np.zeros((shape.capacity, seeds), np.int32),
         bounds=np.zeros((rounds, 2), np.int32),
@@ -235,7 +240,7 @@ def build_plan(
     plan = empty_plan(shape)
     rounds = len(records)
     plan.learning_rate[:rounds] = learning_rate
-    plan.behaviour[:rounds] = [[record.behaviour_version % shape.ring for record in row] for row in records]
+    plan.behaviour[:rounds] = [[shape.ring.slot(record.behaviour_version) for record in row] for row in records]
     if envs is not None:
         plan.envs[:rounds] = envs
     for order, row in zip(plan.order, orders, strict=False):
@@ -266,10 +271,10 @@ def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -
     places = ((first.repeat(sizes) + index) * shape.seeds + seeds.repeat(sizes)) * shape.wave_size + lanes
     version = _numbers([gradient.version for gradient in gradients])
     buffer, minibatch, slot, target_slot, peers, kl_coefficient = plan.invocations
-    _flat(buffer)[places] = _numbers([gradient.fragment for gradient in gradients]) % shape.buffers
+    _flat(buffer)[places] = shape.fragments.slot(_numbers([gradient.fragment for gradient in gradients]))
     _flat(minibatch)[places] = [gradient.minibatch for gradient in gradients]
-    _flat(slot)[places] = version % shape.ring
-    _flat(target_slot)[places] = shape.target(version) % shape.ring
+    _flat(slot)[places] = shape.ring.slot(version)
+    _flat(target_slot)[places] = shape.ring.slot(shape.target(version))
     _flat(plan.weights)[places] = [weight for group in groups for weight in group.weights]
     if kl_coefficient is not None:
         _flat(kl_coefficient)[places] = [gradient.kl_coefficient for gradient in gradients]
@@ -277,7 +282,7 @@ def _lay_out(plan: Plan, shape: PlanShape, records: Sequence[Sequence[Round]]) -
         number = _numbers([len(gradient.peers) for gradient in gradients])
         held = _numbers([version for gradient in gradients for version in gradient.peers])
         _flat(peers.number)[places] = number
-        _flat(peers.slots)[places.repeat(number) * shape.peers + _within(number)] = held % shape.ring
+        _flat(peers.slots)[places.repeat(number) * shape.peers + _within(number)] = shape.ring.slot(held)
 
 
 def _numbers(values: Sequence[int]) -> np.ndarray:

@@ -92,7 +92,7 @@ class Timeline:
     ):
         self.system = system
         self.gradients_per_round = gradients_per_round
-        self.depth = 2 if system.actors == "pipelined" else 1
+        self.depth = system.fragments_in_flight
         self.actors, self.detects = actors or platform.actors, detects
         self.placement = Placement(platform, system.learners)
         self.passing = [self.placement.passing(learner) for learner in range(system.learners)]

@@ -1,4 +1,4 @@
-"""Figures beyond best rates: stale data without stale gradients, untuned rates, and held-out tasks."""
+"""Figures beyond best rates: stale data, many learners, untuned rates, held-out tasks, and fractional steps."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from pathlib import Path
 
 import numpy as np
 
+from stellaris_jax.base.statistics import paired
 from studies.claims import Claim, more, no_less
 from studies.map import pictures
 from studies.map.cells import (
     COMBINED,
     CORE,
-    CROWD,
-    CROWDED,
-    HELD_LEARNERS,
+    FRACTIONAL,
     HELD_OUT,
-    IN_CROWD,
+    HELD_OUT_LEARNERS,
     LAGGED,
     LAGS,
     LEARNER_COUNTS,
+    MANY_LEARNERS,
+    MANY_LEARNERS_METHODS,
+    MANY_MINIBATCHES,
     METHODS,
     SEQUENTIAL,
     SYSTEMS,
     TUNING,
     Cell,
-    held_out,
+    held_out_cells,
+    many_learners_cells,
 )
-from studies.map.cells import crowd as crowd_cells
 from studies.map.choices import (
     BASELINE,
     MAPPED,
-    Found,
+    Outcomes,
     TaskResults,
     area,
-    asked,
     at_equal_expense,
     by_expense,
     distinct,
     each_task,
     mean_area,
+    requested_tasks,
     values,
 )
 from studies.map.store import outcomes
@@ -49,11 +51,42 @@ from studies.study import Study
 
 MARGIN = 0.05
 """Largest difference that counts as equal, as a share of the way to solved."""
+PPO_4, PPO_256 = (SEQUENTIAL, "lag 4"), (SEQUENTIAL, "lag 256")
+
+
+LAG_CLAIMS = (
+    ("PPO learns more from data up to 4 updates old than up to 256", "–", PPO_4, PPO_256, False),
+    (
+        "PPO on data up to 32 updates old learns no less than up to 4",
+        "AReaL: bounds of 2 to 8 cost nothing", (SEQUENTIAL, "lag 32"), PPO_4, True,
+    ),
+    (
+        "M2PO on data up to 256 updates old learns no less than PPO up to 4",
+        "M2PO: equal at 256", ("M2PO", "lag 256"), PPO_4, True,
+    ),
+    (
+        "steps scaled by the effective sample size learn more than PPO's, up to 128 updates old",
+        "VCPO: stable at 128", ("ESS", "lag 128"), (SEQUENTIAL, "lag 128"), False,
+    ),
+    (
+        "decoupled PPO learns no less than PPO, up to 32 updates old",
+        "AReaL: as good at 4 batches", ("decoupled", "lag 32"), (SEQUENTIAL, "lag 32"), True,
+    ),
+    (
+        "decoupled PPO learns more than PPO up to 256 updates old",
+        "AReaL: naive PPO fails without a bound", ("decoupled", "lag 256"), PPO_256, False,
+    ),
+    (
+        "A-3PO's interpolated policy learns no less than a recomputed one, up to 128 updates old",
+        "A-3PO: as good, up to 1.8 times as fast", ("A-3PO", "lag 128"), ("decoupled", "lag 128"), True,
+    ),
+)  # fmt: skip
+"""Claims on stale data: claim, the paper's words, the two cells compared, and whether `MARGIN` counts as equal."""
 
 
 @each_task
 def lag(study: Study, task: str) -> list[Claim]:
-    """Stale data and one learner, no stale gradients: what newer papers claim of their objectives."""
+    """Stale data with one learner and no stale gradients: claims of newer papers about their objectives."""
     results = TaskResults(study.results, task)
     cells = {method: [results.best_lagged(method, lag) for lag in LAGS] for method in LAGGED}
     confirmed = results.confirmed(cell for row in cells.values() for cell in row)
@@ -69,50 +102,10 @@ def lag(study: Study, task: str) -> list[Claim]:
         for method, row in cells.items()
         for name, cell in zip(LAGS, row, strict=True)
     }
-    fresh, old, older = ((SEQUENTIAL, name) for name in ("lag 4", "lag 128", "lag 256"))
-    claims = [
-        more(f"{task}: PPO learns more from data up to 4 updates old than up to 256", "–", at[fresh], at[older]),
-        no_less(
-            f"{task}: PPO on data up to 32 updates old learns no less than up to 4",
-            "AReaL: bounds of 2 to 8 cost nothing",
-            at[SEQUENTIAL, "lag 32"],
-            at[fresh],
-            MARGIN,
-        ),
-        no_less(
-            f"{task}: M2PO on data up to 256 updates old learns no less than PPO up to 4",
-            "M2PO: equal at 256",
-            at["M2PO", "lag 256"],
-            at[fresh],
-            MARGIN,
-        ),
-        more(
-            f"{task}: steps scaled by the effective sample size learn more than PPO's, up to 128 updates old",
-            "VCPO: stable at 128",
-            at["ESS", "lag 128"],
-            at[old],
-        ),
-        no_less(
-            f"{task}: decoupled PPO learns no less than PPO, up to 32 updates old",
-            "AReaL: as good at 4 batches",
-            at["decoupled", "lag 32"],
-            at[SEQUENTIAL, "lag 32"],
-            MARGIN,
-        ),
-        more(
-            f"{task}: decoupled PPO learns more than PPO up to 256 updates old",
-            "AReaL: naive PPO fails without a bound",
-            at["decoupled", "lag 256"],
-            at[older],
-        ),
-        no_less(
-            f"{task}: A-3PO's interpolated policy learns no less than a recomputed one, up to 128 updates old",
-            "A-3PO: as good, up to 1.8 times as fast",
-            at["A-3PO", "lag 128"],
-            at["decoupled", "lag 128"],
-            MARGIN,
-        ),
-    ]
+    claims = []
+    for text, paper, ours, theirs, margin in LAG_CLAIMS:
+        sides = f"{task}: {text}", paper, at[ours], at[theirs]
+        claims.append(no_less(*sides, MARGIN) if margin else more(*sides))
     claimed = {("ESS", "128"), ("decoupled", "256")}  # above
     claims += [
         more(
@@ -129,29 +122,29 @@ def lag(study: Study, task: str) -> list[Claim]:
 
 
 @each_task
-def crowd(study: Study, task: str) -> list[Claim]:
+def many_learners(study: Study, task: str) -> list[Claim]:
     """64 learners, in rounds of four times as many and as much smaller minibatches, each method at its best rate."""
-    known = outcomes(crowd_cells(task), TUNING, study.results)
+    known = outcomes(many_learners_cells(task), TUNING, study.results)
     results = TaskResults(study.results, task)
     best = {
         "one learner" if count == 1 else method: results.tuned(
-            known, partial(results.at, method, count, variation=CROWDED)
+            known, partial(results.at, method, count, variation=MANY_MINIBATCHES)
         )
-        for method, count in ((SEQUENTIAL, 1), *((method, CROWD) for method in IN_CROWD))
+        for method, count in ((SEQUENTIAL, 1), *((method, MANY_LEARNERS) for method in MANY_LEARNERS_METHODS))
     }
     confirmed = results.confirmed(best.values())
     scales = at_equal_expense(confirmed, best)
     path = study.results / f"figure_crowd_{task}.png"
-    title = f"{task}, {CROWD} learners, {CROWDED}: area under the curve, each method at its best rate"
+    title = f"{task}, {MANY_LEARNERS} learners, {MANY_MINIBATCHES}: area under the curve, each method at its best rate"
     pictures.heat(by_expense(confirmed, best, scales), list(scales), "", path, title)
     sides = {method: values(confirmed, cell, area) for method, cell in best.items()}
-    place = f"{task}, {CROWD} learners, {CROWDED}"
+    place = f"{task}, {MANY_LEARNERS} learners, {MANY_MINIBATCHES}"
     claims = [
         more(f"{place}: one learner learns more per gradient than async", "–", sides["one learner"], sides[BASELINE])
     ]
     return claims + [
         more(f"{place}: {method} learns more than async, each at its best rate", "–", sides[method], sides[BASELINE])
-        for method in IN_CROWD
+        for method in MANY_LEARNERS_METHODS
         if method != BASELINE
     ]
 
@@ -164,8 +157,7 @@ def chosen(tasks: Sequence[TaskResults]) -> str:
     """Method, other than the published systems, that learns most without a tuned rate.
 
     At their best rates hardly any methods differ. So the criterion is the mean over all rates, over these tasks and
-    numbers
-    of learners, on the tuning seeds.
+    numbers of learners, on the tuning seeds.
     """
 
     def learned(method: str) -> float:
@@ -178,7 +170,7 @@ def chosen(tasks: Sequence[TaskResults]) -> str:
 
 @each_task
 def combined(study: Study, task: str) -> list[Claim]:
-    """The KL gate at several strengths, and with other methods: at every rate, on the seeds that they are chosen on."""
+    """The KL gate at several strengths, and with other methods: every learning rate, on the tuning seeds."""
     results = TaskResults(study.results, task)
     known = results.tuning | results.combined
     for count in LEARNER_COUNTS:
@@ -189,7 +181,7 @@ def combined(study: Study, task: str) -> list[Claim]:
     return []
 
 
-def _by_rate(known: Found, cells: Mapping[str, Sequence[Cell]], path: Path, title: str) -> dict[str, list[float]]:
+def _by_rate(known: Outcomes, cells: Mapping[str, Sequence[Cell]], path: Path, title: str) -> dict[str, list[float]]:
     """Draw methods' cells at every rate, and their means over rates; returns these means, one value per seed."""
     alike = {method: mean_area(known, row) for method, row in cells.items()}
     rows = {
@@ -210,7 +202,7 @@ def _more_over_rates(place: str, ours: str, alike: Mapping[str, list[float]]) ->
 
 @each_task
 def untuned(study: Study, task: str) -> list[Claim]:
-    """Who needs no rate tuned for him: the area under the curve at every rate, and over all of them alike."""
+    """Methods without a tuned learning rate: the area under the curve at every rate, and its mean over all rates."""
     results, claims = TaskResults(study.results, task), []
     ours = chosen([TaskResults(study.results, mapped) for mapped in MAPPED])
     methods = dict.fromkeys((*CORE, "capacity (AReaL)", ours))
@@ -224,45 +216,45 @@ def untuned(study: Study, task: str) -> list[Claim]:
     return claims
 
 
-def held(study: Study) -> list[Claim] | None:
-    """What is best on the map, on tasks and with a number of learners that it was not chosen by."""
-    tasks = asked(study, HELD_OUT)
+def held_out(study: Study) -> list[Claim] | None:
+    """The map's best method on held-out tasks, with a held-out number of learners."""
+    tasks = requested_tasks(study, HELD_OUT)
     if not tasks:
         return None
     ours, claims = chosen([TaskResults(study.results, task) for task in MAPPED]), []
     tuned: dict[str, list[pictures.Field]] = {}
     untuned: dict[str, list[pictures.Field]] = {}
     for task in tasks:
-        results = TaskResults(study.results, task, tuple(held_out(task, (*RIVALS, ours))))
+        results = TaskResults(study.results, task, tuple(held_out_cells(task, (*RIVALS, ours))))
         cells = {"one learner": results.best(SEQUENTIAL, 1)}
-        cells |= {method: results.best(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
-        every = {method: results.all_rates(method, HELD_LEARNERS) for method in (*RIVALS, ours)}
+        cells |= {method: results.best(method, HELD_OUT_LEARNERS) for method in (*RIVALS, ours)}
+        every = {method: results.all_rates(method, HELD_OUT_LEARNERS) for method in (*RIVALS, ours)}
         confirmed = results.confirmed([*cells.values(), *(cell for row in every.values() for cell in row)])
         for method, cell in cells.items():
             tuned.setdefault(method, []).append((cell.rate, values(confirmed, cell, area)))
-        claims += _held(study, task, ours, cells, confirmed)
+        claims += _held_out_claims(study, task, ours, cells, confirmed)
         alike = {method: mean_area(confirmed, row) for method, row in every.items()}
         for method, side in alike.items():
             untuned.setdefault(method, []).append(("", side))
-        claims += _more_over_rates(f"{task}, {HELD_LEARNERS} learners", ours, alike)
-    title = f"Tasks that nothing was chosen by, {HELD_LEARNERS} learners: area under the curve"
+        claims += _more_over_rates(f"{task}, {HELD_OUT_LEARNERS} learners", ours, alike)
+    title = f"Held-out tasks, {HELD_OUT_LEARNERS} learners: area under the curve"
     pictures.heat(tuned, tasks, "", study.results / "figure_held.png", f"{title}, each at its best rate")
     pictures.heat(untuned, tasks, "", study.results / "figure_held_rates.png", f"{title}, all rates alike")
     return claims
 
 
-def _held(study: Study, task: str, ours: str, cells: Mapping[str, Cell], confirmed: Found) -> list[Claim]:
+def _held_out_claims(study: Study, task: str, ours: str, cells: Mapping[str, Cell], confirmed: Outcomes) -> list[Claim]:
     """Claims about one task: each method's cell at its best rate, per gradient, second and dollar."""
     scales = at_equal_expense(confirmed, cells)
     path = study.results / f"figure_held_{task}.png"
-    title = f"{task}, {HELD_LEARNERS} learners: area under the curve, each method at its best rate"
+    title = f"{task}, {HELD_OUT_LEARNERS} learners: area under the curve, each method at its best rate"
     pictures.heat(by_expense(confirmed, cells, scales), list(scales), "", path, title)
     at = {
         (method, name.partition(" (")[0]): values(confirmed, cell, measure)
         for method, cell in cells.items()
         for name, measure in scales.items()
     }
-    place, best = f"{task}, {HELD_LEARNERS} learners", at[ours, "equal gradients"]
+    place, best = f"{task}, {HELD_OUT_LEARNERS} learners", at[ours, "equal gradients"]
     claims = [
         more(
             f"{place}: {ours} learns more than {rival}, each at its best rate", "–", best, at[rival, "equal gradients"]
@@ -273,4 +265,52 @@ def _held(study: Study, task: str, ours: str, cells: Mapping[str, Cell], confirm
     claims.append(no_less(text, "–", best, at["one learner", "equal gradients"], MARGIN))
     text = f"{place}: {ours} learns no less than async in as many seconds"
     claims.append(no_less(text, "–", at[ours, "equal seconds"], at[BASELINE, "equal seconds"], MARGIN))
+    return claims
+
+
+@each_task
+def fractional(study: Study, task: str) -> list[Claim]:
+    """Fractional steps beside factored weights, each method at its best learning rate and over all rates alike.
+
+    Learning rates are chosen on the seeds for tuning; differences are paired by seed, on the other seeds.
+    """
+    results, claims = TaskResults(study.results, task), []
+    methods = {method.removesuffix(", fractional"): method for method in FRACTIONAL}
+    names = [*methods, *methods.values()]
+    every = {(name, count): results.all_rates(name, count) for name in names for count in LEARNER_COUNTS}
+    known = outcomes((cell for row in every.values() for cell in row), TUNING, study.results)
+    best = {
+        (name, count): results.tuned(known, partial(results.at, name, count))
+        for name in names
+        for count in LEARNER_COUNTS
+    }
+    confirmed = results.confirmed([*best.values(), *(cell for row in every.values() for cell in row)])
+    rows = {
+        name: [
+            field
+            for count in LEARNER_COUNTS
+            for field in (
+                (best[name, count].rate, values(confirmed, best[name, count], area)),
+                ("", mean_area(confirmed, every[name, count])),
+            )
+        ]
+        for pair in methods.items()
+        for name in pair
+    }
+    columns = [
+        f"{count} learners,\n{what}" for count in LEARNER_COUNTS for what in ("best learning rate", "all rates alike")
+    ]
+    title = f"{task}: area under the curve of factored and fractional weights, seeds that nothing was chosen on"
+    pictures.heat(rows, columns, "", study.results / f"figure_fractional_{task}.png", title, best=False)
+    for column, name in enumerate(columns):
+        for plain, method in methods.items():
+            claims.append(
+                more(
+                    f"{task}, {name.replace(chr(10), ' ')}: {plain} learns more with fractional steps (paired)",
+                    "–",
+                    rows[method][column][1],
+                    rows[plain][column][1],
+                    test=paired,
+                )
+            )
     return claims

@@ -62,7 +62,7 @@ TUNING, CONFIRMING = range(8), range(8, 16)
 _WEIGHTED = ("system.weights=power", "system.options.root=1")
 _GATE = ("system=stellaris", "system.weights=constant")
 _TRUNCATED = ("system.truncation=weight",)
-_WHOLE = ("system.truncation=none",)
+_UNTRUNCATED = ("system.truncation=none",)
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "all-reduce": ("system=allreduce",),
@@ -76,8 +76,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "w": ("system=async", *_WEIGHTED),
     "truncation": ("system=async", *_TRUNCATED),
     "w, truncation": ("system=async", *_WEIGHTED, *_TRUNCATED),
-    "gate": (*_GATE, *_WHOLE),
-    "gate, w": ("system=stellaris", *_WEIGHTED, *_WHOLE),
+    "gate": (*_GATE, *_UNTRUNCATED),
+    "gate, w": ("system=stellaris", *_WEIGHTED, *_UNTRUNCATED),
     "gate, truncation": (*_GATE, *_TRUNCATED),
     "gate, w, truncation": ("system=stellaris", *_WEIGHTED, *_TRUNCATED),
 }
@@ -188,13 +188,13 @@ time.
 LAGGED = ("all-reduce", *(name for name in OBJECTIVES if name != "V-trace"), "ESS")
 """Methods that can affect stale data in minibatches of single steps; the first is plain PPO."""
 
-CROWD, CROWDED = 64, "32 minibatches"
+MANY_LEARNERS, MANY_MINIBATCHES = 64, "32 minibatches"
 """Number of learners above the gradients of a usual round, and the variation whose rounds have enough gradients."""
-IN_CROWD = ("all-reduce", "async", "softsync", "Stellaris", "w", "KL gate")
+MANY_LEARNERS_METHODS = ("all-reduce", "async", "softsync", "Stellaris", "w", "KL gate")
 
 HELD_OUT = ("breakout", "asterix", "pendulum", "brax_hopper", "hopper")
 """Held-out tasks, which choose no method."""
-HELD_LEARNERS = 16
+HELD_OUT_LEARNERS = 16
 """Held-out number of learners, which chooses no method."""
 
 
@@ -279,18 +279,18 @@ def grid(
     ]
 
 
-def lags(task: str) -> list[Cell]:
+def lag_cells(task: str) -> list[Cell]:
     """All cells of stale data, with one learner."""
     return [Cell(task, method, 1, rate, lag) for lag in LAGS for method in LAGGED for rate in RATES]
 
 
-def crowd(task: str) -> list[Cell]:
+def many_learners_cells(task: str) -> list[Cell]:
     """All cells of the largest number of learners, and of one learner, in rounds with as many gradients."""
-    places = [(SEQUENTIAL, 1), *((method, CROWD) for method in IN_CROWD)]
-    return [Cell(task, method, count, rate, CROWDED) for method, count in places for rate in RATES]
+    places = [(SEQUENTIAL, 1), *((method, MANY_LEARNERS) for method in MANY_LEARNERS_METHODS)]
+    return [Cell(task, method, count, rate, MANY_MINIBATCHES) for method, count in places for rate in RATES]
 
 
-def held_out(task: str, methods: Iterable[str]) -> list[Cell]:
+def held_out_cells(task: str, methods: Iterable[str]) -> list[Cell]:
     """All cells of methods on a held-out task, and the sequential trainer's."""
-    places = [(SEQUENTIAL, 1), *((method, HELD_LEARNERS) for method in methods)]
+    places = [(SEQUENTIAL, 1), *((method, HELD_OUT_LEARNERS) for method in methods)]
     return [Cell(task, method, count, rate) for method, count in places for rate in TASKS[task].rates]

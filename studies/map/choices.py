@@ -11,26 +11,15 @@ from typing import TypeVar
 
 import numpy as np
 
+from studies.builds import current_build
 from studies.claims import Claim, read_claims
-from studies.making import under_way
-from studies.map.cells import (
-    COMBINED,
-    CONFIRMING,
-    LADDER,
-    METHODS,
-    SEQUENTIAL,
-    TASKS,
-    TUNING,
-    Cell,
-    grid,
-    lags,
-)
+from studies.map.cells import COMBINED, CONFIRMING, LADDER, METHODS, SEQUENTIAL, TASKS, TUNING, Cell, grid, lag_cells
 from studies.map.store import POINTS, Outcome, outcomes
 from studies.study import Figure, Study
 
 BASELINE = "async"
 """Method without any treatment of staleness."""
-LEARNED, FALLEN = 0.3, 0.5
+LEARNED, COLLAPSED = 0.3, 0.5
 """Thresholds of learning and collapse.
 
 A run has learned once it reaches the first share of the way to solved. It has collapsed if it ends below the second
@@ -38,7 +27,7 @@ share of its best part.
 """
 MAPPED = ("cartpole", "acrobot")
 """Tasks that every method is tried on."""
-Found = dict[Cell, list[Outcome]]
+Outcomes = dict[Cell, list[Outcome]]
 Measure = Callable[[Outcome], float]
 K = TypeVar("K")
 V = TypeVar("V")
@@ -79,10 +68,10 @@ def seconds_to(outcome: Outcome, share: float) -> float:
     return next((end for value, end in parts if task.share(value) >= share), math.inf)
 
 
-def at_equal_expense(found: Found, cells: Mapping[str, Cell]) -> dict[str, Measure]:
+def at_equal_expense(known: Outcomes, cells: Mapping[str, Cell]) -> dict[str, Measure]:
     """Areas under the curve up to the expense of the cheapest run of all these cells."""
-    seconds = min(outcome.seconds[-1] for cell in cells.values() for outcome in found[cell])
-    dollars = min(outcome.cost_usd for cell in cells.values() for outcome in found[cell])
+    seconds = min(outcome.seconds[-1] for cell in cells.values() for outcome in known[cell])
+    dollars = min(outcome.cost_usd for cell in cells.values() for outcome in known[cell])
     return {
         "equal gradients": area,
         f"equal seconds ({seconds:.0f})": lambda outcome: area_until(outcome, seconds),
@@ -91,31 +80,31 @@ def at_equal_expense(found: Found, cells: Mapping[str, Cell]) -> dict[str, Measu
 
 
 def by_expense(
-    found: Found, cells: Mapping[str, Cell], scales: Mapping[str, Measure]
+    known: Outcomes, cells: Mapping[str, Cell], scales: Mapping[str, Measure]
 ) -> dict[str, list[tuple[str, list[float]]]]:
     """Rows of a picture: each method's rate and values on every scale.
 
     Args:
-      found: outcomes of the cells.
+      known: outcomes of the cells.
       cells: a cell by method.
       scales: measures, as `at_equal_expense` returns them.
     """
     return {
-        method: [(cell.rate, values(found, cell, measure)) for measure in scales.values()]
+        method: [(cell.rate, values(known, cell, measure)) for measure in scales.values()]
         for method, cell in cells.items()
     }
 
 
 def collapse(outcome: Outcome) -> int | None:
-    """Part of the run from which on it stays below `FALLEN` of its best part; None if it does not collapse.
+    """Part of the run from which on it stays below `COLLAPSED` of its best part; None if it does not collapse.
 
     A run that never learned does not collapse.
     """
     shares = np.array([TASKS[outcome.cell.task].share(value) for value in outcome.returns])
     best = np.maximum.accumulate(shares)
-    if best[-1] < LEARNED or np.mean(shares[-2:]) >= FALLEN * best[-1]:
+    if best[-1] < LEARNED or np.mean(shares[-2:]) >= COLLAPSED * best[-1]:
         return None
-    above = np.flatnonzero(shares >= FALLEN * best[-1])
+    above = np.flatnonzero(shares >= COLLAPSED * best[-1])
     return int(above[-1]) + 1 if above[-1] + 1 < POINTS else None
 
 
@@ -134,21 +123,21 @@ class TaskResults:
     cells: tuple[Cell, ...] = ()
 
     @cached_property
-    def tuning(self) -> Found:
+    def tuning(self) -> Outcomes:
         """Cells that rates are chosen from, on the tuning seeds."""
         return outcomes(self.cells or grid([self.task], METHODS), TUNING, self.results)
 
     @cached_property
-    def combined(self) -> Found:
+    def combined(self) -> Outcomes:
         """Cells of `COMBINED`, on the tuning seeds."""
         return outcomes(grid([self.task], COMBINED), TUNING, self.results)
 
     @cached_property
-    def lagged(self) -> Found:
+    def lagged(self) -> Outcomes:
         """All cells of stale data, on the tuning seeds."""
-        return outcomes(lags(self.task), TUNING, self.results)
+        return outcomes(lag_cells(self.task), TUNING, self.results)
 
-    def confirmed(self, cells: Iterable[Cell]) -> Found:
+    def confirmed(self, cells: Iterable[Cell]) -> Outcomes:
         """Cells on the confirming seeds."""
         return outcomes(cells, CONFIRMING, self.results)
 
@@ -175,7 +164,7 @@ class TaskResults:
         """Cell of a method on stale data at its best rate there."""
         return self.tuned(self.lagged, lambda rate: Cell(self.task, method, 1, rate, lag))
 
-    def tuned(self, known: Found, at: Callable[[str], Cell]) -> Cell:
+    def tuned(self, known: Outcomes, at: Callable[[str], Cell]) -> Cell:
         """Cell at the best rate. While that is the outermost tried rate, further rates are tried.
 
         Args:
@@ -185,7 +174,7 @@ class TaskResults:
         tried = list(TASKS[self.task].rates)
         while True:
             best = max(map(at, tried), key=lambda cell: np.mean(values(known, cell, area)))
-            further = outward(tried, best.rate)
+            further = next_rate(tried, best.rate)
             if further is None:
                 return best
             known.update(outcomes([at(further)], TUNING, self.results))
@@ -196,11 +185,13 @@ class TaskResults:
         return self.at(method, learners, self.best_rate(method, learners), variation)
 
 
-def outward(tried: Iterable[str], rate: str) -> str | None:
+def next_rate(tried: Iterable[str], rate: str) -> str | None:
     """Next rate beyond `rate` if `rate` is the outermost of those tried, and there is one.
 
-    >>> outward(["1e-3", "3e-3"], "1e-3"), outward(["3e-4", "1e-3", "3e-3"], "1e-3"), outward(["1e-5", "3e-5"], "1e-5")
-    ('3e-4', None, None)
+    >>> next_rate(["1e-3", "3e-3"], "1e-3"), next_rate(["3e-4", "1e-3", "3e-3"], "1e-3")
+    ('3e-4', None)
+    >>> next_rate(["1e-5", "3e-5"], "1e-5") is None
+    True
     """
     place, places = LADDER.index(rate), [LADDER.index(other) for other in tried]
     if place == min(places):
@@ -210,11 +201,11 @@ def outward(tried: Iterable[str], rate: str) -> str | None:
 
 def distinct(sides: Mapping[K, list[V]], *known: list[V]) -> dict[K, list[V]]:
     """Methods with distinct values: the first of bitwise equal ones, and none that equals one of `known`."""
-    kept: dict[K, list[V]] = {}
+    unique: dict[K, list[V]] = {}
     for method, side in sides.items():
-        if side not in known and side not in kept.values():
-            kept[method] = side
-    return kept
+        if side not in known and side not in unique.values():
+            unique[method] = side
+    return unique
 
 
 def distinct_runs(runs: Iterable[Outcome]) -> list[Outcome]:
@@ -224,40 +215,39 @@ def distinct_runs(runs: Iterable[Outcome]) -> list[Outcome]:
     ]
 
 
-def values(found: Found, cell: Cell, measure: Measure) -> list[float]:
+def values(known: Outcomes, cell: Cell, measure: Measure) -> list[float]:
     """Measure of a cell, one value per seed."""
-    return [measure(outcome) for outcome in found[cell]]
+    return [measure(outcome) for outcome in known[cell]]
 
 
-def mean_area(found: Found, cells: Iterable[Cell]) -> list[float]:
+def mean_area(known: Outcomes, cells: Iterable[Cell]) -> list[float]:
     """Mean area under the curve over cells, one value per seed."""
-    areas = np.mean([values(found, cell, area) for cell in cells], axis=0)
+    areas = np.mean([values(known, cell, area) for cell in cells], axis=0)
     return [float(value) for value in areas]
 
 
-def asked(study: Study, tasks: Sequence[str]) -> list[str]:
+def requested_tasks(study: Study, tasks: Sequence[str]) -> list[str]:
     """Requested tasks of a figure.
 
     Raises ConfigError if the published figure has claims about other tasks. Claims of a figure are corrected together,
-    so
-    claims about fewer tasks cannot replace some of them.
+    so claims about fewer tasks cannot replace some of them.
     """
-    wanted = [task for task in study.envs or tasks if task in tasks]
-    current = under_way()
-    if wanted and current.published:
+    requested = [task for task in study.envs or tasks if task in tasks]
+    current = current_build()
+    if requested and current.published:
         claims = [claim.claim for claim in read_claims(current.claims)]
         current.check_envs(
-            (task for task in tasks if any(text.startswith((f"{task},", f"{task}:")) for text in claims)), wanted
+            (task for task in tasks if any(text.startswith((f"{task},", f"{task}:")) for text in claims)), requested
         )
-    return wanted
+    return requested
 
 
 def each_task(figure: Callable[[Study, str], list[Claim]]) -> Figure:
     """Figure of all mapped tasks, from a function of one task; the figure returns None if no task is requested."""
 
-    def made(study: Study) -> list[Claim] | None:
-        tasks = asked(study, MAPPED)
+    def figure_of_tasks(study: Study) -> list[Claim] | None:
+        tasks = requested_tasks(study, MAPPED)
         return [claim for task in tasks for claim in figure(study, task)] if tasks else None
 
-    made.__doc__ = figure.__doc__
-    return made
+    figure_of_tasks.__doc__ = figure.__doc__
+    return figure_of_tasks

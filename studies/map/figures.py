@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from studies.claims import Claim, less, more
-from studies.map import aggregation, beyond, pictures
+from studies.map import beyond, pictures
 from studies.map.cells import (
     CORE,
     HELD_OUT,
@@ -25,7 +25,7 @@ from studies.map.cells import (
 from studies.map.choices import (
     BASELINE,
     MAPPED,
-    Found,
+    Outcomes,
     TaskResults,
     area,
     at_equal_expense,
@@ -49,7 +49,7 @@ IDEAS = {"gate": "gate", "weights": "w", "truncation": "truncation"}
 
 @each_task
 def learners(study: Study, task: str) -> list[Claim]:
-    """By learners: from where on staleness hurts, each method at the rate that is best for it there."""
+    """Area under the curve by number of learners, each method at its best learning rate."""
     results = TaskResults(study.results, task)
     cells = {method: [results.best(method, count) for count in LEARNERS] for method in CORE}
     confirmed = results.confirmed(cell for row in cells.values() for cell in row)
@@ -74,13 +74,13 @@ def learners(study: Study, task: str) -> list[Claim]:
     ]
 
 
-def _staleness(found: Found, cell: Cell) -> str:
-    return f"{np.mean([outcome.staleness for outcome in found[cell]]):.1f}"
+def _staleness(known: Outcomes, cell: Cell) -> str:
+    return f"{np.mean([outcome.staleness for outcome in known[cell]]):.1f}"
 
 
 @each_task
 def methods(study: Study, task: str) -> list[Claim]:
-    """All methods beside none, each at its best rate, and at the sequential trainer's."""
+    """Every method against plain asynchrony, each at its best learning rate."""
     results, claims = TaskResults(study.results, task), []
     for count in LEARNER_COUNTS:
         cells = {method: results.best(method, count) for method in METHODS}
@@ -102,7 +102,7 @@ def methods(study: Study, task: str) -> list[Claim]:
 
 @each_task
 def rates(study: Study, task: str) -> list[Claim]:
-    """By learning rate: who bears a high one, and whether the sequential trainer's best is anybody else's."""
+    """Area under the curve by learning rate, and the best rate of each method against the sequential trainer's."""
     results = TaskResults(study.results, task)
     for count in LEARNER_COUNTS:
         rows = {
@@ -123,19 +123,19 @@ def rates(study: Study, task: str) -> list[Claim]:
     sides = {pair: [values(confirmed, cell, area) for cell in pair] for pair in moved}
     return [
         more(
-            f"{task}, {own.learners} learners: {own.method} learns more at {own.rate} than at the sequential "
+            f"{task}, {best.learners} learners: {best.method} learns more at {best.rate} than at the sequential "
             f"{sequential}",
             "–",
-            at_own,
+            at_best,
             at_theirs,
         )
-        for (own, _), (at_own, at_theirs) in distinct(sides).items()
+        for (best, _), (at_best, at_theirs) in distinct(sides).items()
     ]
 
 
 @each_task
 def ideas(study: Study, task: str) -> list[Claim]:
-    """Stellaris's three ideas: what each adds, at the best rate of every combination and at every rate alike."""
+    """Stellaris's three ideas: the effect of each, at every combination's best learning rate and at every rate."""
     results, claims, rows = TaskResults(study.results, task), [], {}
     combinations = {
         ", ".join(word for word, on in zip(IDEAS.values(), chosen, strict=True) if on) or BASELINE: chosen
@@ -144,7 +144,7 @@ def ideas(study: Study, task: str) -> list[Claim]:
     for count in LEARNER_COUNTS:
         cells = {name: results.best(name, count) for name in combinations}
         confirmed = results.confirmed(cells.values())
-        settings: dict[str, tuple[Found, dict[str, Cell]]] = {"its best rate": (confirmed, cells)}
+        settings: dict[str, tuple[Outcomes, dict[str, Cell]]] = {"its best rate": (confirmed, cells)}
         for rate in RATES[1:]:
             settings[rate] = (results.tuning, {name: results.at(name, count, rate) for name in combinations})
         for setting, (known, chosen_cells) in settings.items():
@@ -166,8 +166,7 @@ def ideas(study: Study, task: str) -> list[Claim]:
 
 @each_task
 def time(study: Study, task: str) -> list[Claim]:
-    """At equal gradients, equal simulated seconds and equal dollars, each at its best rate; and the seconds it takes to
-    come so far."""
+    """Methods at equal gradients, simulated seconds and dollars, each at its best rate; seconds to a return."""
     results, claims, rows = TaskResults(study.results, task), [], []
     for count in LEARNER_COUNTS:
         cells = {method: results.best(method, count) for method in CORE}
@@ -217,7 +216,7 @@ def _dollars(outcome: Outcome) -> float:
 
 @each_task
 def variations(study: Study, task: str) -> list[Claim]:
-    """Other delays, more and less reuse of data, pipelined actors, with 8 learners; rates as tuned without."""
+    """Other delays, other reuse of data, and pipelined actors, with 8 learners and the learning rates tuned before."""
     results, count = TaskResults(study.results, task), LEARNER_COUNTS[0]
     cells = {method: [results.best(method, count, variation) for variation in VARIATIONS] for method in CORE}
     confirmed = results.confirmed(cell for row in cells.values() for cell in row)
@@ -225,7 +224,11 @@ def variations(study: Study, task: str) -> list[Claim]:
     names = [(name or "as elsewhere").replace(" ", "\n") for name in VARIATIONS]
     path = study.results / f"figure_variations_{task}.png"
     pictures.heat(
-        rows, names, "", path, f"{task}, {count} learners: area under the curve, one thing changed, rates as elsewhere"
+        rows,
+        names,
+        "",
+        path,
+        f"{task}, {count} learners: area under the curve, one setting changed, learning rates as elsewhere",
     )
     base = [values(confirmed, cell, area) for cell in cells[BASELINE]]
     return [
@@ -240,7 +243,7 @@ def variations(study: Study, task: str) -> list[Claim]:
 
 @each_task
 def collapses(study: Study, task: str) -> list[Claim]:
-    """Which runs that had learned fell back, and which diagnostic announces it."""
+    """Runs that learned and then collapsed, and the diagnostics that announce it."""
     results = TaskResults(study.results, task)
     for count in LEARNER_COUNTS:
         rows = {
@@ -292,10 +295,10 @@ FIGURES: dict[str, Figure] = {
     "untuned": beyond.untuned,
     "variations": variations,
     "lag": beyond.lag,
-    "crowd": beyond.crowd,
+    "crowd": beyond.many_learners,
     "collapses": collapses,
-    "fractional": aggregation.fractional,
-    "held": beyond.held,
+    "fractional": beyond.fractional,
+    "held": beyond.held_out,
 }
 ENVS = tuple(TASKS)
 """Tasks that may be requested."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.outputs import write_atomically
+from studies.files import replace_block
 from studies.map.cells import COMBINED, FRACTIONAL, LEARNER_COUNTS, METHODS, Cell
 
 BEGIN, END = "<!-- settings of methods: begin -->", "<!-- settings of methods: end -->"
@@ -56,7 +57,5 @@ def block() -> str:
 def write(path: Path) -> None:
     """Update the table of a page, if the page has a place for one."""
     text = inputs.read_text(path) if path.is_file() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if begin and end:
-        write_atomically(path, f"{before}{BEGIN}\n{block()}\n{END}{after}")
+    if (changed := replace_block(text, BEGIN, END, block())) != text:
+        write_atomically(path, changed)

@@ -19,8 +19,8 @@ from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.records import WARNINGS, Record
 from stellaris_jax.many.population import Population
+from studies.builds import current_build
 from studies.files import locked, read_rows
-from studies.making import under_way
 from studies.map.cells import Cell
 
 POINTS = 20
@@ -96,15 +96,15 @@ def outcomes(cells: Iterable[Cell], seeds: range, results: Path) -> dict[Cell, l
         known = read(path)
         members = [cell for cell in cells if cell.task == task]
         _check(members, seeds, known, path)
-        wanted = [(cell, seed) for cell in members for seed in seeds]
-        lacking = [key for key in wanted if key not in known]
-        under_way().check_training(len(lacking))
-        missing = list(dict.fromkeys(cell for cell, _ in lacking))
+        requested = [(cell, seed) for cell in members for seed in seeds]
+        absent = [key for key in requested if key not in known]
+        current_build().check_training(len(absent))
+        missing = list(dict.fromkeys(cell for cell, _ in absent))
         for begin in range(0, len(missing), TOGETHER):
             batch = missing[begin : begin + TOGETHER]
             print(f"{task}: cells {begin + 1} to {begin + len(batch)} of {len(missing)}", flush=True)
             enter(trained(batch, seeds), path)
-        under_way().count(wanted, lacking)
+        current_build().count(requested, absent)
     stored = {
         key: outcome
         for task in {cell.task for cell in cells}
@@ -148,12 +148,12 @@ def trained(cells: Sequence[Cell], seeds: range) -> list[Outcome]:
 
 def _outcomes(cell: Cell, seeds: range, records: Sequence[Record]) -> list[Outcome]:
     last = records[-1]
-    gradients = [sum(record["staleness_counts"]) for record in records]
-    staleness = float(np.average([record["staleness_mean"] for record in records], weights=gradients))
+    gradients = [sum(row["staleness_counts"]) for row in records]
+    staleness = float(np.average([row["staleness_mean"] for row in records], weights=gradients))
     dropped = last["dropped"] / (last["dropped"] + sum(gradients))
 
     def curve(name: str, seed: int) -> list[float]:
-        return [record["per_seed"][name][seed] for record in records]
+        return [row["per_seed"][name][seed] for row in records]
 
     return [
         Outcome(

@@ -177,5 +177,5 @@ def alarm(name: str, chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome])
 
 def alarms(chosen_on: Sequence[Outcome], judged_on: Sequence[Outcome]) -> list[Alarm]:
     """Alarms of all diagnostics, the most reliable first."""
-    known = [found for name in WARNINGS if (found := alarm(name, chosen_on, judged_on)) is not None]
-    return sorted(known, key=lambda found: -found.area)
+    known = [alarm_ for name in WARNINGS if (alarm_ := alarm(name, chosen_on, judged_on)) is not None]
+    return sorted(known, key=lambda alarm_: -alarm_.area)

@@ -25,9 +25,9 @@ from stellaris_jax.many.scheduler_job import TRAINING, JobEnv, make
 from stellaris_jax.many.scheduler_training import Choice, constant, random, run_jobs, scheduled, train_scheduler
 from stellaris_jax.timeline.scaling.scheduler import Scheduler
 from studies import published
+from studies.builds import current_build
 from studies.claims import Claim, less, more, undecided
 from studies.history import History, Series, alike, cost, final, of, until
-from studies.making import under_way
 from studies.pictures import Bar, Mark, bars, curves, widths
 from studies.study import Figure, Study
 from studies.training import Variant
@@ -79,7 +79,7 @@ def variant(env: str, rule: str) -> Variant:
 
 
 def comparison(study: Study) -> list[Claim]:
-    """Fig. 4 and Table 2: the return against time and money, and what it takes to reach the target."""
+    """Fig. 4 and Table 2: return against time and dollars, and time and dollars to the target return."""
     series = []
     for env in study.envs or ENVS:
         rules = [rule for rule in RULES if rule != "IMPACT" or env != "cartpole"]
@@ -133,9 +133,11 @@ def _claims(env: str, histories: Sequence[History]) -> Iterator[Claim]:
 
 
 def schedulers(study: Study) -> list[Claim]:
-    """§5.5: real seconds on this machine to train a scheduler from nothing and from another job's, and what they are
-    worth, as the scheduler's own objective, on jobs that none of them has seen."""
-    under_way().measure()
+    """§5.5: seconds on this machine to train a scheduler from nothing and from another job's scheduler.
+
+    Their objectives are compared on jobs that no training used.
+    """
+    current_build().measure()
     root = study.runs / f"schedulers-{EPISODES}-{FINE_TUNING}-{COMPARED}"
     enable_compile_cache()
     times: dict[str, list[float]] = {}
@@ -156,7 +158,7 @@ def schedulers(study: Study) -> list[Claim]:
         panels[f"{job}: short of its objective"] = short
     title = "Schedulers: what their training takes, and what they are worth"
     bars(panels, study.picture("schedulers"), title, "less is better")
-    return [*_worth(times, gains)]
+    return [*_value_claims(times, gains)]
 
 
 def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str, str], Choice]]:
@@ -182,7 +184,7 @@ def _trainings(root: Path, seed: int) -> tuple[dict[str, float], dict[tuple[str,
     return seconds, chosen
 
 
-def _worth(times: dict[str, list[float]], gains: dict[tuple[str, str], list[float]]) -> Iterator[Claim]:
+def _value_claims(times: dict[str, list[float]], gains: dict[tuple[str, str], list[float]]) -> Iterator[Claim]:
     """Claims of fine-tuning against training from nothing, and of each scheduler against untrained choosers."""
     home, other = JOBS
     hours = published.MINIONSRL_TRAINING_HOURS

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.trainer import Trainer
 from studies import published
+from studies.builds import current_build
 from studies.claims import Claim, less, more
 from studies.history import History, Series, alike, cost, final, of, seconds
-from studies.making import under_way
 from studies.pictures import Bar, Mark, bars, curves, widths
 from studies.sensitivity import Parameter, one_at_a_time
 from studies.study import Figure, Study
@@ -81,7 +81,7 @@ def boosting(study: Study) -> list[Claim]:
 
 
 def rules(study: Study) -> list[Claim]:
-    """Fig. 15: how other rules scale actors, what that brings, and what it costs; on Hopper."""
+    """Fig. 15: rules that scale actors, with their returns and dollars, on Hopper."""
     env = "hopper"
     series = [Series(name, env, variant(env, name)) for name in RULES]
     histories = study.histories("15", series, SEEDS)
@@ -175,7 +175,7 @@ def together(study: Study) -> list[Claim]:
 
 def detection(study: Study) -> list[Claim]:
     """Fig. 20 and §5.3: real seconds of a detection on this machine, on a minibatch and on the whole batch."""
-    under_way().measure()
+    current_build().measure()
     repeats = study.seeds or SEEDS
     rows, panel, claims = [], [], []
     for env in study.envs or ("hopper",):

@@ -32,7 +32,7 @@ BASELINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 MinionsRL learns as the central learner does, and pays for functions.
 """
-WHOLE = ", whole GPU"
+FULL_GPU = ", whole GPU"
 """Suffix of the names of baselines whose learner has a GPU to itself.
 
 If functions that share a GPU are bound by it, this learner computes as fast as all of them together. The training is
@@ -89,7 +89,7 @@ def comparison(study: Study, figure: str) -> list[Claim]:
             a, b = of(histories, env, f"{name} + Stellaris{suffix}"), of(histories, env, f"{name}{suffix}")
             if not a:
                 continue  # published earlier, at the paper's learning rate only
-            panels[panel] = [*b, *of(histories, env, f"{name}{WHOLE}{suffix}"), *a]
+            panels[panel] = [*b, *of(histories, env, f"{name}{FULL_GPU}{suffix}"), *a]
             marks[panel] = [*_end(name, b, base), *_end(f"{name} + Stellaris", a, ours)]
             where = f"{name} on {env}, {rates}: Stellaris"
             paper = f"{ours.reward:.0f} against {base.reward:.0f}"
@@ -115,16 +115,16 @@ def _compared(study: Study, name: str, envs: Iterable[str]) -> list[Series]:
             series.append(Series(f"{name}{suffix}", env, base, billed))
             series.append(Series(f"{name} + Stellaris{suffix}", env, ours, functions))
             if algorithm == "ppo":
-                series.append(Series(f"{name}{WHOLE}{suffix}", env, base, (*billed, *_whole_gpu(base))))
+                series.append(Series(f"{name}{FULL_GPU}{suffix}", env, base, (*billed, *_full_gpu(base))))
     return series
 
 
 def _rivals(name: str) -> list[str]:
     """Baseline and, if its timing does not affect what it learns, the baseline with a GPU to itself."""
-    return [name, f"{name}{WHOLE}"] if BASELINES[name][0] == "ppo" else [name]
+    return [name, f"{name}{FULL_GPU}"] if BASELINES[name][0] == "ppo" else [name]
 
 
-def _whole_gpu(base: Variant) -> tuple[str, ...]:
+def _full_gpu(base: Variant) -> tuple[str, ...]:
     """Settings of a learner that computes as fast as all functions of its GPU together, and pays for all of it."""
     config = load_config(list(base.overrides))
     alone = config.delays.learner.seconds / config.platform.slots_per_gpu

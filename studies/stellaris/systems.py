@@ -18,8 +18,8 @@ from stellaris_jax.report.curves import BLUE, COLOURS, DPI, TEXT, VERMILION, sav
 from stellaris_jax.report.style import drawing
 from stellaris_jax.timeline import Timeline
 from studies import published
+from studies.builds import current_build
 from studies.claims import Claim, fact, less, more
-from studies.making import under_way
 from studies.pictures import Bar, bars
 from studies.stellaris.study import variant
 from studies.store import Learned
@@ -30,8 +30,10 @@ ROUNDS = 50
 
 
 def staleness(study: Study) -> list[Claim]:
-    """Fig. 3: learning time, utilisation and staleness of asynchronous learners by their number, from the timeline
-    alone; and how far a round moves the policy, with asynchronous and with synchronous learners, on Hopper."""
+    """Fig. 3: learning time, utilisation and staleness by number of asynchronous learners; KL divergence per round.
+
+    Times and staleness come from the timeline alone; the divergence is trained on Hopper.
+    """
     seeds = range(study.seeds or SEEDS)
     cells = {(a, n): _learning(a, n, seeds) for a in published.LEARNING_SECONDS for n in published.LEARNERS}
     systems = {"asynchronous": variant("hopper", "async"), "synchronous": variant("hopper", "no-async")}
@@ -94,8 +96,8 @@ def _learning(actors: int, learners: int, seeds: Sequence[int]) -> list[Cell]:
         timeline = Timeline(*parts, gradients_per_round=gradients, seed=seed, actors=actors)
         rounds = [timeline.next_round() for _ in range(ROUNDS)]
         usage = rounds[-1].usage
-        learning = sum(record.usage.seconds - record.complete for record in rounds)
-        counts = np.bincount([s for record in rounds for s in record.staleness()])
+        learning = sum(round_.usage.seconds - round_.complete for round_ in rounds)
+        counts = np.bincount([s for round_ in rounds for s in round_.staleness()])
         mean = usage.staleness_total / usage.gradients
         busy = usage.learner_busy / (learners * learning)
         cells.append((learning / ROUNDS, busy, mean, usage.staleness_max, counts / counts.sum()))
@@ -147,7 +149,7 @@ def latency(study: Study) -> list[Claim]:
 
     Its overhead is the planning: simulating the timeline and laying it out for the engine.
     """
-    under_way().measure()
+    current_build().measure()
     panels: dict[str, list[Bar]] = {}
     claims, rows = [], []
     for env in study.envs or ("hopper",):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.networks.distributions import Distribution
@@ -86,26 +87,25 @@ class LossInputs(NamedTuple):
       hyper: clip ranges and coefficients.
       kl_coefficient: weight of the KL penalty, a scalar.
       steps: T of a minibatch of sequences.
+      parameters: parameters of `distribution` under the learner's policy, `[B, D]`.
+      value: values from the learner's critic, `[B]`.
       peer_log_ratio: smallest log-ratio of other learners' policies (Eq. 2), see `truncated_ratio`.
       truncation: mode of the truncation (Eq. 2), see `truncated_ratio`.
       masks: masks of samples.
       versions: versions of the policies.
-      parameters: parameters of `distribution` under the learner's policy, `[B, D]`; `None` until the network is
-        evaluated at the parameters to differentiate.
-      value: values from the learner's critic, `[B]`; `None` until then, too.
     """
 
     batch: Samples
     distribution: Distribution
     hyper: Hyper
-    kl_coefficient: jax.Array
+    kl_coefficient: Number
     steps: int
+    parameters: jax.Array
+    value: jax.Array
     peer_log_ratio: jax.Array | None = None
     truncation: str = "none"
     masks: tuple[Mask, ...] = ()
     versions: Versions | None = None
-    parameters: Any = None
-    value: Any = None
 
     @property
     def log_prob(self) -> jax.Array:
@@ -139,14 +139,14 @@ class LossMetrics(NamedTuple):
     kl: jax.Array
     clip_fraction: jax.Array
     truncated_fraction: jax.Array
-    ratio: Any = 0.0
-    ratio_square: Any = 0.0
-    k3: Any = 0.0
-    m2: Any = 0.0
-    tv: Any = 0.0
+    ratio: Number = 0.0
+    ratio_square: Number = 0.0
+    k3: Number = 0.0
+    m2: Number = 0.0
+    tv: Number = 0.0
 
     @property
-    def ess(self) -> Any:
+    def ess(self) -> Number:
         """Effective sample size as a share of all samples: E[R]^2 / E[R^2]; 1 on policy and without samples."""
         empty = self.ratio_square == 0.0
         return (self.ratio**2 + empty) / (self.ratio_square + empty)
@@ -171,14 +171,14 @@ def importance_ratio(log_ratio: jax.Array) -> jax.Array:
     return jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_RATIO))
 
 
-def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
+def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip: Number) -> jax.Array:
     """PPO's objective min(R A, clip(R, 1 - epsilon, 1 + epsilon) A), to maximise (Schulman et al. 2017, Eq. 7)."""
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
 
 
-def is_truncated(used: jax.Array, own: jax.Array) -> jax.Array:
+def is_truncated(used: jax.Array, ratio: jax.Array) -> jax.Array:
     """Whether the used ratio R' is below the learner's ratio R by more than rounding."""
-    return used < own * (1.0 - 1e-6)
+    return used < ratio * (1.0 - 1e-6)
 
 
 def total(terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = None) -> tuple[jax.Array, LossMetrics]:
@@ -194,7 +194,7 @@ def total(terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = 
     """
     hyper = inputs.hyper
     if inputs.masks:
-        terms = terms._replace(policy_loss=terms.policy_loss * _kept(inputs, advantage))
+        terms = terms._replace(policy_loss=terms.policy_loss * _mask_weights(inputs, advantage))
     terms = terms.with_drift(inputs.log_prob - inputs.batch.log_prob)
     means = LossMetrics(*(mean(term, inputs.batch.valid) for term in terms))
     loss = means.policy_loss + hyper.value_coefficient * means.value_loss
@@ -202,7 +202,7 @@ def total(terms: LossMetrics, inputs: LossInputs, advantage: jax.Array | None = 
     return loss, jax.tree.map(jax.lax.stop_gradient, means)
 
 
-def _kept(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
+def _mask_weights(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
     """Product of all masks, `[B]`."""
     batch = inputs.batch
     valid = jnp.ones_like(batch.log_prob, bool) if batch.valid is None else batch.valid
@@ -214,7 +214,7 @@ def _kept(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
     return reduce(mul, weights)
 
 
-def mean(x: jax.Array, valid: jax.Array | None) -> jax.Array:
+def mean(x: Number, valid: jax.Array | None) -> jax.Array:
     """Mean of `[B]` over the valid samples."""
     if valid is None:
         return jnp.mean(x)
@@ -227,7 +227,7 @@ overflows after about 230 rounds of high KL, and cannot recover. A coefficient t
 within the range for at least 50 rounds."""
 
 
-def adapt_kl_coefficient(coefficient: jax.Array, kl: jax.Array, target: jax.Array | float) -> jax.Array:
+def adapt_kl_coefficient(coefficient: jax.Array, kl: jax.Array, target: Number) -> jax.Array:
     """Adapted KL coefficient, by RLlib's rule: x 1.5 if the KL exceeds twice the target, x 0.5 below half of it.
 
     The coefficient stays within `KL_COEFFICIENTS`. A coefficient of 0, which turns the penalty off, stays 0.

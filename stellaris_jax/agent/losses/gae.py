@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
+
 
 def decayed(decay: jax.Array, y: jax.Array) -> jax.Array:
     """Product decay * y, exactly 0 where the decay is 0, even if y is NaN."""
@@ -40,8 +42,8 @@ def gae(
     next_value: jax.Array,
     terminated: jax.Array,
     truncated: jax.Array,
-    gamma: jax.Array | float,
-    gae_lambda: jax.Array | float,
+    gamma: Number,
+    gae_lambda: Number,
 ) -> tuple[jax.Array, jax.Array]:
     """Advantages and value targets of a fragment.
 

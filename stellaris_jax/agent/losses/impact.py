@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.algorithm import TargetNetwork
 from stellaris_jax.agent.losses.common import (
     LossInputs,
@@ -28,10 +29,10 @@ class IMPACT(TargetNetwork):
     """
 
     sequences = True
-    clip: float = knob(0.4, "clip range of the importance ratio (epsilon)", within="(0, inf)")
-    rho_bar: float = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
-    c_bar: float = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
-    impact_ratio: float = knob(2.0, "the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
+    clip: Number = knob(0.4, "clip range of the importance ratio (epsilon)", within="(0, inf)")
+    rho_bar: Number = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
+    c_bar: Number = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
+    impact_ratio: Number = knob(2.0, "the most that mu / pi_t counts in the importance ratio", within="(0, inf)")
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
         """PPO's clipped surrogate of the ratio min(mu / pi_t, `impact_ratio`) R', and value loss (V - vs)^2 / 2.

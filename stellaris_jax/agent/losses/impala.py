@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.algorithm import Algorithm
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, importance_ratio, is_truncated, total
 from stellaris_jax.agent.losses.truncation import truncated_ratio
@@ -19,8 +20,8 @@ class IMPALA(Algorithm):
 
     sequences = True
     truncations = ("weight", "surrogate", "none")  # artifact does not change ratios of at most rho
-    rho_bar: float = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
-    c_bar: float = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
+    rho_bar: Number = knob(1.0, "the most an importance ratio weights an error of V-trace (rho-bar)", within="(0, inf)")
+    c_bar: Number = knob(1.0, "the most an importance ratio carries on from later (c-bar)", within="(0, inf)")
 
     def loss(self, inputs: LossInputs) -> tuple[jax.Array, LossMetrics]:
         """Policy gradient rho_t log pi (q - V) and value loss (V - vs)^2 / 2 (Section 4.2), as means.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import renamed
 from stellaris_jax.config.options import Numbered
@@ -56,8 +57,8 @@ class Mask(Numbered):
 class IcePop(Mask):
     """Mask of samples whose ratio pi / mu is out of bounds (IcePop, 2025)."""
 
-    ratio_low: float = knob(0.5, "the least importance ratio that is learned from", within="[0, 1]")
-    ratio_high: float = knob(2.0, "the largest importance ratio that is learned from", within="[1, inf)")
+    ratio_low: Number = knob(0.5, "the least importance ratio that is learned from", within="[0, 1]")
+    ratio_high: Number = knob(2.0, "the largest importance ratio that is learned from", within="[1, inf)")
 
     def weight(self, seen: MaskInputs) -> jax.Array:
         ratio = jnp.exp(seen.log_ratio)
@@ -74,7 +75,7 @@ class TotalVariation(Mask):
     actions.
     """
 
-    tv_bound: float = knob(0.2, "the most a probability may differ (delta)", within="(0, 1]")
+    tv_bound: Number = knob(0.2, "the most a probability may differ (delta)", within="(0, 1]")
 
     def weight(self, seen: MaskInputs) -> jax.Array:
         if seen.discrete:
@@ -92,7 +93,9 @@ class OffPolicySequence(Mask):
     action is one sample.
     """
 
-    opsm_bound: float = knob(0.2, "the most log(mu / pi) of an action of negative advantage (delta)", within="(0, inf)")
+    opsm_bound: Number = knob(
+        0.2, "the most log(mu / pi) of an action of negative advantage (delta)", within="(0, inf)"
+    )
 
     def weight(self, seen: MaskInputs) -> jax.Array:
         return 1.0 - ((seen.advantage < 0.0) & (-seen.log_ratio > self.opsm_bound))
@@ -110,11 +113,11 @@ class SecondMoment(Mask):
     [1.0, 1.0, 1.0, 0.0]
     """
 
-    second_moment: float = knob(0.04, "the most that the mean of (log R)^2 may be (tau)", within="(0, inf)")
+    second_moment: Number = knob(0.04, "the most that the mean of (log R)^2 may be (tau)", within="(0, inf)")
 
     def weight(self, seen: MaskInputs) -> jax.Array:
         square = jnp.where(seen.valid, jnp.square(seen.log_ratio), jnp.inf)
         order = jnp.argsort(square)
         means = jnp.cumsum(square[order]) / jnp.arange(1, len(order) + 1)
-        kept = jnp.sum(means <= self.second_moment)  # the means ascend, too
-        return (jnp.argsort(order) < kept).astype(jnp.float32)
+        number = jnp.sum(means <= self.second_moment)  # the means ascend, too
+        return (jnp.argsort(order) < number).astype(jnp.float32)

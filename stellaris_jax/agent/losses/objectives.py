@@ -6,12 +6,11 @@ its gradient. To add one, subclass `PolicyObjective` and register it as an algor
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.algorithm import TargetNetwork
 from stellaris_jax.agent.losses.common import LossInputs, clipped_surrogate, importance_ratio
 from stellaris_jax.agent.losses.ppo import PolicyObjective
@@ -19,7 +18,7 @@ from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import knob
 
 
-def weighted_log_prob(ratio: jax.Array, low: Any, high: Any, inputs: LossInputs) -> jax.Array:
+def weighted_log_prob(ratio: jax.Array, low: Number, high: Number, inputs: LossInputs) -> jax.Array:
     """Policy gradient with a bounded weight: sg(clip(r, low, high)) A log pi. Clipped samples keep a gradient."""
     return stop_gradient(jnp.clip(ratio, low, high)) * inputs.batch.advantage * inputs.log_prob
 
@@ -36,8 +35,8 @@ class Importance(PolicyObjective):
 class TIS(PolicyObjective):
     """Truncated importance sampling (Ionides 2008): sg(clip(r, low, C)) A log pi; most current engines use C = 2."""
 
-    weight_low: float = knob(0.0, "the least importance weight", within="[0, 1]")
-    weight_cap: float = knob(2.0, "the largest importance weight (C)", within="[1, inf)")
+    weight_low: Number = knob(0.0, "the least importance weight", within="[0, 1]")
+    weight_cap: Number = knob(2.0, "the largest importance weight (C)", within="[1, inf)")
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return weighted_log_prob(ratio, self.weight_low, self.weight_cap, inputs)
@@ -50,8 +49,8 @@ class TIS(PolicyObjective):
 class CISPO(PolicyObjective):
     """CISPO (MiniMax-M1, 2025): sg(clip(r, 1 - e_low, 1 + e_high)) A log pi, PPO's bounds on the weight only."""
 
-    clip_low: float = knob(1.0, "how far the weight may fall below 1 (epsilon_low)", within="(0, 1]")
-    clip_high: float = knob(0.28, "how far the weight may rise above 1 (epsilon_high)", within="(0, inf)")
+    clip_low: Number = knob(1.0, "how far the weight may fall below 1 (epsilon_low)", within="(0, 1]")
+    clip_high: Number = knob(0.28, "how far the weight may rise above 1 (epsilon_high)", within="(0, inf)")
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return weighted_log_prob(ratio, 1.0 - self.clip_low, 1.0 + self.clip_high, inputs)
@@ -67,8 +66,8 @@ class SAPO(PolicyObjective):
     Its slope is 1 on policy and decreases on both sides. tau depends on the sign of A.
     """
 
-    tau_positive: float = knob(1.0, "temperature of actions of positive advantage (tau_pos)", within="(0, inf)")
-    tau_negative: float = knob(1.05, "temperature of actions of negative advantage (tau_neg)", within="(0, inf)")
+    tau_positive: Number = knob(1.0, "temperature of actions of positive advantage (tau_pos)", within="(0, inf)")
+    tau_negative: Number = knob(1.05, "temperature of actions of negative advantage (tau_neg)", within="(0, inf)")
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         advantage = inputs.batch.advantage
@@ -99,13 +98,13 @@ class BAPO(PolicyObjective):
     by step to its limit, then the lower one (the released code uses the opposite order).
     """
 
-    share: float = knob(0.5, "least share of positive advantages in the sum of |objective|", within="[0, 1)")
-    low_from: float = knob(0.6, "lower bound on the ratio, at first", within="(0, 1]")
-    low_to: float = knob(0.9, "lower bound on the ratio, at last", within="(0, 1]")
-    high_from: float = knob(1.2, "upper bound on the ratio, at first", within="[1, inf)")
-    high_to: float = knob(3.0, "upper bound on the ratio, at last", within="[1, 100]")
-    low_step: float = knob(0.02, "how far the lower bound moves at a time", within="[0.001, 1]")
-    high_step: float = knob(0.05, "how far the upper bound moves at a time", within="[0.001, 10]")
+    share: Number = knob(0.5, "least share of positive advantages in the sum of |objective|", within="[0, 1)")
+    low_from: Number = knob(0.6, "lower bound on the ratio, at first", within="(0, 1]")
+    low_to: Number = knob(0.9, "lower bound on the ratio, at last", within="(0, 1]")
+    high_from: Number = knob(1.2, "upper bound on the ratio, at first", within="[1, inf)")
+    high_to: Number = knob(3.0, "upper bound on the ratio, at last", within="[1, 100]")
+    low_step: Number = knob(0.02, "how far the lower bound moves at a time", within="[0.001, 1]")
+    high_step: Number = knob(0.05, "how far the upper bound moves at a time", within="[0.001, 10]")
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         low, high = self.bounds(stop_gradient(ratio), inputs)
@@ -153,8 +152,8 @@ class Proximal(PolicyObjective):
 
     truncations = ("weight", "none")  # no term contains pi / mu, so no other ratio can replace it
 
-    clip: float = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
-    behaviour_cap: float = knob(5.0, "the most that pi_prox / mu weighs a sample", within="[1, inf)")
+    clip: Number = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
+    behaviour_cap: Number = knob(5.0, "the most that pi_prox / mu weighs a sample", within="[1, inf)")
 
     def proximal_log_ratio(self, inputs: LossInputs) -> jax.Array:
         """Log-ratio log(pi_prox / mu) `[B]`, without gradient."""

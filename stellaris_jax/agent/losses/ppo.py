@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.algorithm import Algorithm
 from stellaris_jax.agent.losses.common import (
     LossInputs,
@@ -22,7 +23,7 @@ from stellaris_jax.config.schema import knob
 class PolicyObjective(Algorithm):
     """Base of algorithms with PPO's advantages, critic and regularisers, and another policy objective."""
 
-    value_clip: float = knob(0.2, "clip range of the value update; 0 turns it off", within="[0, inf)")
+    value_clip: Number = knob(0.2, "clip range of the value update; 0 turns it off", within="[0, inf)")
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         """Objective of each sample to maximise, `[B]`; `ratio` is pi / mu after Eq. 2."""
@@ -58,7 +59,7 @@ class PolicyObjective(Algorithm):
 class PPO(PolicyObjective):
     """Proximal policy optimisation (Schulman et al. 2017): min(r A, clip(r, 1 - epsilon, 1 + epsilon) A)."""
 
-    clip: float = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
+    clip: Number = knob(0.2, "clip range of the importance ratio (epsilon)", within="(0, inf)")
 
     def objective(self, ratio: jax.Array, inputs: LossInputs) -> jax.Array:
         return clipped_surrogate(ratio, inputs.batch.advantage, self.clip)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.common import importance_ratio
 
 MODES = ("weight", "surrogate", "artifact", "none")
@@ -22,19 +23,19 @@ devices differ by rounding, and at rho = 1 every sample of a fresh learner is a 
 
 
 def truncated_ratio(
-    log_ratio: jax.Array, peer_log_ratio: jax.Array | None, rho: jax.Array | float, mode: str
+    log_ratio: jax.Array, peer_log_ratio: jax.Array | None, rho: Number, mode: str
 ) -> tuple[jax.Array, jax.Array]:
     """Ratio R' for the surrogate, and a weight without gradient that multiplies the surrogate.
 
-    >>> own, others = jnp.log(jnp.array([2.0, 0.5])), jnp.log(jnp.array([1.0, 1.0]))
-    >>> ratio, weight = truncated_ratio(own, others, rho=1.0, mode="weight")
+    >>> log_ratio, others = jnp.log(jnp.array([2.0, 0.5])), jnp.log(jnp.array([1.0, 1.0]))
+    >>> ratio, weight = truncated_ratio(log_ratio, others, rho=1.0, mode="weight")
     >>> (ratio * weight).round(3).tolist()
     [1.0, 0.5]
 
     Eq. 2 lowers the weight of actions that a learner in flight has come to avoid (0.25); the released code does not:
 
     >>> for mode in ("surrogate", "artifact"):
-    ...     truncated_ratio(own, jnp.log(jnp.array([0.25, 0.25])), rho=1.0, mode=mode)[0].round(3).tolist()
+    ...     truncated_ratio(log_ratio, jnp.log(jnp.array([0.25, 0.25])), rho=1.0, mode=mode)[0].round(3).tolist()
     [0.25, 0.25]
     [1.0, 0.5]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stellaris_jax.agent import Number
 from stellaris_jax.agent.losses.common import LossInputs, Steps, importance_ratio
 from stellaris_jax.agent.losses.gae import decayed, linear_recurrence
 
@@ -13,10 +14,10 @@ def vtrace(
     log_ratio: jax.Array,
     value: jax.Array,
     steps: Steps,
-    gamma: jax.Array | float,
-    trace_lambda: jax.Array | float,
-    rho_bar: jax.Array | float,
-    c_bar: jax.Array | float,
+    gamma: Number,
+    trace_lambda: Number,
+    rho_bar: Number,
+    c_bar: Number,
     valid: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """V-trace's value targets vs and advantages q - V, all arrays `[T, n]` (Eq. 1, Remark 2, lambda on the traces).
@@ -67,7 +68,7 @@ def vtrace(
 
 
 def minibatch_vtrace(
-    log_ratio: jax.Array, inputs: LossInputs, rho_bar: jax.Array | float, c_bar: jax.Array | float
+    log_ratio: jax.Array, inputs: LossInputs, rho_bar: Number, c_bar: Number
 ) -> tuple[jax.Array, jax.Array]:
     """`vtrace` for a minibatch of sequences, all arrays `[B]` = `[T, n]` flattened, without gradient.
 

@@ -136,9 +136,10 @@ class ActorCritic:
 
     @cached_property
     def _unravel(self) -> Callable[[jax.Array], Any]:
-        # Lazy, because the memory check needs a network that may be too large to allocate.
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._template)
-        return ravel_pytree((zeros, self._tail))[1]
+        # Shapes are enough. Arrays may be too large to allocate, and would add operations to the program being traced.
+        functions: list[Callable[[jax.Array], Any]] = []
+        jax.eval_shape(lambda tree: functions.append(ravel_pytree((tree, self._tail))[1]), self._template)
+        return functions[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorCritic, (self.observation_space, self.action_space, self.config)  # initialisers cannot be pickled

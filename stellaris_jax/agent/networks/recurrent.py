@@ -95,8 +95,8 @@ class GRU(_Gated):
 
     def __call__(self, carry: Carry, x: jax.Array) -> tuple[Carry, jax.Array]:
         (reset, update, new), (of_reset, of_update, of_new) = (jnp.split(y, 3, -1) for y in (x, self.recurrent(carry)))
-        kept = nn.sigmoid(update + of_update)
-        state = (1.0 - kept) * jnp.tanh(new + nn.sigmoid(reset + of_reset) * of_new) + kept * carry
+        z = nn.sigmoid(update + of_update)
+        state = (1.0 - z) * jnp.tanh(new + nn.sigmoid(reset + of_reset) * of_new) + z * carry
         return state, state
 
 
@@ -140,16 +140,16 @@ class Trunk(nn.Module):
         return self(carry, self.encode(x))
 
 
-def blanked(carry: Carry, *ends: jax.Array) -> Carry:
+def reset_carry(carry: Carry, *ends: jax.Array) -> Carry:
     """Carry with zeros where an episode ends by any of the flags `ends`, bool `[N]` each."""
 
-    def kept(x: jax.Array) -> jax.Array:
+    def reset(x: jax.Array) -> jax.Array:
         over = ends[0]
         for end in ends[1:]:
             over = over | end
         return jnp.where(over.reshape(-1, *(1,) * (x.ndim - 1)), jnp.zeros_like(x), x)
 
-    return jax.tree.map(kept, carry)
+    return jax.tree.map(reset, carry)
 
 
 def unroll(
@@ -167,7 +167,7 @@ def unroll(
 
     def scan_step(carry: Carry, x: tuple[jax.Array, jax.Array]) -> tuple[Carry, jax.Array]:
         encoded, first = x
-        return step(blanked(carry, first), encoded)
+        return step(reset_carry(carry, first), encoded)
 
     in_time = (encoded.reshape(-1, sequences, encoded.shape[-1]), first.reshape(-1, sequences))
     outputs: jax.Array = jax.lax.scan(scan_step, carry, in_time)[1]

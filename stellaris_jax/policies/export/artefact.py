@@ -53,7 +53,7 @@ class Metadata:
 
     Attributes:
       env: full name of the task.
-      observation_space, action_space: spaces of the environment; see `spaces.described`.
+      observation_space, action_space: spaces of the environment; see `envs.space_data.space_to_data`.
       network: section `network` of the configuration.
       normalize_observation: whether observations are normalized; statistics and program are in the file.
       seed: seed of the policy within its run.
@@ -61,7 +61,7 @@ class Metadata:
       rescale_action: whether the distribution is over actions from -1 to 1, which map to the bounds of the action
         space; returned actions are within these bounds. False in files of earlier versions.
       version: version of the format.
-      fingerprint: fingerprint of the file; see `sealed`.
+      fingerprint: fingerprint of the file; see `with_fingerprint`.
     """
 
     env: str
@@ -197,7 +197,7 @@ def sampled(
     return np.stack([part.argmax(axis=-1) for part in np.split(noisy, ends, axis=-1)], axis=-1).astype(np.int32)
 
 
-def sealed(data: bytes) -> bytes:
+def with_fingerprint(data: bytes) -> bytes:
     """File contents with the fingerprint in place of the zeros in the metadata.
 
     Raises ConfigError for a file too large to be read again.
@@ -216,7 +216,7 @@ def fingerprint(data: bytes, start: int, end: int) -> str:
     return digest.hexdigest()
 
 
-def unsealed(path: Path) -> bytes:
+def read_intact(path: Path) -> bytes:
     """Contents of an intact file. Raises ConfigError if it is damaged, too large or unreadable."""
     try:
         data = read_bytes(path, MOST_BYTES)

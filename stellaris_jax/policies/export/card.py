@@ -49,11 +49,7 @@ def card(run_dir: Path, trainer: Trainer, metadata: Metadata, to: str, out: Path
     )
     seed = f" --seed {metadata.seed}" if len(trainer.seeds) > 1 else ""
     run, file = path_argument(run_dir), path_argument(out)
-    commands = [
-        train,
-        f"stellaris-jax evaluate {run}",
-        f"stellaris-jax export {run} --to {to} --out {file}{seed}",
-    ]
+    commands = [train, f"stellaris-jax evaluate {run}", f"stellaris-jax export {run} --to {to} --out {file}{seed}"]
     return "\n".join(
         [
             f"# A policy for {metadata.env}",
@@ -122,7 +118,7 @@ def _clipped(metadata: Metadata) -> str:
 def _returns(run_dir: Path, trainer: Trainer, seed: int) -> dict[str, str]:
     """Last evaluation of the run's policies, up to the exported round, as rows of the card."""
     config, seeds = trainer.config, trainer.seeds
-    evaluations = [record for record in read_run(run_dir).evaluations if record["round"] <= trainer.round]
+    evaluations = [row for row in read_run(run_dir).evaluations if row["round"] <= trainer.round]
     if not evaluations:
         return {"return": "not evaluated"}
     last = evaluations[-1]

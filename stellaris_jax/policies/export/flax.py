@@ -19,7 +19,7 @@ from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.rollout import init_normalizers
 from stellaris_jax.envs.base import Box
 from stellaris_jax.envs.rescale import unit_box
-from stellaris_jax.envs.space_data import space_of
+from stellaris_jax.envs.space_data import space_from_data
 from stellaris_jax.policies.export.artefact import Metadata
 from stellaris_jax.policies.export.metadata import MOST_AXES
 from stellaris_jax.policies.policy import Policy
@@ -56,8 +56,8 @@ def read(data: bytes) -> Policy:
     size = sum(array.size for array in _arrays(tree["params"]))
     if max(config.network.hidden, default=0) > size:
         raise ValueError(f"its network.hidden is {shown(metadata.network['hidden'])}, but it holds {size} parameters")
-    observations: Box = space_of(metadata.observation_space)  # type: ignore[assignment]
-    actions = space_of(metadata.action_space)
+    observations: Box = space_from_data(metadata.observation_space)  # type: ignore[assignment]
+    actions = space_from_data(metadata.action_space)
     own_actions = actions if metadata.rescale_action and isinstance(actions, Box) else None
     network = ActorCritic(observations, actions if own_actions is None else unit_box(own_actions), config.network)
     if network.size != size:

@@ -23,12 +23,7 @@ MOST_AXES = 8
 MOST_STEPS = 1e18
 """Largest number of environment steps of training."""
 
-FIELDS = {
-    "Box": {"shape", "low", "high", "dtype"},
-    "Discrete": {"n"},
-    "MultiDiscrete": {"nvec"},
-    "MultiBinary": {"n"},
-}
+FIELDS = {"Box": {"shape", "low", "high", "dtype"}, "Discrete": {"n"}, "MultiDiscrete": {"nvec"}, "MultiBinary": {"n"}}
 """Fields of each kind of space, in addition to `kind`."""
 
 
@@ -74,7 +69,7 @@ def check_metadata(given: dict[str, Any]) -> None:
 
 
 def check_space(key: str, space: Any) -> None:
-    """Raise ValueError unless data describe a space, as `spaces.described` does."""
+    """Raise ValueError unless data describe a space, as `envs.space_data.space_to_data` does."""
     _require(isinstance(space, dict), key, space, "a mapping")
     kind = space.get("kind")
     _require(isinstance(kind, str) and kind in FIELDS, f"{key}.kind", kind, f"one of {', '.join(FIELDS)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.trust import Trust
-from stellaris_jax.policies.export.artefact import ENDINGS, ExportedPolicy, unsealed
+from stellaris_jax.policies.export.artefact import ENDINGS, ExportedPolicy, read_intact
 
 if TYPE_CHECKING:
     from stellaris_jax.policies.policy import Policy
@@ -39,7 +39,7 @@ def load_policy(path: str | Path, seed: int | None = None, trust: Trust = False)
         return _of_run(path, seed, trust)
     if seed is not None:
         raise ConfigError(f"seed={seed} chooses among those of a run; {path} holds one policy.")
-    data = unsealed(path)
+    data = read_intact(path)
     kind = next(name for name, ending in ENDINGS.items() if ending == path.suffix)
     try:
         policy: Policy | ExportedPolicy = import_module(f"stellaris_jax.policies.export.{kind}").read(data)

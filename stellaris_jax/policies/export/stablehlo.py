@@ -103,9 +103,9 @@ def _exported(content: bytes, metadata: Metadata) -> Any:
     oldest = jax.export.minimum_supported_calling_convention_version
     newest = jax.export.maximum_supported_calling_convention_version
     if not oldest <= version <= newest or arguments != 1:
-        wanted = f"versions {oldest} to {newest} and one argument"
+        accepted = f"versions {oldest} to {newest} and one argument"
         raise ValueError(
-            f"it has version {version} of JAX's calling convention, {arguments} arguments; accepted: {wanted}"
+            f"it has version {version} of JAX's calling convention, {arguments} arguments; accepted: {accepted}"
         )
 
     check_bytecode(program, DEEPEST)

@@ -9,9 +9,9 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import check_output, write_atomically
 from stellaris_jax.config.schema import plain
 from stellaris_jax.config.trust import Trust
-from stellaris_jax.envs.space_data import described
+from stellaris_jax.envs.space_data import space_to_data
 from stellaris_jax.execute.run import open_run
-from stellaris_jax.policies.export.artefact import ENDINGS, Metadata, sealed
+from stellaris_jax.policies.export.artefact import ENDINGS, Metadata, with_fingerprint
 from stellaris_jax.policies.export.card import card
 from stellaris_jax.policies.policy import policy_of
 from stellaris_jax.runs.run_dir import writing
@@ -58,15 +58,15 @@ def export_policy(
     config, network = trainer.config, trainer.network
     metadata = Metadata(
         env=trainer.env.name,
-        observation_space=described(network.observation_space),
-        action_space=described(policy.own or network.action_space),
+        observation_space=space_to_data(network.observation_space),
+        action_space=space_to_data(policy.own or network.action_space),
         network=plain(config.network),
         normalize_observation=bool(config.env.normalize_observation),
         seed=trainer.seeds[0] if seed is None else seed,
         env_steps=trainer.accounts.env_steps(trainer.usages),
         rescale_action=policy.own is not None,
     )
-    data = sealed(import_module(f"stellaris_jax.policies.export.{to}").write(policy, metadata))
+    data = with_fingerprint(import_module(f"stellaris_jax.policies.export.{to}").write(policy, metadata))
     text = card(run_dir, trainer, metadata, to, out)
     with writing(out.parent):
         _refuse_existing(out, card_path)  # another process may have been quicker

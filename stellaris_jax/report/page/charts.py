@@ -66,7 +66,7 @@ def return_legend(run: Run) -> dict[str, dict[str, Any]]:
 @drawing()
 def staleness_over_rounds(run: Run) -> str:
     """Heat map of the distribution of staleness over rounds: the stronger the colour, the larger the share."""
-    counts = [_counts(record.get("staleness_counts")) for record in run.rounds]
+    counts = [_counts(row.get("staleness_counts")) for row in run.rounds]
     if not any(sum(row) for row in counts):
         return ""
     blocks = np.array_split(np.arange(len(counts)), min(len(counts), COLUMNS))
@@ -119,7 +119,7 @@ def gate_panel(run: Run) -> str:
 @drawing()
 def distribution_panel(run: Run) -> str:
     """Distribution of the staleness of all gradients."""
-    if any(record.get("staleness_counts") != _counts(record.get("staleness_counts")) for record in run.rounds):
+    if any(row.get("staleness_counts") != _counts(row.get("staleness_counts")) for row in run.rounds):
         return ""
     with matplotlib.rc_context(LOOK):
         figure, axes = panel()

@@ -37,9 +37,11 @@ from stellaris_jax.report.page.sources import (
     versions,
 )
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
-from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, judged
+from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, compare_settings
 from stellaris_jax.report.robust import iqm
 from stellaris_jax.report.runs import group_replicates, is_compared
+from stellaris_jax.report.sweep import missing_results
+from stellaris_jax.telemetry.format import plural, value_text
 
 MOST_VALUES = 12
 """Most values of a setting that are listed."""
@@ -85,7 +87,7 @@ def write_page(
     if not groups:
         reason = f" ({sources.notes[0]})" if sources.notes else ""
         raise ConfigError(f"no run of {', '.join(map(str, places))} has a configuration that can be read{reason}.")
-    rows = judged(groups)
+    rows = compare_settings(groups)
     title = places[0].resolve().name if len(places) == 1 else "Comparison of runs"
     write_atomically(out, document(title, content(title, rows, sources, out, threshold)))
     return sources.notes
@@ -96,7 +98,7 @@ def content(title: str, rows: Sequence[Row], sources: Sources, out: Path, thresh
 
     Args:
       title: heading.
-      rows: settings, as `judged` returns them.
+      rows: settings, as `compare_settings` returns them.
       sources: origin of the runs, with notes on unreadable files.
       out: file of the page, which links are relative to.
       threshold: a return; the table then says what reaching it takes.
@@ -140,8 +142,8 @@ def _summary(rows: Sequence[Row], envs: Sequence[str]) -> str:
     best = [_best(row) for row in rows if row.is_top and len(rows) > 1 and len(envs) == 1]
     named = ", ".join(env or "an environment without a name" for env in envs)
     parts = [
-        f"{_many(len(rows), 'setting')} on {named if len(envs) <= MOST_PANELS else _many(len(envs), 'environment')}",
-        f"{_many(len(runs), 'run')} with {spread} evaluated seed{'s' * (seeds != [1])} each",
+        f"{plural(len(rows), 'setting')} on {named if len(envs) <= MOST_PANELS else plural(len(envs), 'environment')}",
+        f"{plural(len(runs), 'run')} with {spread} evaluated seed{'s' * (seeds != [1])} each",
         *best,
     ]
     return "; ".join(parts) + "."
@@ -158,32 +160,17 @@ def _best(row: Row) -> str:
 def _notes(rows: Sequence[Row], sources: Sources) -> str:
     """Notes about missing results, in sentences."""
     runs = [run for row in rows for run in row.group.runs]
-    failed = [run.path.name for run in runs if run.summary is None and not run.incomplete]
-    incomplete = [run.path.name for run in runs if run.incomplete]
-    short = [run.path.name for run in runs if run.summary is not None and not run.curve]
     silent = [run.path.name for run in runs if run.summary is not None and run.curve and not run.evaluations]
-    notes = [f"{note}." for note in sources.notes]
-    if failed:
-        notes.append(f"No result, as of runs that failed or are not over: {', '.join(failed)}.")
-    if incomplete:
-        notes.append(
-            f"Incomplete, for files are damaged or missing: {', '.join(incomplete)}; their settings are not ranked."
-        )
-    if short:
-        notes.append(
-            f"Without their whole metrics: {', '.join(short)}; their returns are those of summary.json, and their "
-            "settings have no area and no curve."
-        )
+    notes = [f"{note}." for note in (*sources.notes, *missing_results(runs))]
     if silent:
-        drawn = "; their curves are of training episodes, and nothing else tells of them"
-        notes.append(f"No evaluations: {', '.join(silent)}{drawn}.")
+        notes.append(f"No evaluations: {', '.join(silent)}; their curves are of training episodes.")
     if len(rows) == 1:
         notes.append("This is one setting: there is nothing to compare it with.")
     few = [row for row in rows if 0 < len(row.seeds) < FEWEST]
     if few:
         notes.append(
-            f"{_many(len(few), 'setting')} with fewer than {FEWEST} seeds: the range of the seeds is shown in place of "
-            "an interval, which says little of so few."
+            f"{plural(len(few), 'setting')} with fewer than {FEWEST} seeds: the table shows the range of the seeds, "
+            "because an interval over so few says little."
         )
     return f'<div class="notes">{bullets(notes)}</div>' if notes else ""
 
@@ -259,7 +246,7 @@ def _differs(rows: Sequence[Row]) -> str:
     keys = list(rows[0].group.values)
     lines = []
     for key in keys:
-        values = list(dict.fromkeys(str(row.group.values.get(key)) for row in rows))
+        values = list(dict.fromkeys(value_text(row.group.values.get(key)) for row in rows))
         more = f", and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
         lines.append([words(key), figure(str(len(values)), len(values)), words(", ".join(values[:MOST_VALUES]) + more)])
     varied = table(["setting", "values", ""], lines, "settings that vary", sortable=False) if keys else ""
@@ -295,7 +282,3 @@ def _repeat(rows: Sequence[Row], sources: Sources) -> str:
     if known := versions(runs):
         parts.append("<h3>Versions</h3>" + bullets(known))
     return "".join(parts)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from stellaris_jax.base.commands import command, path_argument
+from stellaris_jax.base.commands import command, evaluate_command, path_argument, resume_command
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.compose import compose_config
 from stellaris_jax.config.options import complete
 from stellaris_jax.report.curves import MOST_POINTS, column
 from stellaris_jax.report.page import charts
-from stellaris_jax.report.page.lanes import lanes
 from stellaris_jax.report.page.markup import (
     Cell,
     bullets,
@@ -35,8 +34,8 @@ from stellaris_jax.report.page.markup import (
 from stellaris_jax.report.page.panels import AXES, swatch
 from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, machines, run_command, versions
 from stellaris_jax.report.page.tables import relative
+from stellaris_jax.report.page.timeline import timelines_of
 from stellaris_jax.report.runs import Run
-from stellaris_jax.telemetry.commands import evaluate_command, resume_command
 from stellaris_jax.telemetry.format import MISSING, clock, count, dollars, duration, percent
 from stellaris_jax.telemetry.names import METRICS
 from stellaris_jax.telemetry.summary import summary_rows
@@ -56,7 +55,7 @@ def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ())
       chosen: rounds whose timelines are drawn; by default some of the beginning, the middle and the end.
     """
     lean = replace(run, evaluations=_spaced(run.evaluations))
-    timelines, untold = lanes(run, chosen)
+    timelines, note = timelines_of(run, chosen)
     notes = [f"{note}." for note in sources.notes] + _missing(run)
     return "".join(
         [
@@ -66,7 +65,7 @@ def content(run: Run, sources: Sources, out: Path, chosen: Sequence[range] = ())
             section("Figures", _figures(run, out)),
             section("Return", _return(lean)),
             section("Staleness", _staleness(lean)),
-            section("Timeline", timelines, paragraph(untold)),
+            section("Timeline", timelines, paragraph(note)),
             section("The bill", _bill(run)),
             section("Losses and diagnostics", _diagnostics(run)),
             section("Configuration", _configuration(run)),
@@ -90,9 +89,7 @@ def _rows(run: Run) -> dict[str, str]:
 
 def _outcome(run: Run) -> str:
     """Result of the run in one sentence."""
-    last = run.summary or max(
-        [*run.rounds[-1:], *run.evaluations[-1:]], key=lambda record: record["round"], default=None
-    )
+    last = run.summary or max([*run.rounds[-1:], *run.evaluations[-1:]], key=lambda row: row["round"], default=None)
     if last is None:
         return "There is nothing to tell of it yet."
     known = {key: value for key, value in last.items() if isinstance(value, int | float)}
@@ -123,11 +120,11 @@ def _missing(run: Run) -> list[str]:
     return notes
 
 
-def _spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Evenly spaced records, as many as a curve needs; the last one is kept."""
-    if len(records) <= MOST_POINTS:
-        return records
-    return [records[i] for i in np.linspace(0, len(records) - 1, MOST_POINTS).round().astype(int)]
+def _spaced(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Evenly spaced rows, as many as a curve needs; the last one is kept."""
+    if len(rows) <= MOST_POINTS:
+        return rows
+    return [rows[i] for i in np.linspace(0, len(rows) - 1, MOST_POINTS).round().astype(int)]
 
 
 def _figures(run: Run, out: Path) -> str:
@@ -186,7 +183,7 @@ def _bill(run: Run) -> str:
     items = run.summary.get("cost_items_usd") if run.summary else None
     if not isinstance(items, dict) or not all(isinstance(value, int | float) for value in items.values()):
         return ""
-    whole = sum(items.values())
+    total = sum(items.values())
     paid = {name: value for name, value in items.items() if value}
     if not paid:
         return paragraph("Nothing has been paid for.")
@@ -194,12 +191,12 @@ def _bill(run: Run) -> str:
         [
             words(ITEMS.get(name, name)),
             figure(dollars(value), value),
-            figure(percent(value / whole), value),
+            figure(percent(value / total), value),
             Cell(interval_bar(value, 0.0, value, (0.0, max(paid.values()))), value),
         ]
         for name, value in sorted(paid.items(), key=lambda item: -item[1])
     ]
-    lines.append([words("all of it"), figure(dollars(whole), whole), figure(percent(1.0), whole), Cell("")])
+    lines.append([words("all of it"), figure(dollars(total), total), figure(percent(1.0), total), Cell("")])
     common = run.summary.get("cost_common_usd") if run.summary else None
     sentence = f"At the price that all systems have in common, whole clusters by wall-clock, it is {dollars(common)}."
     return table(["item", "dollars", "share", ""], lines, "the bill", sortable=False) + paragraph(
@@ -234,8 +231,8 @@ def _configuration(run: Run) -> str:
     differs = table(["setting", "value", "by default"], lines, "settings that differ from the defaults")
     nothing = paragraph("All settings are as by default.")
     every = [[words(key), words(_value(value))] for key, value in stored.items()]
-    whole = table(["setting", "value"], every, "all settings", sortable=False)
-    return (differs if changed else nothing) + details(f"All {len(stored)} settings", whole)
+    total = table(["setting", "value"], every, "all settings", sortable=False)
+    return (differs if changed else nothing) + details(f"All {len(stored)} settings", total)
 
 
 def _value(value: Any) -> str:

@@ -21,10 +21,10 @@ from stellaris_jax.config.options import complete
 from stellaris_jax.config.schema import flatten, plain, shown
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config, knobs
-from stellaris_jax.report.points import load_points, points
-from stellaris_jax.report.results import load_run
+from stellaris_jax.report.results import load_points, load_run, points
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.sweep import different
+from stellaris_jax.telemetry.format import plural
 
 GROUPS = ("env", "algorithm", "system", "scaling", "platform", "delays", "prices")
 """Groups of the configuration that name the chosen file."""
@@ -70,15 +70,15 @@ def gather(places: Sequence[Path]) -> Sources:
             if run.path.resolve() not in seen:
                 seen.add(run.path.resolve())
                 sources.runs.append(run)
-    kept = different(sources.runs)
+    unique = different(sources.runs)
     for run in sources.runs:
-        if not any(run is other for other in kept):
+        if not any(run is other for other in unique):
             sources.notes.append(f"{run.path} has the configuration and the seed of a run before it, and is left out")
         elif not run.config:
             sources.notes.append(f"{run.path} has no configuration that can be read, and is left out")
         elif unknown := [key for key in run.config if _is_unknown(key)]:
             sources.notes.append(f"{run.path}/config.yaml has {shown(unknown[0])}, which is not a config key")
-    sources.runs = kept
+    sources.runs = unique
     return sources
 
 
@@ -180,7 +180,7 @@ def _override(key: str, value: Any) -> str | None:
 def machines(runs: Sequence[Run]) -> list[str]:
     """Devices that runs were executed on, each with the number of runs."""
     counts = Counter(str(run.summary["device"]) for run in runs if run.summary and run.summary.get("device"))
-    return [f"{device}: {_runs(count)}" for device, count in counts.items()]
+    return [f"{device}: {plural(count, 'run')}" for device, count in counts.items()]
 
 
 def versions(runs: Sequence[Run]) -> list[str]:
@@ -190,8 +190,4 @@ def versions(runs: Sequence[Run]) -> list[str]:
         named = run.summary.get("versions") if run.summary else None
         if isinstance(named, dict):
             texts.append(", ".join(f"{name} {number}" for name, number in named.items()))
-    return [f"{text}: {_runs(count)}" for text, count in Counter(texts).items()]
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'s' * (count != 1)}"
+    return [f"{text}: {plural(count, 'run')}" for text, count in Counter(texts).items()]

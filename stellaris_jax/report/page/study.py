@@ -122,11 +122,11 @@ def _address(target: str, place: Path, out: Path) -> str:
 
 def _inline(line: str, address: Callable[[str], str], pictures: dict[str, str]) -> str:
     """HTML of one line of Markdown with code, pictures, links and emphasis."""
-    kept: list[str] = []
+    parts: list[str] = []
 
     def keep(markup: str) -> str:
-        kept.append(markup)
-        return f"\0{len(kept) - 1}\0"
+        parts.append(markup)
+        return f"\0{len(parts) - 1}\0"
 
     def picture(match: re.Match[str]) -> str:
         if match[2] not in pictures:
@@ -141,7 +141,7 @@ def _inline(line: str, address: Callable[[str], str], pictures: dict[str, str]) 
     line = re.sub(r"\[([^\]]{1,1000})\]\(([^)\s]{1,1000})\)", linked, line)
     line = re.sub(r"\*\*(.{1,1000}?)\*\*", r"<strong>\1</strong>", text(line))
     line = re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", line)
-    return re.sub(r"\0(\d+)\0", lambda match: kept[int(match[1])], line)
+    return re.sub(r"\0(\d+)\0", lambda match: parts[int(match[1])], line)
 
 
 def _blocks(lines: list[str], inline: Callable[[str], str]) -> Iterator[str]:

@@ -14,8 +14,8 @@ from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar, link, paragraph, table, text, words
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
-from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, lost_result, sweep_row
-from stellaris_jax.telemetry.format import compact, dollars, number, over_seeds, percent, significant
+from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, row_figures, sweep_row
+from stellaris_jax.telemetry.format import percent, significant
 
 
 def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: float | None) -> str:
@@ -27,56 +27,32 @@ def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: 
       out: file of the page, which links are relative to.
       threshold: a return; the table then says what reaching it takes.
     """
-    named = {row.label: headings(row.group) for row in rows}
-    until = [f"{significant(threshold)} reached", "after steps", "after s", "after $"]
-    head = ["#", "", *named[rows[0].label], "return", "seeds", "IQM", "area", *(until if threshold is not None else [])]
-    head += ["runs", "staleness", "steps/s", "simulated s", "cost"]
     lines = []
     for row in rows:
-        values = sweep_row(row, threshold)
-        shown = lost_result(row) or over_seeds(values["return_mean"], values["return_ci95"], row.finals)
+        figures = row_figures(sweep_row(row, threshold), row, threshold)
         mark = SIGNS.get(row.mark, "")
-        cells = [
-            figure(str(numbers[row.label]), numbers[row.label]),
-            Cell(f'<span class="best">{text(mark)}</span>' if row.mark == BEST else text(mark)),
-            *map(words, named[row.label].values()),
-            figure(shown, values["return_mean"]),
-            figure(str(values["seeds"]), values["seeds"]),
-            figure(significant(values["return_iqm"]), values["return_iqm"]),
-            figure(significant(values["area"]), values["area"]),
-        ]
-        if threshold is not None:
-            reached = values["threshold_seeds"]
-            steps, seconds, money = (
-                values[f"threshold_{clock}"] for clock in ("env_steps", "simulated_seconds", "cost_usd")
-            )
-            cells += [
-                figure("" if reached is None else f"{reached} of {values['seeds']}", reached),
-                figure(compact(steps) if steps is not None else "", steps),
-                figure(number(seconds) if seconds is not None else "", seconds),
-                figure(dollars(money) if money is not None else "", money),
+        lines.append(
+            [
+                figure(str(numbers[row.label]), numbers[row.label]),
+                Cell(f'<span class="best">{text(mark)}</span>' if row.mark == BEST else text(mark)),
+                *map(words, headings(row.group).values()),
+                *(figure(shown, value) for _, shown, value in figures),
+                Cell(" ".join(link(relative(run.path, out), run.path.name) for run in row.group.runs)),
             ]
-        links = " ".join(link(relative(run.path, out), run.path.name) for run in row.group.runs)
-        cells += [
-            Cell(links),
-            figure(number(values["staleness_mean"], 2), values["staleness_mean"]),
-            figure(compact(values["steps_per_second"]), values["steps_per_second"]),
-            figure(number(values["simulated_seconds"]), values["simulated_seconds"]),
-            figure(dollars(values["cost_usd"]), values["cost_usd"]),
-        ]
-        lines.append(cells)
+        )
+    head = ["#", "", *headings(rows[0].group), *(heading for heading, _, _ in figures), "runs"]
     return table(head, lines, "results by setting; a click on a heading sorts") + _about(rows, threshold)
 
 
 def _about(rows: Sequence[Row], threshold: float | None) -> str:
     about = paragraph(LEGEND[1]) if any(row.mark for row in rows) else ""
-    meaning = details("What the columns are", paragraph(LEGEND[0]))
+    meaning = details("Meaning of the columns", paragraph(LEGEND[0]))
     if threshold is None:
         return about + meaning
     reached = [row for row in rows if row.reached(threshold)]
     explanation = (
-        f"What it takes until a return of {significant(threshold)}: the median over seeds of the first evaluation that "
-        "reaches it; empty where half of them or more never do."
+        f"Steps, seconds and dollars until a return of {significant(threshold)}: medians over seeds of the first "
+        "evaluation that reaches it. A dash means that at least half of the seeds never do."
     )
     return about + meaning + paragraph(explanation, "" if reached else "No seed of any setting has ever reached it.")
 

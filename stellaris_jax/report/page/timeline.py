@@ -1,14 +1,18 @@
-"""Timelines on the page: a row per learner with bars coloured by staleness, to zoom and drag."""
+"""Timelines of a run's page: a row per learner with bars coloured by staleness, to zoom and drag."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from stellaris_jax.report.page.markup import text
-from stellaris_jax.report.perfetto import Lived
+from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.config.stored import from_yaml
+from stellaris_jax.report.page.markup import paragraph, text
+from stellaris_jax.report.perfetto import TimelineRound, rounds_of
+from stellaris_jax.report.runs import Run
 from stellaris_jax.telemetry.format import number, significant
 from stellaris_jax.timeline import Gradient, Group
+from stellaris_jax.timeline.plan import MinibatchLayout
 
 WIDTH = 10_000
 """Width of a timeline, in units of its view box."""
@@ -18,6 +22,12 @@ SHADES = 6
 """Number of colours, from no staleness to the largest."""
 ROW, LEAST, TALLEST = 18, 4, 420
 """Largest and smallest height of a row, and largest height of all rows, in pixels."""
+
+
+MOST_GRADIENTS = 500_000
+"""Most gradients that are simulated again for a page, which takes seconds. Longer runs show their first rounds."""
+TOGETHER = 3
+"""Most rounds of one timeline, unless the user chooses more."""
 
 
 class Bar(NamedTuple):
@@ -38,7 +48,7 @@ class Bar(NamedTuple):
     about: str
 
 
-def timeline(rounds: Sequence[Lived], learners: int, most: int) -> str:
+def timeline(rounds: Sequence[TimelineRound], learners: int, most: int) -> str:
     """Consecutive rounds as a picture.
 
     Args:
@@ -48,7 +58,7 @@ def timeline(rounds: Sequence[Lived], learners: int, most: int) -> str:
     """
     every = sorted(_bars(rounds, learners, most), key=lambda bar: bar.start)
     bars = every[:MOST_BARS]
-    first, last = rounds[0].record.index + 1, rounds[-1].record.index + 1
+    first, last = rounds[0].round.index + 1, rounds[-1].round.index + 1
     named = f"round {first}" if first == last else f"rounds {first} to {last}"
     if not bars:
         return f"<p>{text(f'Nothing was computed in {named}.')}</p>"
@@ -82,22 +92,22 @@ def timeline(rounds: Sequence[Lived], learners: int, most: int) -> str:
     )
 
 
-def _bars(rounds: Sequence[Lived], learners: int, most: int) -> Iterator[Bar]:
-    for round_ in rounds:
-        record = round_.record
+def _bars(rounds: Sequence[TimelineRound], learners: int, most: int) -> Iterator[Bar]:
+    for entry in rounds:
+        round_ = entry.round
         version = (
-            f"fragment {record.index}, collected by {record.actors} actors with version {record.behaviour_version}"
+            f"fragment {round_.index}, collected by {round_.actors} actors with version {round_.behaviour_version}"
         )
-        if round_.rolls:
-            start, end = min(roll.start for roll in round_.rolls), max(roll.end for roll in round_.rolls)
+        if entry.rolls:
+            start, end = min(roll.start for roll in entry.rolls), max(roll.end for roll in entry.rolls)
             yield Bar(0, start, end, "roll", f"{version}, {_seconds(start, end)}")
-        for failure in round_.failures:
+        for failure in entry.failures:
             row = 0 if failure.kind == "actor" else failure.number + 1
             about = f"{failure.kind} {failure.number} died: {failure.reason}, {_seconds(failure.start, failure.end)}"
             yield Bar(row, failure.start, failure.end, "lost", about)
-        for gradient in record.dropped:
+        for gradient in round_.dropped:
             yield _computed(gradient, "lost", "thrown away")
-        for group in record.groups:
+        for group in round_.groups:
             for gradient in group.gradients:
                 shade = round((SHADES - 1) * min(1.0, gradient.staleness / max(1, most)))
                 yield _computed(gradient, f"s{shade}", f"staleness {gradient.staleness}")
@@ -132,6 +142,86 @@ def legend(most: int) -> str:
     others = [("roll", "collecting"), ("group", "aggregation"), ("escaped", "escape of the gate"), ("lost", "lost")]
     items = "".join(f'<li><i class="{kind}"></i>{text(name)}</li>' for kind, name in [*shades, *others])
     return f'<ul class="legend shades">{items}</ul>'
+
+
+def timelines_of(run: Run, chosen: Sequence[range] = ()) -> tuple[str, str]:
+    """HTML of the timelines of a run's rounds, and a sentence about missing rounds.
+
+    Args:
+      run: the run.
+      chosen: numbers of rounds, from 1 on; by default some of the beginning, the middle and the end.
+
+    Raises:
+      ConfigError: the run has no such round.
+    """
+    total = max((row["round"] for row in run.rounds), default=0)
+    beyond = [rounds for rounds in chosen if rounds.stop - 1 > total]
+    if beyond:
+        raise ConfigError(f"--rounds={beyond[0].stop - 1} is not a round of {run.path}, which has {total}.")
+    if not run.config or not total:
+        return "", ""
+    if run.config.get("plugins"):
+        return (
+            "",
+            "A report runs no code of plug-ins, so it draws no timeline of this run; plot --trace writes one.",
+        )
+    if run.config.get("executor") == "replay":
+        return "", "The timeline of a replay is that of the live run that it repeats."
+    try:
+        rounds_by_number, note = _simulated(run, total, chosen)
+        return _timelines(run, rounds_by_number, chosen), note
+    except (ConfigError, RunError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = str(error) if isinstance(error, ConfigError | RunError) else "its records are damaged."
+        return "", f"There is no timeline: {reason}"
+
+
+def _timelines(run: Run, rounds_by_number: Mapping[int, TimelineRound], chosen: Sequence[range]) -> str:
+    """HTML of the timelines of the chosen rounds, with a legend and instructions."""
+    learners = int(run.config["system.learners"])
+    windows = chosen or _windows(rounds_by_number)
+    shown = [
+        part
+        for rounds in windows
+        if (part := [rounds_by_number[number] for number in rounds if number in rounds_by_number])
+    ]
+    most = max(
+        (g.staleness for part in shown for entry in part for group in entry.round.groups for g in group.gradients),
+        default=0,
+    )
+    drawn = "".join(timeline(part, learners, most) for part in shown)
+    how = (
+        "The timeline is that of the first seed. Point at a bar to read its description. Drag it, or press the arrow "
+        "keys, to move; +, − and the wheel with Ctrl or Shift zoom."
+    )
+    return legend(most) + drawn + paragraph(how)
+
+
+def _simulated(run: Run, total: int, chosen: Sequence[range]) -> tuple[dict[int, TimelineRound], str]:
+    """Rounds of a run by their numbers, and a note: the chosen ones, or as many as can be simulated in time."""
+    config = from_yaml(run.path / "config.yaml")
+    last = max((rounds.stop - 1 for rounds in chosen), default=total)
+    rounds = enumerate(rounds_of(run.path, config, MinibatchLayout.of(config), last), start=1)
+    if chosen:
+        return {number: entry for number, entry in rounds if any(number in window for window in chosen)}, ""
+    by_number: dict[int, TimelineRound] = {}
+    gradients = 0
+    for index, entry in rounds:
+        by_number[index] = entry
+        gradients += sum(len(group.gradients) for group in entry.round.groups) + len(entry.round.dropped)
+        if gradients >= MOST_GRADIENTS and index < last:
+            return by_number, f"Of {total} rounds the first {index} were simulated; --rounds chooses others."
+    return by_number, ""
+
+
+def _windows(rounds_by_number: Mapping[int, TimelineRound]) -> list[range]:
+    """Ranges of rounds at the beginning, the middle and the end, each as long as bars stay visible."""
+    bars = sum(len(group.gradients) + 1 for entry in rounds_by_number.values() for group in entry.round.groups) / len(
+        rounds_by_number
+    )
+    size, count = max(1, min(TOGETHER, int(MOST_BARS / 2 / max(1.0, bars)))), len(rounds_by_number)
+    if count <= 3 * size:
+        return [range(first, min(first + size, count + 1)) for first in range(1, count + 1, size)]
+    return [range(first, first + size) for first in (1, (count - size) // 2 + 1, count - size + 1)]
 
 
 STYLE = """

@@ -14,7 +14,7 @@ from study_helpers import TASK
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.execute.loading import check_and_start_jax
-from studies import gate, making, store
+from studies import builds, gate, store
 from studies import main as command
 from studies.claims import Claim, fact, read_claims
 from studies.history import Series, read_csv
@@ -57,7 +57,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(store, "runs", runs)
     monkeypatch.setattr(store, "_of_run", of_run)
-    monkeypatch.setattr(making, "origin", lambda: HERE)
+    monkeypatch.setattr(builds, "origin", lambda: HERE)
     return names
 
 
@@ -117,9 +117,9 @@ def test_a_figure_grows(study: Study, trained: list[Any], capsys: pytest.Capture
 def test_runs_of_other_versions_are_not_mixed_in(
     study: Study, trained: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was trained elsewhere is read there, too; nothing is added to it unless that is wanted."""
+    """Runs of another machine are read; new ones join them only with --overwrite."""
     reproduce(study, figure("a"), ["1"])
-    monkeypatch.setattr(making, "origin", lambda: ELSEWHERE)
+    monkeypatch.setattr(builds, "origin", lambda: ELSEWHERE)
     reproduce(study, figure("a"), ["1"])
     reason = r"figure 1 made with jax 1.0 \(here 2.0\), and this call would train 5 of its runs: keep them apart"
     with pytest.raises(ConfigError, match=reason):
@@ -127,7 +127,7 @@ def test_runs_of_other_versions_are_not_mixed_in(
     assert len(trained) == 5
     reproduce(changed(study, overwrite=True), figure("a", "b"), ["1"])
     reproduce(changed(study, seeds=6), figure("a", "b"), ["1"])  # both have been recorded
-    (study.results / making.ORIGINS).unlink()
+    (study.results / builds.ORIGINS).unlink()
     with pytest.raises(ConfigError, match="versions and a machine that were not recorded, and this call would train 2"):
         reproduce(changed(study, seeds=7), figure("a", "b"), ["1"])
 
@@ -135,18 +135,18 @@ def test_runs_of_other_versions_are_not_mixed_in(
 def test_an_interrupted_figure_goes_on(study: Study, trained: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no claims yet, so nothing is published."""
     study.learned([Variant("here/a", (*TASK, "system=central"))], range(3))
-    monkeypatch.setattr(making, "origin", lambda: ELSEWHERE)
+    monkeypatch.setattr(builds, "origin", lambda: ELSEWHERE)
     reproduce(study, figure("a"), ["1"])
     assert len(seeds(study)) == 5
 
 
 def test_a_table_is_not_replaced_with_less(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure of measurements: fewer of them, other environments, another machine."""
-    monkeypatch.setattr(making, "origin", lambda: HERE)
+    monkeypatch.setattr(builds, "origin", lambda: HERE)
 
     def measured(envs: Sequence[str], repeats: int) -> dict[str, Figure]:
         def make(study: Study) -> list[Claim]:
-            making.under_way().measure()
+            builds.current_build().measure()
             study.table("1", ("env", "seconds"), ((env, i) for env in envs for i in range(repeats)))
             return [fact("a claim", "", "", True)]
 
@@ -158,11 +158,11 @@ def test_a_table_is_not_replaced_with_less(study: Study, monkeypatch: pytest.Mon
         reproduce(study, measured(["here", "there"], 2), ["1"])
     with pytest.raises(ConfigError, match="of there as well, and this call would leave only here"):
         reproduce(study, measured(["here"], 9), ["1"])
-    monkeypatch.setattr(making, "origin", lambda: ELSEWHERE)
+    monkeypatch.setattr(builds, "origin", lambda: ELSEWHERE)
     with pytest.raises(ConfigError, match=r"jax 1.0 \(here 2.0\), and this call would measure it"):
         reproduce(study, measured(["here", "there"], 3), ["1"])
     reproduce(changed(study, overwrite=True), measured(["here", "there"], 3), ["1"])
-    monkeypatch.setattr(making, "origin", lambda: HERE)
+    monkeypatch.setattr(builds, "origin", lambda: HERE)
     with pytest.raises(ConfigError, match=r"jax 2.0 \(here 1.0\), and this call would measure it"):
         reproduce(study, measured(["here", "there"], 3), ["1"])
 
@@ -170,7 +170,7 @@ def test_a_table_is_not_replaced_with_less(study: Study, monkeypatch: pytest.Mon
 def test_a_record_that_is_none_is_refused(study: Study, trained: list[Any]) -> None:
     reproduce(study, figure("a"), ["1"])
     for text in ('{"1": 3}', "[" * 100_000):
-        (study.results / making.ORIGINS).write_text(text)
+        (study.results / builds.ORIGINS).write_text(text)
         with pytest.raises(ConfigError, match=r"made\.json cannot be read"):
             reproduce(study, figure("a", "b"), ["1"])
 

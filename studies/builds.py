@@ -1,4 +1,4 @@
-"""Making of one figure: counts of trained and read runs, and protection of published figures.
+"""Build of one figure: counts of trained and read runs, and protection of published figures.
 
 A figure is published once its claims are in the results. It may gain seeds, environments and series. Any loss, or a mix
 with runs of other versions or of another machine, needs `--overwrite`.
@@ -33,8 +33,8 @@ def origin() -> dict[str, Any]:
 
 
 @dataclass
-class Making:
-    """Figure in the making.
+class FigureBuild:
+    """Build of one figure.
 
     Args:
       figure: name of the figure.
@@ -59,10 +59,10 @@ class Making:
         """Whether there is a published figure."""
         return self.claims.is_file()
 
-    def count(self, wanted: Iterable[Hashable], missing: Iterable[Hashable]) -> None:
+    def count(self, requested: Iterable[Hashable], missing: Iterable[Hashable]) -> None:
         """Count runs as read, or as trained if they are missing; each run counts once."""
         self.trained.update(missing)
-        self.read.update(key for key in wanted if key not in self.trained)
+        self.read.update(key for key in requested if key not in self.trained)
 
     def check_training(self, runs: int) -> None:
         """Raise ConfigError, before training, if new runs must not be mixed with those of the published figure."""
@@ -130,8 +130,8 @@ class Making:
             path = self.results / ORIGINS
             with locked(path):
                 known = _origins(self.results)
-                kept = [made for made in known.get(self.figure, []) if made != origin() and not self.measured]
-                known[self.figure] = [*kept, origin()]
+                others = [made for made in known.get(self.figure, []) if made != origin() and not self.measured]
+                known[self.figure] = [*others, origin()]
                 write_atomically(path, json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
     def __str__(self) -> str:
@@ -144,8 +144,8 @@ def _origins(results: Path) -> dict[str, list[dict[str, Any]]]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(inputs.read_text(path))
-        return {str(figure): [dict(one) for one in origins] for figure, origins in found.items()}
+        stored = json.loads(inputs.read_text(path))
+        return {str(figure): [dict(one) for one in origins] for figure, origins in stored.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {inputs.reason(error)}.") from None
 
@@ -159,20 +159,20 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     )
 
 
-_UNDER_WAY: ContextVar[Making | None] = ContextVar("making", default=None)
+_CURRENT: ContextVar[FigureBuild | None] = ContextVar("build", default=None)
 
 
-def under_way() -> Making:
-    """Figure that is being made; outside of `making`, one that refuses nothing."""
-    return _UNDER_WAY.get() or Making("", Path(), overwrite=True)
+def current_build() -> FigureBuild:
+    """Figure that is being made; outside of `figure_build`, one that refuses nothing."""
+    return _CURRENT.get() or FigureBuild("", Path(), overwrite=True)
 
 
 @contextmanager
-def making(figure: str, results: Path, overwrite: bool = False) -> Iterator[Making]:
+def figure_build(figure: str, results: Path, overwrite: bool = False) -> Iterator[FigureBuild]:
     """Context in which a figure is made."""
-    current = Making(figure, results, overwrite)
-    token = _UNDER_WAY.set(current)
+    current = FigureBuild(figure, results, overwrite)
+    token = _CURRENT.set(current)
     try:
         yield current
     finally:
-        _UNDER_WAY.reset(token)
+        _CURRENT.reset(token)
