@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -12,16 +13,16 @@ from stellaris_jax.sources.host import HostSource
 
 
 class LiveSource(HostSource):
-    """Source that opens no environments; actors restore them at their first invocation. See `HostSource`.
+    """Source that opens no environments; actors restore them at their first invocation. See `HostSource`."""
 
-    `standing` is the environments' position; the driver of the actors updates it.
-    """
+    _in_log = (0, 0)
 
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
+    @cached_property
+    def standing(self) -> Standing:
+        """Position of the environments, which the driver of the actors updates."""
         most = self.config.checkpoint.replay // self.steps_per_round
         carry = jax.device_get(self.actors.network.initial_carry(self.config.env.num_envs))
-        self.standing, self._in_log = Standing(self.actors.env, carry, most), (0, 0)
+        return Standing(self.actors.env, carry, most)
 
     def open(self, round_: int) -> None:
         """Make all environments begin new episodes with fragment `round_`."""
