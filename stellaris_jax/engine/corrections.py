@@ -90,10 +90,10 @@ class Average(NamedTuple):
         """Average of no values."""
         return cls(jnp.zeros_like(like), jnp.zeros(()))
 
-    def add(self, value: jax.Array, memory: jax.Array, counts: jax.Array) -> Average:
-        """Average with one more value, if `counts`; `memory` is the decay."""
-        share = 1.0 - memory
-        added = Average(memory * self.total + share * value, memory * self.weight + share)
+    def add(self, value: jax.Array, decay: Number, counts: jax.Array) -> Average:
+        """Average with one more value, if `counts`."""
+        share = 1.0 - decay
+        added = Average(decay * self.total + share * value, decay * self.weight + share)
         chosen: Average = jax.tree.map(lambda new, old: jnp.where(counts, new, old), added, self)
         return chosen
 
@@ -126,10 +126,10 @@ class GroupAverage(NamedTuple):
         total, number = context.sum(values, stack)
         return self._replace(total=self.total + total, number=self.number + number)
 
-    def close(self, memory: jax.Array, counts: jax.Array) -> GroupAverage:
+    def close(self, decay: Number, counts: jax.Array) -> GroupAverage:
         """Average with the mean of the current group, which ends here if `counts`."""
         mean = self.total / jnp.maximum(self.number, 1.0)
-        groups = self.groups.add(mean, memory, counts & (self.number > 0.0))
+        groups = self.groups.add(mean, decay, counts & (self.number > 0.0))
         return GroupAverage(groups, *(jnp.where(counts, 0.0, x) for x in (self.total, self.number)))
 
     @property
@@ -183,10 +183,10 @@ class DelayCompensation(Correction):
         return GroupAverage.start(params)
 
     def update(self, stack: Stack, state: Any, context: Context) -> tuple[Stack, Any]:
-        g, memory = stack.gradients, self.compensation_memory
+        g, decay = stack.gradients, self.compensation_memory
         # As in the paper, this mean is not corrected for its start at 0.
-        mean_square = memory * state.groups.total + (1.0 - memory) * jnp.square(g)
-        scale = jnp.where(memory > 0.0, jax.lax.rsqrt(mean_square + 1e-7), 1.0)
+        mean_square = decay * state.groups.total + (1.0 - decay) * jnp.square(g)
+        scale = jnp.where(decay > 0.0, jax.lax.rsqrt(mean_square + 1e-7), 1.0)
         moved = context.newest_params - context.fetched
         compensated = g + self.compensation * scale * g * g * moved
         return stack._replace(gradients=compensated), state.gather(jnp.square(g), stack, context)

@@ -6,7 +6,7 @@ import math
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -115,16 +115,8 @@ def play(
         playing &= ~(result.terminated | result.truncated)
         return t + 1, state, result.obs, carry, playing, returns, lengths
 
-    zeros = jnp.zeros(episodes)
-    start = (
-        jnp.int32(0),
-        state,
-        obs,
-        network.initial_carry(episodes),
-        jnp.ones(episodes, bool),
-        zeros,
-        zeros.astype(jnp.int32),
-    )
+    zeros, carry, playing = jnp.zeros(episodes), network.initial_carry(episodes), jnp.ones(episodes, bool)
+    start = (jnp.int32(0), state, obs, carry, playing, zeros, zeros.astype(jnp.int32))
     *_, returns, lengths = jax.lax.while_loop(going, step, start)
     return returns, lengths
 
@@ -210,22 +202,6 @@ class HostEvaluator:
             self._watch.close()
 
 
-class EvaluatorInputs(NamedTuple):
-    """Inputs of an evaluation's program.
-
-    Attributes:
-      params: `[S, P]`, flat parameters of each seed's policy.
-      normalizers: observation statistics, with a leading axis `[S]`.
-      seeds: `[S]`, seeds of the runs.
-      stream: number of the evaluation.
-    """
-
-    params: jax.Array
-    normalizers: Normalizers
-    seeds: np.ndarray
-    stream: np.unsignedinteger
-
-
 class Evaluator:
     """Evaluator of all seeds' policies at once; compiled on first use."""
 
@@ -243,14 +219,15 @@ class Evaluator:
         self._run, self._lock = jax.jit(run), threading.Lock()
         self._programs: dict[int, jax.stages.Compiled] = {}
 
-    def _program(self, arguments: EvaluatorInputs) -> jax.stages.Compiled:
+    def _program(
+        self, params: jax.Array, normalizers: Normalizers, seeds: np.ndarray, stream: np.uint32
+    ) -> jax.stages.Compiled:
         """Program for this number of seeds, compiled once by the first thread that needs it."""
-        seeds = len(arguments.seeds)
         with self._lock:
-            if seeds not in self._programs:
+            if len(seeds) not in self._programs:
                 with COMPILING:
-                    self._programs[seeds] = self._run.lower(*arguments).compile()
-            return self._programs[seeds]
+                    self._programs[len(seeds)] = self._run.lower(params, normalizers, seeds, stream).compile()
+            return self._programs[len(seeds)]
 
     def over(self, members: SeedStates, stream: int) -> Evaluation:
         """Evaluate the newest policies of all seeds, in the blocks that training uses."""
@@ -262,8 +239,8 @@ class Evaluator:
         """Evaluate policies `[S, P]` on episodes drawn from (seed, stream); see `HostEvaluator.__call__`."""
         # Evaluation runs on one device, regardless of the state's mesh.
         params, normalizers = jax.device_put((params, normalizers), jax.devices()[0])
-        arguments = EvaluatorInputs(params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
-        returns, lengths = jax.device_get(self._program(arguments)(*arguments))
+        arguments = (params, normalizers, np.asarray(seeds, np.uint32), np.uint32(stream))
+        returns, lengths = jax.device_get(self._program(*arguments)(*arguments))
         return Evaluation(returns, lengths)
 
     def close(self) -> None:

@@ -219,16 +219,5 @@ class Recorder:
 
 def trajectory_of(columns: list[Any], last_obs: Any) -> Trajectory:
     """Trajectory of a recorder's columns; the engine adds the totals of the episodes."""
-    obs, action, parameters, reward, terminated, truncated, valid = columns
-    return Trajectory(
-        obs=obs,
-        action=action,
-        distribution=parameters,
-        reward=reward,
-        terminated=terminated,
-        truncated=truncated,
-        final_obs=None,
-        totals=None,
-        last_obs=last_obs,
-        valid=valid,
-    )
+    *steps, valid = columns
+    return Trajectory._make((*steps, None, None, last_obs, valid, None))

@@ -155,14 +155,6 @@ class RoundMetrics(NamedTuple):
     def zeros(cls, shape: tuple[int, ...]) -> RoundMetrics:
         """Zero metrics of shape `[*shape]`, to be filled round by round."""
         zeros = jnp.zeros(shape)
-        return cls(
-            loss=LossMetrics(*[zeros] * len(LossMetrics._fields)),
-            gradient_norm=zeros,
-            data_lag=zeros,
-            update_norm=zeros,
-            update_cosine=zeros,
-            gradients=zeros,
-            rejected=jnp.zeros(shape, jnp.int32),
-            kl_coefficient=zeros,
-            episodes=EpisodeStatistics(zeros, zeros, zeros),
-        )
+        loss = LossMetrics(*[zeros] * len(LossMetrics._fields))
+        rest = dict.fromkeys(cls._fields[1:-1], zeros) | {"rejected": jnp.zeros(shape, jnp.int32)}
+        return cls(loss=loss, episodes=EpisodeStatistics(zeros, zeros, zeros), **rest)

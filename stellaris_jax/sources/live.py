@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import threading
+from functools import cached_property
 from typing import Any
 
 import jax
 
-from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import Config
-from stellaris_jax.engine.spec import ProgramSpec
-from stellaris_jax.envs.base import HostEnv
 from stellaris_jax.live.hosts import EnvPosition
 from stellaris_jax.sources.actionlog import ActionLog
 from stellaris_jax.sources.host import HostSource
 
 
 class LiveSource(HostSource):
-    """Source that opens no environments; actors restore them at their first invocation. See `HostSource`.
+    """Source that opens no environments; actors restore them at their first invocation. See `HostSource`."""
 
-    `position` is the environments' position; the driver of the actors updates it.
+    _in_log = (0, 0)
 
-    Args:
-      env, network, config, spec, seeds, stopping: see `HostSource`.
-    """
-
-    def __init__(
-        self,
-        env: HostEnv,
-        network: ActorCritic,
-        config: Config,
-        spec: ProgramSpec,
-        seeds: list[int],
-        stopping: threading.Event,
-    ):
-        super().__init__(env, network, config, spec, seeds, stopping)
+    @cached_property
+    def position(self) -> EnvPosition:
+        """Position of the environments, which the driver of the actors updates."""
         most = self.config.checkpoint.replay // self.steps_per_round
         carry = jax.device_get(self.actors.network.initial_carry(self.config.env.num_envs))
-        self.position, self._in_log = EnvPosition(self.actors.env, carry, most), (0, 0)
+        return EnvPosition(self.actors.env, carry, most)
 
     def open(self, round_: int) -> None:
         """Make all environments begin new episodes with fragment `round_`."""
