@@ -13,6 +13,7 @@ import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -44,25 +45,23 @@ def refusal(name: str, *arguments: object) -> str:
     return done.stderr
 
 
-def python(
-    *arguments: object, cwd: Path | None = None, check: bool = False, group: bool = False, **variables: str
-) -> CompletedProcess[str]:
+def _environment(**variables: str) -> dict[str, str]:
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    return {**os.environ, "PYTHONPATH": path, **variables}
+
+
+def python(*arguments: object, cwd: Path | None = None, **options: Any) -> CompletedProcess[str]:
     """Run a Python process that finds the package and the modules of the tests.
 
     Args:
-      arguments: of the interpreter.
+      arguments: arguments of the interpreter.
       cwd: its directory.
-      check: whether it must succeed.
-      group: whether it leads a process group of its own.
-      variables: of its environment, beside those of this process.
+      options: `check` and `start_new_session` of `subprocess.run`; variables of its environment, in capitals.
     """
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    variables = {name: options.pop(name) for name in list(options) if name.isupper()}
     command = [sys.executable, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": path, **variables}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=check, timeout=300,
-        start_new_session=group,
-    )  # fmt: skip
+    environment = _environment(**variables)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, **options)
 
 
 SIGNS = ("restoring ", "exporting ", "writing ", "drawing ", "reading ", "playing ", "filming ", "simulating ")
@@ -74,13 +73,24 @@ def said(stderr: str) -> list[str]:
     return [line for line in stderr.splitlines() if not line.startswith(SIGNS)]
 
 
-def start(run_dir: Path, *overrides: str, script: str = "train.py") -> subprocess.Popen[str]:
-    """`python scripts/train.py OVERRIDES` beside a run directory, with its output in a pipe."""
-    command = [sys.executable, str(SCRIPTS / script), *overrides]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+def begin(cwd: Path, *command: object, **options: Any) -> subprocess.Popen[str]:
+    """Start a process in a directory, with its output in a pipe; see `python`."""
     return subprocess.Popen(
-        command, cwd=run_dir.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        list(map(str, command)), cwd=cwd, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, **options,
+    )  # fmt: skip
+
+
+def start(run_dir: Path, *overrides: str, script: str = "train.py", **options: Any) -> subprocess.Popen[str]:
+    """`python scripts/train.py OVERRIDES` beside a run directory, with its output in a pipe."""
+    return begin(run_dir.parent, sys.executable, SCRIPTS / script, *overrides, **options)
+
+
+def ended_by(signum: int, process: subprocess.Popen[str]) -> str:
+    """The output of a process that a signal ends, without a traceback."""
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signum and "Traceback" not in output, output
+    return output
 
 
 def wait_for_checkpoints(process: subprocess.Popen[str], run_dir: Path, count: int) -> None:

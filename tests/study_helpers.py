@@ -14,14 +14,9 @@ from studies.study import Study
 from studies.training import Variant
 
 TASK = (
-    "env=gymnax/cartpole",
-    "env.num_envs=4",
-    "algorithm.rollout_length=8",
-    "network.hidden=[8]",
-    "total_steps=320",
-    "evaluation.points=5",
-    "evaluation.episodes=4",
-)
+    "env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "network.hidden=[8]", "total_steps=320",
+    "evaluation.points=5", "evaluation.episodes=4",
+)  # fmt: skip
 CENTRAL = Variant("toy/central", (*TASK, "system=central"))
 
 

@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,7 @@ import pytest
 
 pytest.importorskip("gymnasium")
 import gym_lab  # noqa: F401  (its environments are registered)
-from commands import REPOSITORY, SCRIPTS, python, wait_for_checkpoints
+from commands import ended_by, python, start, wait_for_checkpoints
 
 import stellaris_jax
 from stellaris_jax import ConfigError, Rule, Scaling, check_env, knob, load_config, register, train
@@ -219,7 +217,7 @@ except OSError as error:
 
 @pytest.mark.parametrize(("fault", "last"), [("none", "stepped"), ("raises", "the cable is out")])
 def test_processes_of_environments_leave_signals_to_the_run(fault: str, last: str) -> None:
-    done = python("-c", GROUP, fault, group=True)
+    done = python("-c", GROUP, fault, start_new_session=True)
     processes, *lines = done.stdout.splitlines()
     assert (done.returncode, lines) == (0, [last]), done.stderr
     for number in processes.split():
@@ -236,19 +234,7 @@ def test_environments_stepped_here_leave_signals_as_they_are() -> None:
 @pytest.mark.slow
 def test_a_run_whose_whole_group_is_signalled_is_saved(tmp_path: Path) -> None:
     overrides = ["env=gymnasium/gym_lab:Drift-v0", "+env.kwargs.vectorization_mode=async", "checkpoint.interval=1"]
-    command = [sys.executable, str(SCRIPTS / "train.py"), *SMALL, *overrides, "total_steps=1e6", "run.dir=run"]
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    process = start(tmp_path / "run", *SMALL, *overrides, "total_steps=1e6", "run.dir=run", start_new_session=True)
     wait_for_checkpoints(process, tmp_path / "run", 2)
     os.killpg(process.pid, signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM, output
-    assert "is saved; continue with: python" in output and "Traceback" not in output, output
+    assert "is saved; continue with: python" in ended_by(signal.SIGTERM, process)

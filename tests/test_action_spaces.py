@@ -116,28 +116,14 @@ def test_sticky_actions_repeat_all_of_an_action() -> None:
 
 
 def learned(name: str, right: dict[float, list[int]], *overrides: str) -> tuple[Any, Trainer]:
-    """Trains on observations -1 and 1, and asks what is done on each."""
+    """Train on observations -1 and 1; check the greedy actions, and return the values and the trainer."""
     settings = [
-        f"env.name={name}",
-        "env.num_envs=8",
-        "env.normalize_observation=false",
-        "env.normalize_reward=false",
-        "network.hidden=[16]",
-        "algorithm.rollout_length=16",
-        "algorithm.epochs=4",
-        "algorithm.minibatches=4",
-        "algorithm.learning_rate=0.01",
-        "algorithm.gamma=0.5",
-        "algorithm.entropy_coefficient=0",
-        "system.learners=4",
-        "system.versions=16",
-        "evaluation.episodes=64",
-        "evaluation.points=1",
-        "evaluation.greedy=true",
-        "engine.chunk_rounds=10",
-        "total_steps=7680",
-        *overrides,
-    ]
+        f"env.name={name}", "env.num_envs=8", "env.normalize_observation=false", "env.normalize_reward=false",
+        "network.hidden=[16]", "algorithm.rollout_length=16", "algorithm.epochs=4", "algorithm.minibatches=4",
+        "algorithm.learning_rate=0.01", "algorithm.gamma=0.5", "algorithm.entropy_coefficient=0", "system.learners=4",
+        "system.versions=16", "evaluation.episodes=64", "evaluation.points=1", "evaluation.greedy=true",
+        "engine.chunk_rounds=10", "total_steps=7680", *overrides,
+    ]  # fmt: skip
     trainer = Trainer(load_config(settings))
     trainer.run()
     policy = Policy(

@@ -21,19 +21,10 @@ from stellaris_jax.execute.run import open_run
 from stellaris_jax.telemetry.jsonl import read_rows
 
 JOB = (
-    "env.num_envs=8",
-    "env.normalize_observation=true",
-    "network.hidden=[8]",
-    "algorithm.rollout_length=16",
-    "algorithm.epochs=2",
-    "system.learners=3",
-    "system.versions=8",
-    "delays=pareto",
-    "engine.devices=2",
-    "evaluation.episodes=2",
-    "evaluation.points=2",
-    "run.loggers=[]",
-)
+    "env.num_envs=8", "env.normalize_observation=true", "network.hidden=[8]", "algorithm.rollout_length=16",
+    "algorithm.epochs=2", "system.learners=3", "system.versions=8", "delays=pareto", "engine.devices=2",
+    "evaluation.episodes=2", "evaluation.points=2", "run.loggers=[]",
+)  # fmt: skip
 TIMES = {"wall_seconds", "steps_per_second"}
 
 

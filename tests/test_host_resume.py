@@ -25,24 +25,15 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 ENVS = {
     "clockwork": ["num_seeds=2", *LONG],
     "hopper": [
-        "env.name=envpool/Hopper-v4",
-        "env.num_envs=4",
-        "env.kwargs.max_episode_steps=7",
-        "algorithm.rollout_length=4",
+        "env.name=envpool/Hopper-v4", "env.num_envs=4", "env.kwargs.max_episode_steps=7", "algorithm.rollout_length=4",
         "total_steps=96",
     ],
     "atari": [
-        "env.name=envpool/SpaceInvaders-v5",
-        "env.num_envs=2",
-        "env.kwargs.max_episode_steps=9",
-        "env.sticky_actions=0.5",
-        "env.normalize_observation=false",
-        "network=minatar_cnn",
-        "network.hidden=[4]",
-        "algorithm.rollout_length=4",
-        "total_steps=48",
+        "env.name=envpool/SpaceInvaders-v5", "env.num_envs=2", "env.kwargs.max_episode_steps=9",
+        "env.sticky_actions=0.5", "env.normalize_observation=false", "network=minatar_cnn", "network.hidden=[4]",
+        "algorithm.rollout_length=4", "total_steps=48",
     ],
-}
+}  # fmt: skip
 
 
 def settings(env: str, *overrides: str) -> Config:

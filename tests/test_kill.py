@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -14,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import REPOSITORY, SCRIPTS
+from commands import SCRIPTS, begin
 from host_env import Clockwork
 from sweeps import records, summary
-from training import assert_identical
+from training import COMMON, assert_identical
 
 from stellaris_jax import Trainer, load_config, train
 from stellaris_jax.envs.registry import register
@@ -35,23 +34,9 @@ register("test/clockwork", Clockwork)
 
 ROUNDS = 120
 JOB = [
-    "env.num_envs=8",
-    "env.normalize_observation=true",
-    "network.hidden=[8]",
-    "algorithm.rollout_length=16",
-    "algorithm.epochs=2",
-    "algorithm.minibatches=4",
-    "system.learners=3",
-    "system.versions=8",
-    "delays=pareto",
-    "delays.failure=0.1",
-    "evaluation.episodes=2",
-    "evaluation.points=8",
-    "checkpoint.interval=3",
-    "run.progress=false",
-    "num_seeds=2",
-    f"total_steps={ROUNDS * 8 * 16}",
-]
+    *COMMON, "env.num_envs=8", "delays=pareto", "delays.failure=0.1", "evaluation.episodes=2", "evaluation.points=8",
+    "checkpoint.interval=3", "run.progress=false", "num_seeds=2", f"total_steps={ROUNDS * 8 * 16}",
+]  # fmt: skip
 ENVIRONMENTS = {
     "jax": ["env=gymnax/cartpole", "system.actors=pipelined"],
     "own": ["env.name=test/clockwork", "env.kwargs={}"],
@@ -59,17 +44,8 @@ ENVIRONMENTS = {
 }
 
 
-def begin(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", TRAIN, str(SCRIPTS / "train.py"), *overrides]
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
-    return subprocess.Popen(
-        command,
-        cwd=run_dir.parent,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def begun(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    return begin(run_dir.parent, sys.executable, "-c", TRAIN, SCRIPTS / "train.py", *overrides)
 
 
 def lines(run_dir: Path) -> int:
@@ -131,7 +107,7 @@ def check(environment: str, moments: list[bool], seed: int, uninterrupted: Any, 
     overrides = [*ENVIRONMENTS[environment], *JOB, f"run.dir={run_dir}"]
     hits = 0
     for early in moments:
-        hits += killed(begin(run_dir, *overrides), run_dir, draw, early)
+        hits += killed(begun(run_dir, *overrides), run_dir, draw, early)
         if (run_dir / "config.yaml").exists():
             overrides = [f"resume={run_dir}"]
         else:

@@ -28,18 +28,10 @@ from stellaris_jax.timeline.scaling.scheduler import SHIPPED, SchedulerInput, fe
 
 SCALES = Scales(rounds=10, target=100.0, budget=1.0, seconds=10.0, kl=0.01)
 JOB = [
-    "env=gymnax/cartpole",
-    "env.num_envs=8",
-    "network.hidden=[4]",
-    "algorithm.rollout_length=8",
-    "algorithm.epochs=2",
-    "algorithm.minibatches=4",
-    "delays=constant",
-    "scaling.maximum=4",
-    "scaling.target=1000",
-    "scaling.budget=1",
+    "env=gymnax/cartpole", "env.num_envs=8", "network.hidden=[4]", "algorithm.rollout_length=8", "algorithm.epochs=2",
+    "algorithm.minibatches=4", "delays=constant", "scaling.maximum=4", "scaling.target=1000", "scaling.budget=1",
     "total_steps=320",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -18,25 +18,17 @@ HOST_ENVS = 6
 """Environments of `clockwork`."""
 ACTORS, EACH = 8, 2
 """Actors of `scalable`, and the environments of each."""
+COMMON = [
+    "env.normalize_observation=true", "network.hidden=[8]", f"algorithm.rollout_length={T}", "algorithm.epochs=2",
+    "algorithm.minibatches=4", "system.learners=3", "system.versions=8",
+]  # fmt: skip
+"""Settings of all of these jobs."""
 TINY = [
-    "env=gymnax/cartpole",
-    "env.num_envs=8",
-    "env.normalize_observation=true",
-    "env.normalize_reward=true",
-    "network.hidden=[8]",
-    "algorithm.rollout_length=16",
-    "algorithm.epochs=2",
-    "algorithm.minibatches=4",
-    "algorithm.kl_coefficient=0.2",
-    "algorithm.anneal=false",
-    "system.learners=3",
-    "system.versions=8",
-    "system.actors=pipelined",
-    "delays.failure=0.1",
-    "evaluation.episodes=4",
-    "evaluation.points=1",
-    "run.progress=false",
-]
+    *COMMON, "env=gymnax/cartpole", "env.num_envs=8", "env.normalize_reward=true", "algorithm.kl_coefficient=0.2",
+    "algorithm.anneal=false", "system.actors=pipelined", "delays.failure=0.1", "evaluation.episodes=4",
+    "evaluation.points=1", "run.progress=false",
+]  # fmt: skip
+SHORT = ["evaluation.episodes=2", "evaluation.points=1"]
 LONG = ["algorithm.rollout_length=2", f"total_steps={6 * 2 * HOST_ENVS}"]
 """Six rounds of fragments that are shorter than any episode of the clockwork."""
 register("test/clockwork", Clockwork)
@@ -54,47 +46,15 @@ def steps(rounds: int) -> str:
 
 def clockwork(*overrides: str, rounds: int = 6) -> Config:
     """Six of the tests' own host environments."""
-    return load_config(
-        [
-            "env.name=test/clockwork",
-            f"env.num_envs={HOST_ENVS}",
-            "env.normalize_observation=true",
-            "env.normalize_reward=true",
-            "network.hidden=[8]",
-            f"algorithm.rollout_length={T}",
-            "algorithm.epochs=2",
-            "algorithm.minibatches=4",
-            "system.learners=3",
-            "system.versions=8",
-            "evaluation.episodes=2",
-            "evaluation.points=1",
-            f"total_steps={rounds * T * HOST_ENVS}",
-            *overrides,
-        ]
-    )
+    own = ["env.name=test/clockwork", f"env.num_envs={HOST_ENVS}", "env.normalize_reward=true"]
+    return load_config([*COMMON, *own, *SHORT, f"total_steps={rounds * T * HOST_ENVS}", *overrides])
 
 
 def scalable(*overrides: str, rounds: int = 6) -> Config:
     """Eight actors of two environments each."""
-    return load_config(
-        [
-            "env=gymnax/cartpole",
-            f"env.num_envs={ACTORS * EACH}",
-            "env.normalize_observation=true",
-            "network.hidden=[8]",
-            f"algorithm.rollout_length={T}",
-            "algorithm.epochs=2",
-            "algorithm.minibatches=4",
-            "algorithm.kl_coefficient=0.2",
-            "system.learners=3",
-            "system.versions=8",
-            f"scaling.maximum={ACTORS}",
-            "evaluation.episodes=2",
-            "evaluation.points=1",
-            f"total_steps={rounds * T * ACTORS * EACH}",
-            *overrides,
-        ]
-    )
+    envs = ACTORS * EACH
+    own = ["env=gymnax/cartpole", f"env.num_envs={envs}", f"scaling.maximum={ACTORS}", "algorithm.kl_coefficient=0.2"]
+    return load_config([*COMMON, *own, *SHORT, f"total_steps={rounds * T * envs}", *overrides])
 
 
 def leaves(trainer: Trainer) -> list[np.ndarray]:
