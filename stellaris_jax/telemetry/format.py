@@ -73,7 +73,7 @@ def percent(share: float | None) -> str:
 
 
 def interval(mean: float | None, half_width: float | None) -> str:
-    """`12.3 ± 0.45`: three significant digits of the mean, two of the half-width; the mean alone without an interval."""
+    """`12.3 ± 0.45`: mean with three significant digits, half-width with two; the mean alone without an interval."""
     if mean is None or half_width is None or not math.isfinite(half_width):
         return significant(mean)
     return f"{significant(mean)} ± {significant(half_width, 2)}"

@@ -31,10 +31,9 @@ from stellaris_jax.report.page.sources import (
     Sources,
     gather,
     holds_runs,
-    machines,
+    origins,
     run_command,
     sweep_command,
-    versions,
 )
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
 from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, compare_settings
@@ -277,8 +276,4 @@ def _repeat(rows: Sequence[Row], sources: Sources) -> str:
             subject = "The run" if alone else f"The setting of the highest mean return{where}"
             parts.append(paragraph(f"{subject}, seeds apart:") + f"<pre>{text(again)}</pre>")
     parts.append(paragraph("Every run's directory, linked above, holds its whole configuration (config.yaml)."))
-    if devices := machines(runs):
-        parts.append("<h3>Hardware</h3>" + bullets(devices))
-    if known := versions(runs):
-        parts.append("<h3>Versions</h3>" + bullets(known))
-    return "".join(parts)
+    return "".join([*parts, origins(runs)])

@@ -32,7 +32,7 @@ from stellaris_jax.report.page.markup import (
     words,
 )  # fmt: skip
 from stellaris_jax.report.page.panels import AXES, swatch
-from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, machines, run_command, versions
+from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, origins, run_command
 from stellaris_jax.report.page.tables import relative
 from stellaris_jax.report.page.timeline import timelines_of
 from stellaris_jax.report.runs import Run
@@ -254,8 +254,4 @@ def _repeat(run: Run) -> str:
         [*shlex.split(command("report")), "--rounds", "1-2", str(run.path)]
     )
     parts = [paragraph(about) + f"<pre>{text(line)}</pre>" for about, line in commands.items() if line]
-    if devices := machines([run]):
-        parts.append("<h3>Hardware</h3>" + bullets(line.removesuffix(": 1 run") for line in devices))
-    if known := versions([run]):
-        parts.append("<h3>Versions</h3>" + bullets(line.removesuffix(": 1 run") for line in known))
-    return "".join(parts)
+    return "".join([*parts, origins([run]).replace(": 1 run</li>", "</li>")])
