@@ -180,12 +180,7 @@ class PanelDisplay(Display):
         evaluated = _evaluated(self.evaluations[-1]) if self.evaluations else fmt.MISSING
         trained = fmt.significant(latest.get("train_return"))
         rows: list[tuple[str, ...]] = [
-            (
-                "return",
-                f"train {_bold(fmt.significant(latest.get('train_return')))}",
-                f"eval {_bold(evaluated)}",
-                history,
-            ),
+            ("return", f"train {_bold(trained)}", f"eval {_bold(evaluated)}", history),
             (
                 "speed",
                 f"{_bold(fmt.compact(latest.get('steps_per_second')))} env steps/s",

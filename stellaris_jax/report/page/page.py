@@ -14,8 +14,19 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.report.page import run as of_run
-from stellaris_jax.report.page import study, timeline
-from stellaris_jax.report.page.markup import bullets, details, document, figure, paragraph, section, table, text, words
+from stellaris_jax.report.page import study
+from stellaris_jax.report.page.markup import (
+    asset,
+    bullets,
+    details,
+    document,
+    figure,
+    paragraph,
+    section,
+    table,
+    text,
+    words,
+)
 from stellaris_jax.report.page.panels import (
     AXES,
     MOST,
@@ -75,7 +86,7 @@ def write_page(
     if len(sources.runs) == 1 and not sources.sweeps:
         (run,) = sources.runs
         name = run.path.resolve().name
-        page = document(name, of_run.content(run, sources, out, rounds), timeline.STYLE, timeline.SCRIPT)
+        page = document(name, of_run.content(run, sources, out, rounds), asset("timeline.css"), asset("timeline.js"))
         write_atomically(out, page)
         return sources.notes
     if rounds:
