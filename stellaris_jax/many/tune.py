@@ -33,7 +33,7 @@ from stellaris_jax.engine.plans import SHARED, Plans
 from stellaris_jax.engine.program_cache import ProgramCache
 from stellaris_jax.execute.footprint import max_concurrent_runs
 from stellaris_jax.execute.loading import checked
-from stellaris_jax.execute.rows import Record
+from stellaris_jax.execute.records import Record
 from stellaris_jax.execute.run import train_within
 from stellaris_jax.execute.session import Interrupted
 from stellaris_jax.many.concurrency import in_threads, stoppable
