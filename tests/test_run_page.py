@@ -194,7 +194,7 @@ def test_a_plugin_is_not_run(tmp_path: Path) -> None:
     config = (place / "config.yaml").read_text()
     (place / "config.yaml").write_text(config.replace("plugins: []", f"plugins: [{tmp_path / 'mine.py'}]"))
     page = Reader(write(place))
-    assert "There is no timeline of a run with plug-ins" in page.words
+    assert "A report runs no code of plug-ins, so it draws no timeline of this run" in page.words
 
 
 @pytest.mark.skipif(find() is None, reason="needs Chromium (Debian's package chromium)")
