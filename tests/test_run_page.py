@@ -77,7 +77,7 @@ def test_page_of_a_run(run: Path) -> None:
     assert ["staleness", "mean 2.50  max 7"] in figures
     assert [row[:3] for row in bill[1:]] == [
         ["learners, computing", "$0.60", "75 %"], ["actors, collecting", "$0.20", "25 %"],
-        ["all of it", "$0.80", "100 %"],
+        ["total", "$0.80", "100 %"],
     ]  # fmt: skip
     assert {row[0]: (row[1], row[2]) for row in differs[1:] if not row[0].startswith("env.")} == {
         "num_seeds": ("3", "1"), "system.learners": ("3", "8"), "algorithm.epochs": ("1", "4"),
