@@ -44,6 +44,14 @@ def test_a_claim_that_is_alone_survives_if_it_holds() -> None:
     assert among.survives is False
 
 
+def test_claims_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "claims_1.csv"
+    write_claims([more("", "", [2.0, 3.0, 4.0], [1.0, 1.5, 2.0])], path)
+    (claim,) = read_claims(path)
+    path.write_text(path.read_text().replace("survives,effect", "survives,toward"))
+    assert read_claims(path) == [claim] and claim.effect is not None
+
+
 def test_how_far_toward_the_paper(tmp_path: Path) -> None:
     """In halves of the interval: one where it just holds, the other way round for less, and the same from the file."""
     low, high = np.arange(5.0), np.arange(5.0) + 4.0

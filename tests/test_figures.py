@@ -259,7 +259,7 @@ def test_readme_keeps_what_people_wrote(imagined: Imagined) -> None:
 def test_a_whole_gpu_changes_time_alone(system: str) -> None:
     """Baselines re-timed with a GPU to themselves compute the same gradients on the same versions."""
     base = stellaris.variant("hopper", system)
-    configs = [load_config([*base.overrides, *more_]) for more_ in ((), stellaris_figures._whole_gpu(base))]
+    configs = [load_config([*base.overrides, *more_]) for more_ in ((), stellaris_figures._full_gpu(base))]
     shared, whole = ([timeline.next_round() for _ in range(5)] for timeline in (Timeline.of(c, 0) for c in configs))
 
     def work(rounds: list[Round]) -> list[Any]:

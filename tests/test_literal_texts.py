@@ -127,7 +127,8 @@ MAKERS = {"Figure", "titled", "panel", "savefig", "legend_below", "rc_context"}
 
 def drawers() -> Iterator[tuple[str, ast.FunctionDef]]:
     """Functions of the package that make, measure or save figures."""
-    for path in sorted([*(REPOSITORY / "stellaris_jax").rglob("*.py"), *(REPOSITORY / "benchmarks").rglob("*.py")]):
+    folders = [REPOSITORY / name for name in ("stellaris_jax", "studies", "benchmarks")]
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         if path.name == "style.py":
             continue
         text = path.read_text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +42,15 @@ NEARBY = LADDER[2:-1]
 TINY = Task(
     "gymnax/cartpole", 4096, 475.0, 20.0, ("env.num_envs=4", "algorithm.rollout_length=32", "network.hidden=[4]")
 )
+
+
+@pytest.fixture(autouse=True)
+def methods_in_order() -> Iterator[None]:
+    """Order of METHODS after tests that leave some out; monkeypatch would put these at the end."""
+    known = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(known)
 
 
 @pytest.mark.slow

@@ -48,7 +48,9 @@ def test_wheel_holds_the_package_its_configs_and_examples_and_nothing_else(built
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"stellaris_jax-{stellaris_jax.__version__}.dist-info/"
-    code = repository_files("stellaris_jax", "*.py") | {"stellaris_jax/py.typed"}
+    code = {"stellaris_jax/py.typed"}.union(
+        *(repository_files("stellaris_jax", f"*.{kind}") for kind in ("py", "css", "js"))
+    )
     code |= repository_files("stellaris_jax", "*.npz") | repository_files("stellaris_jax", "*.md")
     configs = {f"stellaris_jax/{name}" for name in repository_files("configs", "*.yaml")}
     examples = {f"stellaris_jax/{path.relative_to(REPOSITORY)}" for path in example_files(REPOSITORY / "examples")}

@@ -181,7 +181,7 @@ def stop(round_, record, trainer):
     ("end", "message"),
     [
         ("1 / 0", "failed: ZeroDivisionError: division by zero"),
-        ("sys.exit(0)", "called sys.exit(0), by which no run may end: a callback that returns true ends it"),
+        ("sys.exit(0)", "called sys.exit(0), which must not end a run; a callback ends it by returning true"),
         ("sys.exit()", "called sys.exit()"),
         ("sys.exit('enough')", "called sys.exit('enough')"),
         ("raise RunError('enough')", "enough"),

@@ -77,7 +77,7 @@ def test_page_of_a_run(run: Path) -> None:
     assert ["staleness", "mean 2.50  max 7"] in figures
     assert [row[:3] for row in bill[1:]] == [
         ["learners, computing", "$0.60", "75 %"], ["actors, collecting", "$0.20", "25 %"],
-        ["all of it", "$0.80", "100 %"],
+        ["total", "$0.80", "100 %"],
     ]  # fmt: skip
     assert {row[0]: (row[1], row[2]) for row in differs[1:] if not row[0].startswith("env.")} == {
         "num_seeds": ("3", "1"), "system.learners": ("3", "8"), "algorithm.epochs": ("1", "4"),
@@ -194,7 +194,7 @@ def test_a_plugin_is_not_run(tmp_path: Path) -> None:
     config = (place / "config.yaml").read_text()
     (place / "config.yaml").write_text(config.replace("plugins: []", f"plugins: [{tmp_path / 'mine.py'}]"))
     page = Reader(write(place))
-    assert "There is no timeline of a run with plug-ins" in page.words
+    assert "A report runs no code of plug-ins, so it draws no timeline of this run" in page.words
 
 
 @pytest.mark.skipif(find() is None, reason="needs Chromium (Debian's package chromium)")

@@ -355,14 +355,14 @@ def test_overrides_are_quoted_and_never_composed() -> None:
         ({"trials": 1e300}, "trials must be an integer from 1 to 1000000, not 1e+300."),
         ({"trials": True}, "trials must be an integer from 1 to 1000000, not True."),
         ({"trials": 10**400}, "trials must be an integer from 1 to 1000000, not "),
-        ({"reduction": 1}, "reduction=1 lets all trials go on"),
+        ({"reduction": 1}, "reduction=1 stops no trial"),
         ({"reduction": None}, "reduction must be an integer from 0 to 1000000, not None."),
         ({"seed": 2**32}, "seed must be an integer from 0 to 4294967295, not 4294967296."),
         ({"seed": [1]}, "seed must be an integer from 0 to 4294967295, not [1]."),
         ({"overrides": "seed=1"}, "overrides must be a list of texts on one line each, not 'seed=1'."),
         ({"overrides": ["seed=1", 3]}, "overrides must be a list of texts on one line each, not ['seed=1', 3]."),
         ({"overrides": ["seed=1\x1b[2J"]}, "overrides must be a list of texts on one line each, not "),
-        ({"trails": 3}, "is not what a search was begun with."),
+        ({"trails": 3}, "has other keys than the options of a search."),
     ],
 )
 def test_a_tune_yaml_of_other_values(values: dict[str, Any], told: str) -> None:

@@ -2,7 +2,7 @@
 
 stellaris-jax export RUN_DIR --to stablehlo [--out FILE] [--seed N]     for JAX, any size of batch, CPUs, GPUs and TPUs
 stellaris-jax export RUN_DIR --to onnx [--out FILE] [--seed N]          for onnxruntime and other readers of ONNX
-stellaris-jax export RUN_DIR --to flax [--out FILE] [--seed N]          parameters by name, to go on from
+stellaris-jax export RUN_DIR --to flax [--out FILE] [--seed N]          parameters by name, for further training
 
 load_policy of stellaris_jax takes each of them, as it takes the directory of a run.
 """

@@ -31,26 +31,28 @@ def main(argv: Sequence[str]) -> None:
     parser = program.Parser("plot", __doc__)
     parser.add_argument("subjects", nargs="*", metavar="RUN_DIR", help="run directories; with --timeline, overrides")
     rounds = program.at_least(1)
-    parser.add_argument("--timeline", type=rounds, metavar="ROUNDS", help="draw who computes what in the first rounds")
+    parser.add_argument("--timeline", type=rounds, metavar="ROUNDS", help="draw the timeline of the first rounds")
     parser.add_argument("--trace", type=Path, metavar="FILE", help=TRACE)
-    parser.add_argument("--sweep", type=Path, metavar="DIR", help="report on the runs of a sweep again")
-    parser.add_argument("--threshold", type=program.finite, metavar="X", help="with --sweep: what reaching it takes")
+    parser.add_argument("--sweep", type=Path, metavar="DIR", help="write the table and the curves of a sweep again")
+    parser.add_argument(
+        "--threshold", type=program.finite, metavar="X", help="with --sweep: show what reaching this return takes"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"picture to write: {OUT}")
     program.add_trust(parser)
     arguments = parser.parse_mixed(argv)
     if arguments.trace is not None:
         if arguments.out is not None or arguments.sweep is not None or len(arguments.subjects) != 1:
-            parser.error("--trace takes one run directory, and nothing else but --timeline")
+            parser.error("--trace takes one run directory and --timeline, nothing else")
         trust = program.trust_of(arguments)
         print(traced(Path(arguments.subjects[0]), arguments.trace, arguments.timeline, trust))
         return
     if arguments.sweep is not None:
         if arguments.out is not None or arguments.timeline is not None or arguments.subjects:
-            parser.error("--sweep stands alone: the table and the curves go into its directory")
+            parser.error("--sweep takes no other argument than --threshold; its files go into its directory")
         reported(arguments.sweep, arguments.threshold)
         return
     if arguments.threshold is not None:
-        parser.error("--threshold is of the table that --sweep writes")
+        parser.error("--threshold needs --sweep")
     if not arguments.subjects and arguments.timeline is None:
         parser.error("name a run directory")
     try:
@@ -97,7 +99,7 @@ def reported(sweep_dir: Path, threshold: float | None) -> None:
     except OSError as error:
         raise RunError(f"{error.filename or sweep_dir}: {error.strerror}.") from error
     if damaged:
-        raise RunError(f"{len(damaged)} points are damaged: {', '.join(damaged)}; resuming the sweep mends them.")
+        raise RunError(f"{len(damaged)} points are damaged: {', '.join(damaged)}; resuming the sweep repairs them.")
 
 
 def traced(run_dir: Path, out: Path, rounds: int | None, trust: Trust = False) -> Path:

@@ -53,7 +53,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add the options `--plugin` and `--trust`, by which a user allows a stored run's imports; see `trust_of`."""
     parser.add_argument(
         "--plugin", action="append", default=[], metavar="NAME",
-        help="allow the run to import this plug-in, module or service that its config.yaml names; may be given again",
+        help="allow the run to import this plug-in, module or service that its config.yaml names; may be repeated",
     )  # fmt: skip
     parser.add_argument("--trust", action="store_true", help="allow all that its config.yaml names: run its code")
 
@@ -189,7 +189,7 @@ def ended(main: Callable[[], None]) -> None:
             raise
         # Discard pending output; Python would complain that it cannot be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        broken, output.error = output.error, None  # lest a command around this one tells it again
+        broken, output.error = output.error, None  # a command around this one would report it again
         if isinstance(broken, BrokenPipeError):
             sys.exit(SIGPIPE)
         if _is_by_signal(error):  # such as SIGHUP when the terminal closes
@@ -211,7 +211,7 @@ def _blame(error: Exception | SystemExit) -> None:
     traceback.print_exception(error)
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
-        what = f"called sys.exit({code}), by which no run may end: a callback that returns true ends it."
+        what = f"called sys.exit({code}), which must not end a run; a callback ends it by returning true."
     else:
         what = f"failed: {type(error).__name__}: {error}"
     print(f"error: {ConfigError(f'{plugin} {what}')}", file=sys.stderr)

@@ -29,10 +29,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("places", nargs="+", type=Path, metavar="DIR", help="directories of runs, or of sweeps")
     of_one, of_many = f"DIR/{NAME} of one directory", f"{NAME} of several"
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"page to write; by default {of_one}, {of_many}")
-    threshold_help = "a return; the table then tells what it takes to reach it"
+    threshold_help = "return; the table then shows what reaching it takes"
     parser.add_argument("--threshold", type=program.finite, metavar="X", help=threshold_help)
     parser.add_argument(
-        "--rounds", type=_rounds, default=[], metavar="A-B,C", help="of one run: rounds whose timelines are drawn"
+        "--rounds", type=_rounds, default=[], metavar="A-B,C", help="for one run: rounds whose timelines are drawn"
     )
     arguments = parser.parse_mixed(argv)
     for place in arguments.places:

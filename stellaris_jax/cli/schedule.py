@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
     parser = program.Parser("schedule", __doc__)
     parser.add_argument("job", nargs="*", help="overrides of the job's configuration")
     parser.add_argument("--out", type=Path, required=True, help="file to write the scheduler to")
-    parser.add_argument("--start", type=Path, help="scheduler to go on from (fine-tuning)")
+    parser.add_argument("--start", type=Path, help="scheduler to fine-tune")
     some, any_ = program.at_least(1), program.at_least(0)
     parser.add_argument("--episodes", type=some, default=100, metavar="N", help="jobs to learn from (default 100)")
     parser.add_argument("--compare", type=any_, default=16, metavar="N", help="jobs to compare on (default 16; 0: no)")

@@ -31,20 +31,20 @@ NARROW = 80
 COMMANDS = {
     "stellaris-jax train [group=choice] [key=value] ...": "one run",
     "stellaris-jax train -m [sweep=choice] [key=a,b,c] ...": "a sweep: one run per combination",
-    "stellaris-jax train -m resume=DIR": "go on with a sweep that was stopped",
+    "stellaris-jax train -m resume=DIR": "resume a stopped sweep",
 }
 OPTIONS = {
-    "-h, --help": "this text; with overrides, the values they lead to",
+    "-h, --help": "this text; with overrides, the resulting values",
     "-m, --multirun": "sweep over every key with several values",
     "--config-dir DIR": "a directory laid out like configs/, with further choices",
     "--plugin NAME": "with resume or trace: allow that run to import this plug-in, module or service it names",
     "--trust": "with resume or trace: allow that run to import all that it names",
 }
 SWEEPS = {
-    "sweep.together=true": "of a sweep: train its points beside each other, sharing programs; true or false",
-    "sweep.ray=local": "of a sweep: train its points on a Ray cluster, of this machine (local) or at an address",
-    "hydra.sweep.dir=DIR": "of a sweep: its directory, instead of one below runs/sweeps",
-    f"num_seeds={SWEEP_SEEDS}": "of a sweep that says nothing of seeds: runs of every point, with seeds from 0 on",
+    "sweep.together=true": "sweeps: train points concurrently with shared programs; true or false",
+    "sweep.ray=local": "sweeps: train points on a Ray cluster, on this machine (local) or at an address",
+    "hydra.sweep.dir=DIR": "sweeps: directory, by default one below runs/sweeps",
+    f"num_seeds={SWEEP_SEEDS}": "sweeps without seeds of their own: runs of every point, with seeds from 0 on",
 }
 EXAMPLES = """\
 stellaris-jax train env=gymnax/acrobot num_seeds=8

@@ -27,36 +27,36 @@ from stellaris_jax.cli.working import working
 from stellaris_jax.config.sources import shipped_configs
 
 SEEDS = 3
-SETTLED = ("space", "reduction", "seed", "dir", "config-dir")
-"""Options of a new search, which a search that is resumed keeps."""
+NEW_SEARCH_ONLY = ("space", "reduction", "seed", "dir", "config-dir")
+"""Options of a new search; a resumed search keeps its own."""
 
 
 @program.entry
 def main(argv: Sequence[str]) -> None:
     """Run the command with these arguments, by default those of the process."""
     parser = program.Parser("tune", __doc__)
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the configuration that is tuned")
-    parser.add_argument("--space", metavar="SPACE", help="what is varied: a name, or a .yaml file")
-    parser.add_argument("--trials", type=program.at_least(1), metavar="N", help="settings to try (32)")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="configuration to tune")
+    parser.add_argument("--space", metavar="SPACE", help="search space: a name, or a .yaml file")
+    parser.add_argument("--trials", type=program.at_least(1), metavar="N", help="number of trials (32)")
     parser.add_argument(
         "--reduction", type=program.at_least(0), metavar="R",
-        help="one of R trials goes on after 1/R² and 1/R of the evaluations; 0: all do (3)",
+        help="one of R trials continues after 1/R² and 1/R of the evaluations; 0: all continue (3)",
     )  # fmt: skip
     parser.add_argument(
         "--parallel", type=program.at_least(1), metavar="N",
-        help="trials at a time, at most; by default one per core. With 1, the same command finds the same again",
+        help="most concurrent trials; by default one per core. With 1, a search repeats exactly",
     )  # fmt: skip
-    parser.add_argument("--seed", type=program.seed, metavar="N", help="of the search (0)")
+    parser.add_argument("--seed", type=program.seed, metavar="N", help="seed of the search (0)")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="directory of a new search")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="directory of a search to go on with")
-    parser.add_argument("--config-dir", metavar="DIR", help="as for train; its folder tune is looked into first")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="directory of a search to resume")
+    parser.add_argument("--config-dir", metavar="DIR", help="as for train; its folder tune has precedence")
     program.add_trust(parser)
     given = parser.parse_mixed(argv)
     if given.reduction == 1:
-        raise ConfigError("--reduction=1 lets all trials go on at every rung; 0 says so, 2 is the least that helps.")
-    if given.resume is not None and (settled := _settled(given)):
-        allowed = "--trials, --parallel, --plugin and --trust can be given with it"
-        raise ConfigError(f"--resume goes on with what a search was begun with, not with {settled}; {allowed}.")
+        raise ConfigError("--reduction=1 stops no trial; accepted: 0, which stops none either, or at least 2.")
+    if given.resume is not None and (refused := _new_search_only(given)):
+        accepted = "--trials, --parallel, --plugin and --trust"
+        raise ConfigError(f"{refused} cannot change when a search is resumed; --resume accepts {accepted}.")
     if given.resume is None and not given.space:
         raise ConfigError(f"--space is missing; it names a .yaml file, or one of {', '.join(_spaces(None))}.")
     program.require("optuna", of="tune", extra="tune")
@@ -93,9 +93,9 @@ def main(argv: Sequence[str]) -> None:
         )
 
 
-def _settled(given: Namespace) -> str:
-    """The first thing on a command line that a search has settled when it was begun; "" where there is none."""
-    options = {f"--{name}": getattr(given, name.replace("-", "_")) for name in SETTLED}
+def _new_search_only(given: Namespace) -> str:
+    """First argument that only a new search accepts; "" without one."""
+    options = {f"--{name}": getattr(given, name.replace("-", "_")) for name in NEW_SEARCH_ONLY}
     return next((name for name, value in options.items() if value is not None), "") or " ".join(given.overrides[:1])
 
 
@@ -114,7 +114,7 @@ def _new_search(given: Namespace) -> Path:
     config = load_config(overrides, given.config_dir)
     check_installed(config)
     if config.resume or config.run.dir:
-        raise ConfigError("resume= and run.dir= are of single runs; --resume and --dir are those of searches.")
+        raise ConfigError("resume= and run.dir= belong to single runs; a search accepts --resume and --dir.")
     if not config.evaluation.points or not config.evaluation.episodes:
         raise ConfigError("evaluation.points and evaluation.episodes must not be 0: a search needs returns to compare.")
     space = _space(given.space, given.config_dir)

@@ -21,7 +21,7 @@ from stellaris_jax.engine.mesh import COMPILING
 from stellaris_jax.engine.rollout import Normalizers, view
 from stellaris_jax.engine.seed_states import SeedStates
 from stellaris_jax.envs.base import HostEnv, VecEnv, bounded
-from stellaris_jax.envs.watch import Watch
+from stellaris_jax.envs.watch import Watchdog
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class HostEvaluator:
     ):
         self.env, self.episodes = env, episodes
         self.limit = math.inf if env.max_episode_steps is not None else config.evaluation.episode_limit
-        self._watch = None if stopping is None else Watch("evaluation", env.name, config.env.timeout, stopping)
+        self._watch = None if stopping is None else Watchdog("evaluation", env.name, config.env.timeout, stopping)
 
         def step(
             tree: dict[str, Any], normalizers: Normalizers, obs: jax.Array, carry: Carry, key: jax.Array, t: jax.Array

@@ -29,7 +29,7 @@ class EnvStalled(RunError):
 
 
 class Worker(threading.Thread):
-    """Thread of a `Watch`."""
+    """Thread of a `Watchdog`."""
 
 
 def at_work() -> set[Worker]:
@@ -37,7 +37,7 @@ def at_work() -> set[Worker]:
     return {thread for thread in threading.enumerate() if isinstance(thread, Worker)}
 
 
-class Watch:
+class Watchdog:
     """Queue of calls that run one after the other on a daemon thread, which starts with the first.
 
     Args:

@@ -57,7 +57,7 @@ class Search:
             if type(value) is not int or not low <= value <= high:
                 raise ConfigError(f"{key} must be an integer from {low} to {high}, not {shown(value)}.")
         if self.reduction == 1:
-            raise ConfigError("reduction=1 lets all trials go on at every rung; 0 says so, 2 is the least that helps.")
+            raise ConfigError("reduction=1 stops no trial; accepted: 0, which stops none either, or at least 2.")
 
 
 def begin(directory: Path, config: Config, space: Path, search: Search, overrides: Sequence[str] = ()) -> None:
@@ -77,7 +77,7 @@ def begin(directory: Path, config: Config, space: Path, search: Search, override
     check_installed(config)
     Space.read(space, config)
     if directory.is_dir() and any(directory.iterdir()):
-        raise ConfigError(f"{directory} is not empty; name another directory, or go on with a search by --resume.")
+        raise ConfigError(f"{directory} is not empty; name another directory, or resume a search with --resume.")
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         store(config, directory)
@@ -111,7 +111,7 @@ def stored_options(directory: Path, trials: int | None = None) -> tuple[Search, 
     try:
         search = Search(**about)
     except TypeError:
-        raise ConfigError(f"{path} is not what a search was begun with.") from None
+        raise ConfigError(f"{path} has other keys than the options of a search.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return (search if trials is None else Search(trials, search.reduction, search.seed)), overrides

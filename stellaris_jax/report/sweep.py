@@ -186,13 +186,13 @@ def _defined(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-class Figure(NamedTuple):
-    """Figure of a row of the table.
+class TableCell(NamedTuple):
+    """Cell of a table of settings.
 
     Attributes:
       heading: heading of its column.
-      text: the figure as text; a dash if it is missing.
-      value: the figure, to sort by.
+      text: text; a dash for a missing value.
+      value: value to sort by.
     """
 
     heading: str
@@ -200,13 +200,13 @@ class Figure(NamedTuple):
     value: float | None
 
 
-def row_figures(values: dict[str, Any], row: Row, threshold: float | None) -> list[Figure]:
-    """Figures of a row, in the order of the columns.
+def row_cells(values: dict[str, Any], row: Row, threshold: float | None) -> list[TableCell]:
+    """Cells of a row, in the order of the columns.
 
     Args:
       values: the row as `sweep_row` returns it.
       row: the row.
-      threshold: a return; the figures then say what reaching it takes.
+      threshold: a return; some cells then show what reaching it takes.
     """
     result = lost_result(row) or over_seeds(values["return_mean"], values["return_ci95"], row.finals)
     staleness = f"{number(values['staleness_mean'], 2)} (max {counted(values['staleness_max'])})"
@@ -215,28 +215,28 @@ def row_figures(values: dict[str, Any], row: Row, threshold: float | None) -> li
         seeds, steps, seconds, money = (values[f"threshold_{name}"] for name in ("seeds", *PRICES))
         reached = MISSING if seeds is None else f"{seeds} of {values['seeds']}"
         until = [
-            Figure(f"{significant(threshold)} reached", reached, seeds),
-            Figure("after steps", compact(steps), steps),
-            Figure("after s", number(seconds), seconds),
-            Figure("after $", dollars(money), money),
+            TableCell(f"{significant(threshold)} reached", reached, seeds),
+            TableCell("after steps", compact(steps), steps),
+            TableCell("after s", number(seconds), seconds),
+            TableCell("after $", dollars(money), money),
         ]
     return [
-        Figure("return", result, values["return_mean"]),
-        Figure("seeds", str(values["seeds"]), values["seeds"]),
-        Figure("IQM", significant(values["return_iqm"]), values["return_iqm"]),
-        Figure("area", significant(values["area"]), values["area"]),
+        TableCell("return", result, values["return_mean"]),
+        TableCell("seeds", str(values["seeds"]), values["seeds"]),
+        TableCell("IQM", significant(values["return_iqm"]), values["return_iqm"]),
+        TableCell("area", significant(values["area"]), values["area"]),
         *until,
-        Figure("staleness", staleness, values["staleness_mean"]),
-        Figure("steps/s", compact(values["steps_per_second"]), values["steps_per_second"]),
-        Figure("simulated s", number(values["simulated_seconds"]), values["simulated_seconds"]),
-        Figure("cost", dollars(values["cost_usd"]), values["cost_usd"]),
-        Figure("updates", counted(values["updates"]), values["updates"]),
+        TableCell("staleness", staleness, values["staleness_mean"]),
+        TableCell("steps/s", compact(values["steps_per_second"]), values["steps_per_second"]),
+        TableCell("simulated s", number(values["simulated_seconds"]), values["simulated_seconds"]),
+        TableCell("cost", dollars(values["cost_usd"]), values["cost_usd"]),
+        TableCell("updates", counted(values["updates"]), values["updates"]),
     ]
 
 
 def _cells(values: dict[str, Any], row: Row, threshold: float | None) -> dict[str, str]:
     """Cells of a row, by heading; the return has the mark of the row."""
-    cells = {figure.heading: figure.text for figure in row_figures(values, row, threshold)}
+    cells = {cell.heading: cell.text for cell in row_cells(values, row, threshold)}
     mark = SIGNS.get(row.mark, "")
     return {**headings(row.group), **cells, "return": f"{cells['return']} {mark}".strip()}
 

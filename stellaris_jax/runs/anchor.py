@@ -8,8 +8,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.commands import resume_command
+from stellaris_jax.base.errors import RunError
 
 CHECKPOINTS = "checkpoints"
 UNFINISHED = re.compile(r"\d+\.orbax-checkpoint-tmp.*|\d+")

@@ -24,13 +24,13 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from stellaris_jax.base import inputs
-from stellaris_jax.base.outputs import refuse_links
 from stellaris_jax.base.errors import ConfigError, RunError
+from stellaris_jax.base.outputs import refuse_links
 from stellaris_jax.config.schema import shown
 from stellaris_jax.engine.processes import put
 from stellaris_jax.runs import checkpoint_arrays
-from stellaris_jax.sources.actionlog import ActionLog
 from stellaris_jax.runs.orbax_patch import plug_leak
+from stellaris_jax.sources.actionlog import ActionLog
 
 DAMAGED = "damaged-"
 """Prefix of the names of damaged checkpoints that were set aside."""

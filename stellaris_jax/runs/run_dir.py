@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stellaris_jax.base.commands import argument, is_interactive
+from stellaris_jax.base.commands import argument, is_interactive, resume_command
+from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.inputs import reason
 from stellaris_jax.base.outputs import open_for_update, write_atomically
-from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import remember
-from stellaris_jax.base.commands import resume_command
 
 LOCK = ".lock"
 """Lock file, held by the process that writes to the run; contains its number. Never removed, because that would be a

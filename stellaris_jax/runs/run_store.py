@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stellaris_jax.base.inputs import reason
 from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.inputs import reason
 from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import LAST
 from stellaris_jax.config.tree import Config

@@ -17,14 +17,14 @@ import numpy as np
 
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
-from stellaris_jax.base.machine import Part, check_fits
 from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.base.machine import Part, check_fits
 from stellaris_jax.config.schema import plain, shown
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config, knobs
-from stellaris_jax.telemetry.jsonl import warn_on_stderr
-from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
 from stellaris_jax.envs.space_data import space_to_data
+from stellaris_jax.runs.checkpoint import CheckpointError, Checkpoints
+from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 SAME = (*(key for key in knobs() if key.startswith("network.")), "env.normalize_observation", "env.rescale_action")
 """Keys that must be equal in both runs, because they give the parameters their meaning."""

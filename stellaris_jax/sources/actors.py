@@ -32,7 +32,7 @@ from stellaris_jax.engine.host_rollout import (
 from stellaris_jax.engine.keys import acting_key
 from stellaris_jax.engine.rollout import Fragment, Normalizers, Trajectory, init_normalizers
 from stellaris_jax.envs.base import HostEnv
-from stellaris_jax.envs.watch import Watch, leak
+from stellaris_jax.envs.watch import Watchdog, leak
 from stellaris_jax.timeline.scaling.limits import is_masked, is_scaled, limits_of
 
 
@@ -87,7 +87,7 @@ class Actors:
         self._groups: list[list[HostGroup]] = []
         self._round = 0
         self.limits = limits_of(config)
-        self._watch = Watch("actors", env.name, config.env.timeout, stopping)
+        self._watch = Watchdog("actors", env.name, config.env.timeout, stopping)
         self.under_way = False
 
     def example(self, seeds: int) -> Fragment:

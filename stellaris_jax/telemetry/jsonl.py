@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
 
 
 def warn_on_stderr(message: str) -> None:
-    """Tell whoever looks at the terminal, without a word in what a program prints."""
+    """Print a warning on stderr; stdout is left to results."""
     print(printable(message), file=sys.stderr)
 
 

@@ -16,20 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from stellaris_jax.telemetry.format import (
-    MISSING,
-    compact,
-    count,
-    dollars,
-    duration,
-    escapes,
-    number,
-    over_seeds,
-    percent,
-    significant,
-    sparkline,
-    spread,
-)
+from stellaris_jax.telemetry import format as fmt
 from stellaris_jax.telemetry.summary import print_summary
 
 REFRESH_PER_SECOND = 2
@@ -131,19 +118,20 @@ class LineDisplay(Display):
         self._last_line = time.monotonic()
         latest = self.latest
         self.note(
-            f"round {latest['round']}/{self.total_rounds}  {count(latest['env_steps'])} steps  "
-            f"{compact(latest.get('steps_per_second'))} steps/s  return {significant(latest.get('train_return'))}  "
-            f"staleness {number(latest.get('staleness_mean'))} (max {count(latest.get('staleness_max'))})  "
-            f"gate {_gate(latest)}  escaped {escapes(latest)}  "
-            f"{self.clock} {duration(latest.get('simulated_seconds'))}  {dollars(latest.get('cost_usd'))}  "
-            f"ETA {duration(self.seconds_left())}"
+            f"round {latest['round']}/{self.total_rounds}  {fmt.count(latest['env_steps'])} steps  "
+            f"{fmt.compact(latest.get('steps_per_second'))} steps/s  "
+            f"return {fmt.significant(latest.get('train_return'))}  "
+            f"staleness {fmt.number(latest.get('staleness_mean'))} (max {fmt.count(latest.get('staleness_max'))})  "
+            f"gate {_gate(latest)}  escaped {fmt.escapes(latest)}  "
+            f"{self.clock} {fmt.duration(latest.get('simulated_seconds'))}  {fmt.dollars(latest.get('cost_usd'))}  "
+            f"ETA {fmt.duration(self.seconds_left())}"
         )
 
     def evaluation(self, row: dict[str, Any]) -> None:
         super().evaluation(row)
         self.note(
-            f"evaluation at {count(row['env_steps'])} steps: return {_evaluated(row)}  "
-            f"{self.clock} {duration(row.get('simulated_seconds'))}  {dollars(row.get('cost_usd'))}"
+            f"evaluation at {fmt.count(row['env_steps'])} steps: return {_evaluated(row)}  "
+            f"{self.clock} {fmt.duration(row.get('simulated_seconds'))}  {fmt.dollars(row.get('cost_usd'))}"
         )
 
     def working(self, text: str) -> None:
@@ -169,7 +157,7 @@ class PanelDisplay(Display):
 
     def _working(self) -> RenderableType:
         text, since = self.work
-        self._spinner.update(text=Text(f"{text or 'starting'}  {duration(time.monotonic() - since)}"))
+        self._spinner.update(text=Text(f"{text or 'starting'}  {fmt.duration(time.monotonic() - since)}"))
         return self._spinner
 
     def _bar(self) -> Table:
@@ -181,35 +169,36 @@ class PanelDisplay(Display):
         line.add_row(
             ProgressBar(total=self.total_rounds, completed=done),
             f"round [bold]{done}/{self.total_rounds}[/]",
-            f"ETA [bold]{duration(self.seconds_left())}[/]",
+            f"ETA [bold]{fmt.duration(self.seconds_left())}[/]",
         )
         return line
 
     def _values(self) -> Table:
         latest = self.latest
         returns = [row["eval_return_mean"] for row in self.evaluations]
-        history = sparkline(spread([value for value in returns if value is not None]))
-        evaluated = _evaluated(self.evaluations[-1]) if self.evaluations else MISSING
+        history = fmt.sparkline(fmt.spread([value for value in returns if value is not None]))
+        evaluated = _evaluated(self.evaluations[-1]) if self.evaluations else fmt.MISSING
+        trained = fmt.significant(latest.get("train_return"))
         rows: list[tuple[str, ...]] = [
-            ("return", f"train {_bold(significant(latest.get('train_return')))}", f"eval {_bold(evaluated)}", history),
+            ("return", f"train {_bold(trained)}", f"eval {_bold(evaluated)}", history),
             (
                 "speed",
-                f"{_bold(compact(latest.get('steps_per_second')))} env steps/s",
-                f"{count(latest['env_steps'])} env steps",
-                f"{count(latest.get('updates'))} updates",
+                f"{_bold(fmt.compact(latest.get('steps_per_second')))} env steps/s",
+                f"{fmt.count(latest['env_steps'])} env steps",
+                f"{fmt.count(latest.get('updates'))} updates",
             ),
             (
                 "staleness",
-                f"mean {_bold(number(latest.get('staleness_mean'), 2))}",
-                f"max {_bold(count(latest.get('staleness_max')))}",
-                f"group {number(latest.get('group_size'))}",
+                f"mean {_bold(fmt.number(latest.get('staleness_mean'), 2))}",
+                f"max {_bold(fmt.count(latest.get('staleness_max')))}",
+                f"group {fmt.number(latest.get('group_size'))}",
             ),
-            ("gate", f"β {_bold(_gate(latest))}", f"escaped {escapes(latest)}", ""),
+            ("gate", f"β {_bold(_gate(latest))}", f"escaped {fmt.escapes(latest)}", ""),
             (
                 self.clock,
-                f"time {_bold(duration(latest.get('simulated_seconds')))}",
-                f"cost {_bold(dollars(latest.get('cost_usd')))}",
-                f"occupancy {percent(latest.get('occupancy'))}",
+                f"time {_bold(fmt.duration(latest.get('simulated_seconds')))}",
+                f"cost {_bold(fmt.dollars(latest.get('cost_usd')))}",
+                f"occupancy {fmt.percent(latest.get('occupancy'))}",
             ),
         ]
         troubles = {
@@ -218,7 +207,7 @@ class PanelDisplay(Display):
             "failed": latest.get("failed"),
         }
         if any(troubles.values()):
-            texts = [f"[yellow]{name} {count(value)}[/]" for name, value in troubles.items() if value]
+            texts = [f"[yellow]{name} {fmt.count(value)}[/]" for name, value in troubles.items() if value]
             rows.append(("counted", *texts, *[""] * (3 - len(texts))))
         table = Table.grid(padding=(0, 3))
         table.add_column(style="cyan", no_wrap=True)
@@ -329,12 +318,12 @@ def make_display(console: Console, title: str, total_rounds: int, progress: bool
 
 
 def _gate(row: dict[str, Any]) -> str:
-    return "open" if row.get("gate") is None else number(row["gate"], 2)
+    return "open" if row.get("gate") is None else fmt.number(row["gate"], 2)
 
 
 def _evaluated(row: dict[str, Any]) -> str:
     per_seed = row.get("per_seed", {}).get("eval_return_mean")
-    value = over_seeds(row["eval_return_mean"], row.get("eval_return_ci95"), per_seed)
+    value = fmt.over_seeds(row["eval_return_mean"], row.get("eval_return_ci95"), per_seed)
     return f"{value} ({row['actions']})" if row.get("actions") else value
 
 

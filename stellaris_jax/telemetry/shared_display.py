@@ -63,7 +63,7 @@ class SharedDisplay:
         if not live and self.work:
             self._print(self.line())
         elif live:
-            # No lock is taken where it is drawn: whoever prints a note holds both.
+            # Drawing takes no lock, because `note` prints while it holds one and rich's own.
             self._live = Live(get_renderable=self.line, console=console, refresh_per_second=REFRESH_PER_SECOND)
             self._live.start()
 

@@ -12,46 +12,31 @@ from rich.table import Table
 from rich.text import Text
 
 from stellaris_jax.base.commands import evaluate_command, resume_command
-from stellaris_jax.telemetry.format import (
-    MISSING,
-    basis,
-    clock,
-    compact,
-    count,
-    dollars,
-    duration,
-    escapes,
-    number,
-    over_seeds,
-    percent,
-    significant,
-    sparkline,
-    spread,
-)
+from stellaris_jax.telemetry import format as fmt
 
 
 def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values of the final table, from the run's summary."""
     get = summary.get
     episodes, groups = get("eval_episodes"), get("gate_groups")
-    returned = over_seeds(get("eval_return_mean"), get("eval_return_ci95"), get("eval_return_per_seed"))
+    returned = fmt.over_seeds(get("eval_return_mean"), get("eval_return_ci95"), get("eval_return_per_seed"))
     how = f", {get('eval_actions')} actions" if get("eval_actions") else ""
     return [
-        ("eval return", f"{returned}, {basis(get('num_seeds') or 1, episodes)}{how}" if episodes else MISSING),
+        ("eval return", f"{returned}, {fmt.basis(get('num_seeds') or 1, episodes)}{how}" if episodes else fmt.MISSING),
         *_trained(summary),
-        ("env steps", count(get("env_steps"))),
-        ("wall time", f"{number(get('wall_seconds'))} s"),
-        ("compile time", f"{number(get('compile_seconds'))} s"),
-        ("speed", f"{compact(get('steps_per_second'))} env steps/s"),
-        ("updates", count(get("updates"))),
-        ("staleness", f"mean {number(get('staleness_mean'), 2)}  max {count(get('staleness_max'))}"),
+        ("env steps", fmt.count(get("env_steps"))),
+        ("wall time", f"{fmt.number(get('wall_seconds'))} s"),
+        ("compile time", f"{fmt.number(get('compile_seconds'))} s"),
+        ("speed", f"{fmt.compact(get('steps_per_second'))} env steps/s"),
+        ("updates", fmt.count(get("updates"))),
+        ("staleness", f"mean {fmt.number(get('staleness_mean'), 2)}  max {fmt.count(get('staleness_max'))}"),
         *_dropped(summary),
-        ("gate escapes", escapes(summary) + (f" ({percent(get('gate_escapes') / groups)})" if groups else "")),
-        ("occupancy", percent(get("occupancy"))),
-        (f"{clock(get('executor'))} time", duration(get("simulated_seconds"))),
-        ("cost", dollars(get("cost_usd"))),
+        ("gate escapes", fmt.escapes(summary) + (f" ({fmt.percent(get('gate_escapes') / groups)})" if groups else "")),
+        ("occupancy", fmt.percent(get("occupancy"))),
+        (f"{fmt.clock(get('executor'))} time", fmt.duration(get("simulated_seconds"))),
+        ("cost", fmt.dollars(get("cost_usd"))),
         ("billed actors", _actors(summary)),
-        ("non-finite gradients", count(get("nonfinite_gradients"))),
+        ("non-finite gradients", fmt.count(get("nonfinite_gradients"))),
     ]
 
 
@@ -62,7 +47,7 @@ def _trained(summary: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     if abs(trained - value) <= (summary.get("eval_return_ci95") or 0.0):
         return []
-    return [("train return", f"{significant(trained)}, sampled actions")]
+    return [("train return", f"{fmt.significant(trained)}, sampled actions")]
 
 
 def _dropped(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -73,21 +58,21 @@ def _dropped(summary: dict[str, Any]) -> list[tuple[str, str]]:
     lost = summary.get("dropped_gradients")
     if not lost:
         return []
-    text, share, seconds = count(lost), summary.get("dropped_share"), summary.get("dropped_seconds")
+    text, share, seconds = fmt.count(lost), summary.get("dropped_share"), summary.get("dropped_seconds")
     if share is not None:
-        text += f" ({percent(share)} of all)"
+        text += f" ({fmt.percent(share)} of all)"
     if seconds is not None:
-        text += f", {significant(seconds)} {clock(summary.get('executor'))} s of learners"
+        text += f", {fmt.significant(seconds)} {fmt.clock(summary.get('executor'))} s of learners"
     return [("dropped gradients", text)]
 
 
 def _actors(summary: dict[str, Any]) -> str:
     """Billed actors. Unless actors are scaled, all actors of the platform share the environments."""
-    actors, each = count(summary.get("actors")), summary.get("envs_per_actor")
+    actors, each = fmt.count(summary.get("actors")), summary.get("envs_per_actor")
     paid = "as functions" if summary.get("actor_billing") == "serverless" else "as VMs"
     if each is None:
-        return f"{actors} (platform.actors) for {count(summary.get('num_envs'))} environments, {paid}"
-    return f"at most {actors}, {count(each)} environment{'s' * (each > 1)} each, {paid}"
+        return f"{actors} (platform.actors) for {fmt.count(summary.get('num_envs'))} environments, {paid}"
+    return f"at most {actors}, {fmt.count(each)} environment{'s' * (each > 1)} each, {paid}"
 
 
 def print_summary(console: Console, summary: dict[str, Any], run_dir: Path, returns: Sequence[float] = ()) -> None:
@@ -107,8 +92,8 @@ def print_summary(console: Console, summary: dict[str, Any], run_dir: Path, retu
     for name, value in summary_rows(summary):
         table.add_row(name, Text(value))
         if name == "eval return" and len(returns) > 1:
-            ends = f"{significant(min(returns))} to {significant(max(returns))}"
-            table.add_row("over the run", Text(f"{ends}  {sparkline(spread(returns))}"))
+            ends = f"{fmt.significant(min(returns))} to {fmt.significant(max(returns))}"
+            table.add_row("over the run", Text(f"{ends}  {fmt.sparkline(fmt.spread(returns))}"))
     console.print(table)
     commands = [("run", shlex.quote(str(run_dir))), ("evaluate", evaluate_command(run_dir))]
     # Continuing would raise an annealed learning rate again.

@@ -12,21 +12,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from stellaris_jax.report.curves import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    TEXT,
-    clock_name,
-    column,
-    dot,
-    draw_distribution,
-    draw_gate,
-    draw_run,
-    round_axis,
-    thinned,
-    tidy,
-)  # fmt: skip
+from stellaris_jax.report import curves
 from stellaris_jax.report.page.panels import AXES, LOOK, panel, return_axes, svg
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.style import drawing
@@ -42,10 +28,10 @@ COLUMNS, MOST_ROWS, SHADES = 120, 40, 8
 def return_panel(run: Run, clock: str) -> str:
     """Return over a clock; empty for a run without returns."""
     figure, axes = panel()
-    draw_run(axes, run, clock)
+    curves.draw_run(axes, run, clock)
     if not axes.lines:
         return ""
-    name = clock_name(AXES[clock], run)
+    name = curves.clock_name(AXES[clock], run)
     return_axes(axes, clock, name)
     return svg(figure, f"return over {name}")
 
@@ -53,13 +39,13 @@ def return_panel(run: Run, clock: str) -> str:
 def return_legend(run: Run) -> dict[str, dict[str, Any]]:
     """Names of the lines of return, with their styles."""
     key = {}
-    if np.isfinite(column(run.rounds, "train_return")).any():
-        key["training episodes"] = {"color": ORANGE, "linestyle": "-"}
+    if np.isfinite(curves.column(run.rounds, "train_return")).any():
+        key["training episodes"] = {"color": curves.ORANGE, "linestyle": "-"}
     if run.evaluations:
         seeds = len(run.evaluations[-1]["per_seed"]["eval_return_mean"])
         spread = "95 % over seeds" if seeds > 1 else "95 % over episodes"
         each = "; thin: each seed" if seeds > 1 else ""
-        key[f"evaluation, mean and {spread}{each}"] = {"color": BLUE, "linestyle": "-"}
+        key[f"evaluation, mean and {spread}{each}"] = {"color": curves.BLUE, "linestyle": "-"}
     return key
 
 
@@ -79,7 +65,7 @@ def staleness_over_rounds(run: Run) -> str:
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1)
     # Each shade is one shape of many rectangles, because thousands of separate ones would be most of the page.
     shade = np.ceil(SHADES * np.sqrt(shares / shares.max())).astype(int)
-    numbers = column(run.rounds, "round")
+    numbers = curves.column(run.rounds, "round")
     edges = [*(numbers[block[0]] - 0.5 for block in blocks), numbers[-1] + 0.5]
     figure, axes = panel()
     for level in range(1, SHADES + 1):
@@ -89,15 +75,15 @@ def staleness_over_rounds(run: Run) -> str:
             corners += [(left, low), (right, low), (right, low + 1), (left, low + 1), (left, low)]
         if corners:
             codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * (len(corners) // 5)
-            axes.add_patch(PathPatch(Path(corners, codes), color=BLUE, alpha=level / SHADES, linewidth=0))
+            axes.add_patch(PathPatch(Path(corners, codes), color=curves.BLUE, alpha=level / SHADES, linewidth=0))
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(-0.5, rows - 0.5)
-    axes.set_xlabel("round", fontsize=TEXT)
+    axes.set_xlabel("round", fontsize=curves.TEXT)
     above = f", {rows - 1} and more in the last row" if max(map(len, counts)) > rows else ""
-    axes.set_ylabel(f"staleness (versions){above}", fontsize=TEXT)
+    axes.set_ylabel(f"staleness (versions){above}", fontsize=curves.TEXT)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(6, integer=True))
-    tidy(axes)
+    curves.tidy(axes)
     return svg(figure, "distribution of staleness over rounds")
 
 
@@ -112,7 +98,7 @@ def gate_panel(run: Run) -> str:
     """Staleness and the gate over rounds, and the share of groups that escaped it."""
     with matplotlib.rc_context(LOOK):
         figure, axes = panel()
-        draw_gate(axes, run)
+        curves.draw_gate(axes, run)
         return svg(figure, "staleness and the gate over rounds")
 
 
@@ -123,7 +109,7 @@ def distribution_panel(run: Run) -> str:
         return ""
     with matplotlib.rc_context(LOOK):
         figure, axes = panel()
-        draw_distribution(axes, run)
+        curves.draw_distribution(axes, run)
         return svg(figure, "distribution of staleness over all rounds")
 
 
@@ -131,23 +117,23 @@ def distribution_panel(run: Run) -> str:
 def groups_panel(run: Run) -> str:
     """Number of gradients that were aggregated together, over rounds."""
     figure, axes = panel()
-    axes.set_ylabel("gradients in a group", fontsize=TEXT)
-    return _over_rounds(figure, axes, run, "group_size", GREEN)
+    axes.set_ylabel("gradients in a group", fontsize=curves.TEXT)
+    return _over_rounds(figure, axes, run, "group_size", curves.GREEN)
 
 
 @drawing()
 def metric_panel(run: Run, key: str) -> str:
     """Metric of the records over rounds, in a small picture; empty if there are no values."""
-    return _over_rounds(*panel(*SMALL), run, key, BLUE)
+    return _over_rounds(*panel(*SMALL), run, key, curves.BLUE)
 
 
 def _over_rounds(figure: Figure, axes: Axes, run: Run, key: str, colour: str) -> str:
-    values, rounds = thinned(column(run.rounds, key)), thinned(column(run.rounds, "round"))
+    values, rounds = curves.thinned(curves.column(run.rounds, key)), curves.thinned(curves.column(run.rounds, "round"))
     known = np.isfinite(values)
     if not known.any():
         return ""
-    axes.plot(rounds[known], values[known], color=colour, linewidth=1.3, marker=dot(values))
-    round_axis(axes, rounds, 5)
+    axes.plot(rounds[known], values[known], color=colour, linewidth=1.3, marker=curves.dot(values))
+    curves.round_axis(axes, rounds, 5)
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    tidy(axes)
+    curves.tidy(axes)
     return svg(figure, f"{METRICS[key].name} over rounds")

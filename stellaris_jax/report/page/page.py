@@ -14,8 +14,19 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import write_atomically
 from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.report.page import run as of_run
-from stellaris_jax.report.page import study, timeline
-from stellaris_jax.report.page.markup import bullets, details, document, figure, paragraph, section, table, text, words
+from stellaris_jax.report.page import study
+from stellaris_jax.report.page.markup import (
+    asset,
+    bullets,
+    details,
+    document,
+    figure,
+    paragraph,
+    section,
+    table,
+    text,
+    words,
+)
 from stellaris_jax.report.page.panels import (
     AXES,
     MOST,
@@ -31,10 +42,9 @@ from stellaris_jax.report.page.sources import (
     Sources,
     gather,
     holds_runs,
-    machines,
+    origins,
     run_command,
     sweep_command,
-    versions,
 )
 from stellaris_jax.report.page.tables import Scored, across, bars, differences, results
 from stellaris_jax.report.results import BEST, FEW, OPEN, TIED, Row, compare_settings
@@ -76,7 +86,7 @@ def write_page(
     if len(sources.runs) == 1 and not sources.sweeps:
         (run,) = sources.runs
         name = run.path.resolve().name
-        page = document(name, of_run.content(run, sources, out, rounds), timeline.STYLE, timeline.SCRIPT)
+        page = document(name, of_run.content(run, sources, out, rounds), asset("timeline.css"), asset("timeline.js"))
         write_atomically(out, page)
         return sources.notes
     if rounds:
@@ -277,8 +287,4 @@ def _repeat(rows: Sequence[Row], sources: Sources) -> str:
             subject = "The run" if alone else f"The setting of the highest mean return{where}"
             parts.append(paragraph(f"{subject}, seeds apart:") + f"<pre>{text(again)}</pre>")
     parts.append(paragraph("Every run's directory, linked above, holds its whole configuration (config.yaml)."))
-    if devices := machines(runs):
-        parts.append("<h3>Hardware</h3>" + bullets(devices))
-    if known := versions(runs):
-        parts.append("<h3>Versions</h3>" + bullets(known))
-    return "".join(parts)
+    return "".join([*parts, origins(runs)])

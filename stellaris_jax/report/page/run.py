@@ -32,7 +32,7 @@ from stellaris_jax.report.page.markup import (
     words,
 )  # fmt: skip
 from stellaris_jax.report.page.panels import AXES, swatch
-from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, machines, run_command, versions
+from stellaris_jax.report.page.sources import OF_THE_PLACE, Sources, flat, origins, run_command
 from stellaris_jax.report.page.tables import relative
 from stellaris_jax.report.page.timeline import timelines_of
 from stellaris_jax.report.runs import Run
@@ -91,7 +91,7 @@ def _outcome(run: Run) -> str:
     """Result of the run in one sentence."""
     last = run.summary or max([*run.rounds[-1:], *run.evaluations[-1:]], key=lambda row: row["round"], default=None)
     if last is None:
-        return "There is nothing to tell of it yet."
+        return "The run has no metrics yet."
     known = {key: value for key, value in last.items() if isinstance(value, int | float)}
     evaluated = _rows(run).get("eval return", MISSING)
     parts = [
@@ -108,15 +108,15 @@ def _missing(run: Run) -> list[str]:
     """Sentences about missing parts of the run."""
     notes = []
     if not run.config:
-        notes.append("Its configuration cannot be read, so that nothing is told of its settings.")
+        notes.append("Its configuration cannot be read, so this page shows no settings.")
     if run.summary is None:
-        notes.append(f"It has no result: {run.failure or 'it failed, or is not over.'}")
+        notes.append(f"It has no result: {run.failure or 'it failed, or it is not finished.'}")
     if not run.curve:
-        notes.append("Its metrics are not whole; curves show what is left of them.")
+        notes.append("Its metrics are incomplete; curves show the remaining ones.")
     if not run.rounds and not run.evaluations:
-        notes.append("It has no metrics, so that there are no curves.")
+        notes.append("It has no metrics, so there are no curves.")
     elif not run.evaluations:
-        notes.append("Nothing was evaluated; its curves are of training episodes.")
+        notes.append("It has no evaluations; its curves show training episodes.")
     return notes
 
 
@@ -154,8 +154,8 @@ def _staleness(run: Run) -> str:
     explanation = (
         "Staleness of a gradient is the number of versions published between the fetch of the policy that it was "
         "computed on and its aggregation. The stronger the colour of a field, the more gradients of these rounds have "
-        "that staleness. The gate lets through groups whose mean staleness is at most β; what escapes it was "
-        "aggregated because every learner's gradient was waiting."
+        "that staleness. The gate admits groups whose mean staleness is at most β. A group escapes the gate if every "
+        "learner's gradient is waiting; it is then aggregated anyway."
     )
     return _panels(drawn) + paragraph(explanation)
 
@@ -186,7 +186,7 @@ def _bill(run: Run) -> str:
     total = sum(items.values())
     paid = {name: value for name, value in items.items() if value}
     if not paid:
-        return paragraph("Nothing has been paid for.")
+        return paragraph("The run has cost nothing.")
     lines = [
         [
             words(ITEMS.get(name, name)),
@@ -196,7 +196,7 @@ def _bill(run: Run) -> str:
         ]
         for name, value in sorted(paid.items(), key=lambda item: -item[1])
     ]
-    lines.append([words("all of it"), figure(dollars(total), total), figure(percent(1.0), total), Cell("")])
+    lines.append([words("total"), figure(dollars(total), total), figure(percent(1.0), total), Cell("")])
     common = run.summary.get("cost_common_usd") if run.summary else None
     sentence = f"At the price that all systems have in common, whole clusters by wall-clock, it is {dollars(common)}."
     return table(["item", "dollars", "share", ""], lines, "the bill", sortable=False) + paragraph(
@@ -213,7 +213,7 @@ def _diagnostics(run: Run) -> str:
             if metric.name.startswith(group) and key not in DRAWN_ELSEWHERE and len(known) and np.ptp(known) > 0:
                 caption = f"<figcaption><code>{text(metric.name)}</code>: {text(metric.about)}</figcaption>"
                 drawn.append(charts.metric_panel(run, key) + caption)
-    constant = paragraph("Over rounds, means over seeds; what never changes is left out.")
+    constant = paragraph("Means over seeds, by round; constant metrics are left out.")
     return _panels(drawn).replace('class="panels"', 'class="panels small"') + constant if drawn else ""
 
 
@@ -254,8 +254,4 @@ def _repeat(run: Run) -> str:
         [*shlex.split(command("report")), "--rounds", "1-2", str(run.path)]
     )
     parts = [paragraph(about) + f"<pre>{text(line)}</pre>" for about, line in commands.items() if line]
-    if devices := machines([run]):
-        parts.append("<h3>Hardware</h3>" + bullets(line.removesuffix(": 1 run") for line in devices))
-    if known := versions([run]):
-        parts.append("<h3>Versions</h3>" + bullets(line.removesuffix(": 1 run") for line in known))
-    return "".join(parts)
+    return "".join([*parts, origins([run]).replace(": 1 run</li>", "</li>")])

@@ -21,6 +21,7 @@ from stellaris_jax.config.options import complete
 from stellaris_jax.config.schema import flatten, plain, shown
 from stellaris_jax.config.stored import from_yaml, read_yaml
 from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.report.page.markup import bullets
 from stellaris_jax.report.results import load_points, load_run, points
 from stellaris_jax.report.runs import Run
 from stellaris_jax.report.sweep import different
@@ -175,6 +176,12 @@ def _override(key: str, value: Any) -> str | None:
         return line if read.key_or_group == key and read.value() == value and read.package is None else None
     except (HydraException, RecursionError, ValueError):
         return None
+
+
+def origins(runs: Sequence[Run]) -> str:
+    """Markup of the hardware and the package versions of runs."""
+    parts = {"Hardware": machines(runs), "Versions": versions(runs)}
+    return "".join(f"<h3>{name}</h3>{bullets(lines)}" for name, lines in parts.items() if lines)
 
 
 def machines(runs: Sequence[Run]) -> list[str]:

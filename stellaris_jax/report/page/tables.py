@@ -14,7 +14,7 @@ from stellaris_jax.base.statistics import FEWEST
 from stellaris_jax.report.page.markup import Cell, details, figure, interval_bar, link, paragraph, table, text, words
 from stellaris_jax.report.results import BEST, Row, verdict
 from stellaris_jax.report.robust import Scores, iqm_interval
-from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, row_figures, sweep_row
+from stellaris_jax.report.sweep import LEGEND, SIGNS, headings, row_cells, sweep_row
 from stellaris_jax.telemetry.format import percent, significant
 
 
@@ -29,18 +29,18 @@ def results(rows: Sequence[Row], numbers: dict[str, int], out: Path, threshold: 
     """
     lines = []
     for row in rows:
-        figures = row_figures(sweep_row(row, threshold), row, threshold)
+        cells = row_cells(sweep_row(row, threshold), row, threshold)
         mark = SIGNS.get(row.mark, "")
         lines.append(
             [
                 figure(str(numbers[row.label]), numbers[row.label]),
                 Cell(f'<span class="best">{text(mark)}</span>' if row.mark == BEST else text(mark)),
                 *map(words, headings(row.group).values()),
-                *(figure(shown, value) for _, shown, value in figures),
+                *(figure(shown, value) for _, shown, value in cells),
                 Cell(" ".join(link(relative(run.path, out), run.path.name) for run in row.group.runs)),
             ]
         )
-    head = ["#", "", *headings(rows[0].group), *(heading for heading, _, _ in figures), "runs"]
+    head = ["#", "", *headings(rows[0].group), *(heading for heading, _, _ in cells), "runs"]
     return table(head, lines, "results by setting; a click on a heading sorts") + _about(rows, threshold)
 
 

@@ -1,0 +1,1 @@
+"""Run directories: layout, checkpoints, list of runs, signals."""
