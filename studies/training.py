@@ -20,7 +20,8 @@ from stellaris_jax.base.commands import as_override
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.options import PLACES, options_of
-from stellaris_jax.config.tree import Config, PlatformConfig, knobs
+from stellaris_jax.config.sections import PlatformConfig
+from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.run import train
 from stellaris_jax.report.runs import Run, read_run

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stellaris_jax.config.tree import DelaysConfig, SystemConfig
+from stellaris_jax.config.sections import DelaysConfig, SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 

@@ -18,7 +18,7 @@ from itertools import count
 from math import ceil, floor
 from typing import Protocol
 
-from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.sections import DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 NANOSECOND = Fraction(1, 10**9)

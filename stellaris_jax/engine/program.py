@@ -25,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics, adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.aggregator import rows, staleness_weighted
 from stellaris_jax.engine.corrections import Context, kl_needed, numbers_vary

@@ -11,7 +11,7 @@ from stellaris_jax.agent.losses.gae import linear_recurrence
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry, blanked
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.envs.base import Box, VecEnv
 
 

@@ -16,7 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import Config, EnvConfig
+from stellaris_jax.config.sections import EnvConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.learner import DataLoader

@@ -19,7 +19,7 @@ import numpy as np
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import shown
-from stellaris_jax.config.tree import SystemConfig
+from stellaris_jax.config.sections import SystemConfig
 from stellaris_jax.timeline.admission import Admission
 from stellaris_jax.timeline.records import Gradient, Group, Usage
 from stellaris_jax.timeline.rules import Rule
