@@ -33,7 +33,7 @@ from stellaris_jax import (
     train,
 )
 from stellaris_jax.base.errors import RunError
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.envs.suites.gymnasium import make
 from stellaris_jax.report.sweep import report

@@ -24,7 +24,7 @@ from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.losses.truncation import MODES
 from stellaris_jax.agent.networks.distributions import Categorical, DiagonalGaussian
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import completed
+from stellaris_jax.config.optioned import completed
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

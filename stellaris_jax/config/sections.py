@@ -85,9 +85,8 @@ class AlgorithmConfig(Section):
     masks: tuple[str, ...] = knob(
         (), "masks of samples by how far the policy has come since, which multiply the policy's loss", kind="mask"
     )
-    options: dict[str, Any] = knob(
-        {}, "options of the algorithm and its masks, those that have one of a name in brackets"
-    )
+    options: dict[str, Any] = knob({}, "options of the algorithm")
+    mask_options: dict[str, Any] = knob({}, "options of masks, below the name of each")
     rollout_length: int = knob(128, "steps of every environment per round (T), in env steps", within="[1, inf)")
     epochs: int = knob(4, "passes over a round's data", within="[1, inf)")
     minibatches: int = knob(4, "minibatches per pass; each is one learner invocation", within="[1, inf)")
@@ -120,11 +119,11 @@ class SystemConfig(Section):
         "when the parameter function aggregates gradients",
         kind="rule",
     )
-    options: dict[str, Any] = knob(
-        {}, "options of the rule, weights, admission and corrections, those that have one of a name in brackets"
-    )
+    rule_options: dict[str, Any] = knob({}, "options of the rule")
     weights: str = knob("power", "how much a gradient is trusted by its staleness (w of Eq. 4)", kind="weight")
+    weight_options: dict[str, Any] = knob({}, "options of the weights")
     admission: str = knob("all", "which gradients are kept, and which learners may start", kind="admission")
+    admission_options: dict[str, Any] = knob({}, "options of the admission policy")
     learners: int = knob(8, "learner functions that may be in flight (n)", within="[1, inf)")
     aggregation: str = knob(
         "factored",
@@ -136,6 +135,7 @@ class SystemConfig(Section):
     corrections: tuple[str, ...] = knob(
         (), "corrections of gradients by what has happened since, in this order", kind="correction"
     )
+    correction_options: dict[str, Any] = knob({}, "options of corrections, below the name of each")
     truncation: str = knob(
         "weight",
         "global importance-sampling truncation (Eq. 2): R'/R weights the clipped loss (weight), R' is the ratio in it "
@@ -175,7 +175,7 @@ class ScalingConfig(Section):
         "so often (hydrozoa), by gradient noise (kungfu), by curvature (nitro), or by a learned scheduler (minionsrl)",
         kind="scaling",
     )
-    options: dict[str, Any] = knob({}, "options of the rule, those that have one of a name in brackets")
+    options: dict[str, Any] = knob({}, "options of the rule")
     actors: int = knob(
         0, "actors of rule fixed, and of the first round of others; 0: all, of others the fewest", within="[0, inf)"
     )
@@ -232,7 +232,7 @@ class DelayConfig(Section):
         "the constant; the median of lognormal; the mean of exponential; the minimum of pareto, in seconds",
         within="[0, inf)",
     )
-    options: dict[str, Any] = knob({}, "options of the distribution, those that have one of a name in brackets")
+    options: dict[str, Any] = knob({}, "options of the distribution")
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ class RunConfig(Section):
     loggers: tuple[str, ...] = knob(
         ("tensorboard",), "where metrics go, beside metrics.jsonl and the display", kind="logger"
     )
-    options: dict[str, Any] = knob({}, "options of the loggers, those that have one of a name in brackets")
+    logger_options: dict[str, Any] = knob({}, "options of loggers, below the name of each")
     callbacks: tuple[str, ...] = knob(
         (),
         "functions of (round, record, trainer) called after every round; one that returns true ends the run",

@@ -66,7 +66,7 @@ class Config(Section):
     resume: str = knob(
         "",
         "run directory to continue; only total_steps, engine, evaluation, checkpoint, live, run.progress, run.loggers "
-        "and run.options may change",
+        "and run.logger_options may change",
     )
 
     def replace(self, values: Mapping[str, Any]) -> Config:

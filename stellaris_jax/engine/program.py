@@ -234,8 +234,9 @@ class Engine:
         corrections = self.spec.corrections
         if not corrections:
             return hyper, None
-        for correction, state in zip(corrections, carry.aggregator.corrections, strict=True):
-            hyper = correction.bound(hyper.corrections).numbers(hyper, state)
+        states = carry.aggregator.corrections
+        for correction, options, state in zip(corrections, hyper.corrections, states, strict=True):
+            hyper = correction.bound(options).numbers(hyper, state)
         kl = None
         if kl_needed(corrections):
             kl = jax.vmap(partial(learner.drift, self.network, cache, carry.params))(wave.invocations)
@@ -386,7 +387,7 @@ class Engine:
 
 def aggregator(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
     """Parameter function of one seed."""
-    corrections = [correction.bound(hyper.corrections) for correction in spec.corrections]
+    corrections = [one.bound(options) for one, options in zip(spec.corrections, hyper.corrections, strict=True)]
     optimizer = hyper.optimizer(spec.aggregation, numbers_vary(corrections))
     return staleness_weighted(optimizer, spec.aggregation, axis, corrections)
 

@@ -134,8 +134,8 @@ class ReplayTrainer(Trainer):
         config = self.config
         stored = from_yaml(_run_of(config) / "config.yaml")
         system = stored.system
-        changed = (config.system.weights, config.system.options) != (system.weights, system.options)
-        weights = register.weight[config.system.weights](config.system.options) if changed else None
+        changed = (config.system.weights, config.system.weight_options) != (system.weights, system.weight_options)
+        weights = register.weight[config.system.weights](config.system.weight_options) if changed else None
         recorded = Recorded(self.trace.rounds, weights)
         same = config.algorithm.anneal == stored.algorithm.anneal
         scales = self._outline.scales if same else None

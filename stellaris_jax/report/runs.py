@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.statistics import Curve
+from stellaris_jax.config.old_options import migrated
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
 from stellaris_jax.telemetry.integrity import Seal, owner_of, seal_of, settings_digest
@@ -99,7 +100,7 @@ def read_run(path: Path, note: Callable[[str], None] = complain, last: int | Non
       last: number of last rounds, and of last evaluations, to keep; all by default.
     """
     damage: list[str] = []
-    config = flatten(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, damage))
+    config = flatten(migrated(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, damage)))
     document = _mapping(path / SUMMARY, inputs.DOCUMENT, json.loads, damage)
     log = _log(path / "metrics.jsonl", last, damage)
     rounds = [record for record in log.records if record["kind"] == "round"]

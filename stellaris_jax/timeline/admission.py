@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.schema import knob
 from stellaris_jax.timeline.records import Gradient
 from stellaris_jax.timeline.view import View

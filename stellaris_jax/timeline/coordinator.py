@@ -52,9 +52,9 @@ class Coordinator:
         self.usage = usage
         self.learners, self.versions = system.learners, system.versions
         self.drops = system.overflow == "drop"
-        self.rule: Rule = register.rule[system.rule](system.options)
-        self.weights: Weight = register.weight[system.weights](system.options)
-        self.admission: Admission = register.admission[system.admission](system.options)
+        self.rule: Rule = register.rule[system.rule](system.rule_options)
+        self.weights: Weight = register.weight[system.weights](system.weight_options)
+        self.admission: Admission = register.admission[system.admission](system.admission_options)
         self.clock = 0
         self.aggregating = False
         self.iterations = [0] * system.learners
