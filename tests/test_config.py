@@ -48,7 +48,7 @@ def test_chosen_network_overrides_that_of_the_environment() -> None:
 
 def test_own_directory_adds_choices(tmp_path: Path) -> None:
     (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "mine.yaml").write_text("name: mine\nrule: softsync\noptions: {c: 3}\n")
+    (tmp_path / "system" / "mine.yaml").write_text("name: mine\nrule: softsync\nrule_options: {c: 3}\n")
     (tmp_path / "env" / "own").mkdir(parents=True)
     (tmp_path / "env" / "own" / "task.yaml").write_text("# @package _global_\nenv: {name: brax/fast}\nseed: 9\n")
     assert load_config(["system=mine"], tmp_path).system.rule_options["c"] == 3
@@ -250,21 +250,21 @@ def test_ranges(key: str, accepted: list[object], refused: list[object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("section", "name", "option", "accepted", "refused"),
+    ("key", "name", "option", "accepted", "refused"),
     [
-        ("system", "stellaris", "decay", [1e-6, 1, 1.0], [0.0, 1.01, "fast", math.nan]),
-        ("system", "async", "root", [1, 2.0], [0, 1.5]),
-        ("system", "ssp", "s", [0], [-1]),
-        ("delays.learner", "lognormal", "sigma", [0.0], [-0.1]),
-        ("delays.learner", "pareto", "alpha", [0.1], [0.0]),
-        ("delays.learner", "measured", "table", [[0.1]], [[0.1, 0.0], [-1.0], [1.0, math.inf], []]),
-        ("scaling", "nitro", "mode", ["paper"], ["print"]),
+        ("system.rule", "stellaris", "decay", [1e-6, 1, 1.0], [0.0, 1.01, "fast", math.nan]),
+        ("system.weights", "power", "root", [1, 2.0], [0, 1.5]),
+        ("system.rule", "ssp", "s", [0], [-1]),
+        ("delays.learner.kind", "lognormal", "sigma", [0.0], [-0.1]),
+        ("delays.learner.kind", "pareto", "alpha", [0.1], [0.0]),
+        ("delays.learner.kind", "measured", "table", [[0.1]], [[0.1, 0.0], [-1.0], [1.0, math.inf], []]),
+        ("scaling.rule", "nitro", "mode", ["paper"], ["print"]),
     ],
 )
-def test_options_are_checked(section: str, name: str, option: str, accepted: list, refused: list) -> None:
-    place = next(place for place in PLACES if place.section == section and name in place.kind)
+def test_options_are_checked(key: str, name: str, option: str, accepted: list, refused: list) -> None:
+    place = next(place for place in PLACES if place.key == key)
     for value in (*accepted, *refused):
-        config = with_value(place.key, name).replace({f"{place.options}.{option}": value})
+        config = with_value(key, name).replace({f"{place.options}.{option}": value})
         if value in accepted:
             check_and_start_jax(config)
         else:

@@ -16,14 +16,14 @@ GROUPS = {
         "Training and policies",
         "From a configuration to a policy, in Python.",
         ["load_config", "train", "Trainer", "Population", "load_policy", "Policy", "Config", "ConfigError"],
-        ["config.schema.RunError", "training.evaluate.Evaluation"],
+        ["base.errors.RunError", "training.evaluate.Evaluation"],
     ),
     "plugins": (
         "What plug-ins are made of",
         "Bases to subclass and the registry that takes them; [](/howto/plugins.md) shows one of each.",
         ["register", "knob", "Rule", "Weight", "Admission", "Delay", "Scaling", "Algorithm", "PolicyObjective", "Mask",
          "Correction", "Logger", "Wrapper"],
-        ["registry.Kind", "config.options.Optioned", "config.options.Numbered"],
+        ["base.registry.Kind", "config.optioned.Optioned", "config.optioned.Numbered"],
     ),
     "environments": (
         "Environments",

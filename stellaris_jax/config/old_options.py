@@ -36,17 +36,18 @@ def _places(old: str) -> list[Place]:
 def _owners(old: str, option: str, names: Names) -> list[tuple[Place, str]]:
     """Objects that get an option of an old key: the named ones that have it, else all registered ones that have it.
 
-    An object of a plug-in that is not imported yet may have any option. An option of no object gets the first place, so
-    that it is reported there.
+    An option that none of the named objects has is perhaps of one whose plug-in is not imported. An option of no object
+    gets the first place, so that it is reported there.
     """
     places = _places(old)
     named = [(place, name) for place in places for name in names(place)]
     every = [(place, name) for place in places for name in place.kind]
-    return (
-        [(place, name) for place, name in named if name not in place.kind or option in options_of(place.kind[name])]
-        or [(place, name) for place, name in every if option in options_of(place.kind[name])]
-        or [(places[0], "")]
-    )
+
+    def having(owners: list[tuple[Place, str]]) -> list[tuple[Place, str]]:
+        return [(place, name) for place, name in owners if option in options_of(place.kind.get(name))]
+
+    unknown = [(place, name) for place, name in named if name not in place.kind]
+    return having(named) or unknown or having(every) or [(places[0], "")]
 
 
 def new_keys(key: str, names: Names) -> list[str]:
@@ -76,7 +77,9 @@ def take_old(node: Any) -> dict[str, Any]:
     for key in OLD:
         section = OmegaConf.select(node, key.partition(".")[0])
         if isinstance(section, DictConfig) and "options" in section:
-            options: Any = OmegaConf.to_container(section["options"], resolve=True)
+            options: Any = section["options"]
+            options = OmegaConf.to_container(options, resolve=True) if isinstance(options, DictConfig) else options
+            OLD[key].check(options)
             taken |= {f"{key}.{name}": value for name, value in options.items()}
             with flag_override(section, "struct", False):
                 del section["options"]
@@ -140,10 +143,9 @@ _warned: list[str] = []
 def migrated(node: dict[str, Any]) -> dict[str, Any]:
     """Stored configuration, as plain data, in the present layout; the same data if it is in that layout.
 
-    No plug-in is imported, so an object of a plug-in gets all options of its section. `without_guesses` removes those
-    that it does not have.
+    No plug-in is imported, so objects of plug-ins get the options that no other object has; see `corrected`.
     """
-    if all(_options(node, old) is None for old in OLD):
+    if not _is_old(node):
         return node
 
     def names(place: Place) -> list[str]:
@@ -172,20 +174,30 @@ def _options(node: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     return options if isinstance(options, dict) else None
 
 
-def without_guesses(config: Config, read: Callable[[], dict[str, Any]]) -> Config:
-    """Configuration without the options that `migrated` gave an object of a plug-in that does not have them.
+def corrected(config: Config, read: Callable[[], dict[str, Any]]) -> Config:
+    """Configuration with the stored options that objects of plug-ins have, now that these are imported.
 
     Args:
-      config: configuration, its plug-ins imported.
+      config: configuration that was read and perhaps changed.
       read: reads the stored configuration as plain data.
     """
-    for place in PLACES:
-        for owner in place.owners(config):
-            if not owner.given.keys() <= options_of(owner.thing).keys():
-                stored = _options(read(), f"{place.section}.options") or {}
-                known = {*options_of(owner.thing), *(owner.given.keys() - stored.keys())}
-                config = config.replace({owner.key: {k: v for k, v in owner.given.items() if k in known}})
+    owners = [(place, owner) for place in PLACES for owner in place.owners(config) if _is_foreign(owner.thing)]
+    if not owners or not _is_old(node := read()):
+        return config
+    for place, owner in owners:
+        stored, own = _options(node, f"{place.section}.options") or {}, options_of(owner.thing)
+        kept = {name: value for name, value in owner.given.items() if name in own or name not in stored}
+        missing = {name: value for name, value in stored.items() if name in own and name not in kept}
+        config = config.replace({owner.key: {**kept, **missing}})
     return config
+
+
+def _is_foreign(thing: Any) -> bool:
+    return not thing.__module__.startswith("stellaris_jax.")
+
+
+def _is_old(node: Mapping[str, Any]) -> bool:
+    return any(_options(node, old) is not None for old in OLD)
 
 
 def first_layout(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,9 @@ class Optioned:
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
         """Conditions on a configuration that names this class, each with the error message for its violation.
 
-        `section` is the section of the options, such as `system`.
+        Args:
+          config: the configuration.
+          section: section of the key that names the class, such as `system` or `delays.learner`.
         """
         yield from ()
 
@@ -52,9 +54,11 @@ class Optioned:
     def settles(cls, config: Config, section: str) -> Iterator[tuple[str, Any, str]]:
         """Keys of the configuration with the values that they get unless an override sets them.
 
-        Each comes with an error message, which is empty for a possible value. `section` is the section of the options,
-        such
-        as `delays.learner`. Raises ConfigError.
+        Each comes with an error message, which is empty for a possible value. Raises ConfigError.
+
+        Args:
+          config: the configuration.
+          section: section of the key that names the class, such as `delays.learner`.
         """
         yield from ()
 

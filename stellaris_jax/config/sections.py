@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from stellaris_jax.base.renamed import warn_renamed
 from stellaris_jax.config.schema import Section, group, knob
 
 
@@ -164,6 +165,13 @@ class SystemConfig(Section):
         "actors are billed for busy seconds (serverless) or for wall-clock (serverful)",
         choices=("serverless", "serverful"),
     )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of all objects in one mapping, as plug-ins read them before the next release."""
+        warn_renamed("config.system.options", "config.system.rule_options, weight_options and so on")
+        merged = {**self.rule_options, **self.weight_options, **self.admission_options}
+        return merged | {name: value for own in self.correction_options.values() for name, value in own.items()}
 
 
 @dataclass(frozen=True)

@@ -93,11 +93,11 @@ def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 def schema(config: Config | None = None) -> DictConfig:
     """Keys, types and values of a configuration, by default the defaults, as a mutable tree; see `take_old`."""
-    node: DictConfig = OmegaConf.structured(config or Config)
+    node: Any = OmegaConf.structured(Config)
     for section in ("", *sections()):
         OmegaConf.set_readonly(OmegaConf.select(node, section) if section else node, None)
     accept_old(node)
-    return node
+    return OmegaConf.merge(node, plain(config)) if config else node  # type: ignore[return-value]
 
 
 @cache

@@ -46,7 +46,7 @@ from stellaris_jax.base.registry import (
 from stellaris_jax.config import env_texts, gym_wrappers
 from stellaris_jax.config.downloads import downloads
 from stellaris_jax.config.env_texts import JOB
-from stellaris_jax.config.old_options import without_guesses
+from stellaris_jax.config.old_options import corrected
 from stellaris_jax.config.schema import LONGEST, shown
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
@@ -169,7 +169,7 @@ def admit(
             _record(text, item)
     if any(item.is_pending and not item.connects and not item.name.endswith(".py") for item in named):
         _leave_caches_alone()
-    return without_guesses(imported(config, path), partial(read_yaml, path))
+    return corrected(imported(config, path), partial(read_yaml, path))
 
 
 def _leave_caches_alone() -> None:

@@ -186,7 +186,8 @@ class StateLayout:
 
     def _shapes(self) -> EngineState:
         seeds = np.zeros(self.shape.seeds, np.uint32)
-        hyper = Hyper.of(Config()).rows(self.shape.seeds)
+        # Only the shapes matter, and numbers of corrections are never parts of the state.
+        hyper = Hyper.of(Config())._replace(corrections=({},) * len(self.spec.corrections)).rows(self.shape.seeds)
 
         def init(seeds: jax.Array, hyper: Hyper) -> EngineState:
             keys = jax.vmap(jax.random.key)(seeds)

@@ -28,9 +28,9 @@ SUMMARY = "summary.json"
 def is_compared(key: str) -> bool:
     """Whether a config key makes two runs different.
 
-    Paths and loggers do not, nor does the seed, which makes a run a replicate.
+    Paths and loggers do not, nor does the seed, which makes a run a replicate, nor that objects have no options.
     """
-    return key != "seed" and not key.startswith("run.")
+    return key != "seed" and not key.startswith("run.") and not key.endswith("_options")
 
 
 @dataclass(frozen=True)
