@@ -24,7 +24,7 @@ Jobs = dict[str, list[str]]
 def systems(overrides: list[str]) -> Jobs:
     """Stellaris beside synchronous learners."""
     # all-reduce has no gate whose options could be set
-    general = [line for line in overrides if not line.startswith("system.options.")]
+    general = [line for line in overrides if not line.startswith("system.rule_options.")]
     return {
         "allreduce": [*general, "system=allreduce"],
         "stellaris, no truncation": [*overrides, "system=stellaris", "system.truncation=none"],

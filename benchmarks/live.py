@@ -155,7 +155,7 @@ def _calibrated(learners: int, seed: int, rounds: int, directory: Path) -> Machi
 
 def _config(rule: str, learners: int, seed: int, rounds: int) -> Config:
     steps = 16 * 128 * rounds
-    group = (f"system.options.c={max(1, learners // 2)}",) if rule == "softsync" else ()
+    group = (f"system.rule_options.c={max(1, learners // 2)}",) if rule == "softsync" else ()
     own = (f"system.learners={learners}", f"seed={seed}", f"total_steps={steps}", "executor=live")
     return load_config([*JOB, *RULES[rule], *group, *own])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stellaris_jax.config.tree import knobs
 from studies import pictures
 from studies.claims import Claim, more
 from studies.history import Series, cost, final, of
@@ -15,10 +14,10 @@ from studies.training import Variant
 
 
 class Parameter(NamedTuple):
-    """Parameter of a group of the configuration.
+    """Parameter to vary.
 
     Attributes:
-      key: key in its group.
+      key: key of the configuration.
       symbol: the paper's symbol.
       chosen: the paper's choice.
       values: values to train.
@@ -34,12 +33,16 @@ class Parameter(NamedTuple):
     def label(self, value: str) -> str:
         return CHOSEN if value == self.chosen else f"{self.symbol}={value}"
 
+    def changed(self, base: Variant, value: str) -> Variant:
+        """Variant with another value."""
+        return base.with_settings(f"{self.key.rpartition('.')[2]}{value}", f"{self.key}={value}")
+
 
 CHOSEN = "chosen"
 
 
 def one_at_a_time(
-    study: Study, figure: str, title: str, base: Variant, group: str, parameters: Sequence[Parameter], seeds: int
+    study: Study, figure: str, title: str, base: Variant, parameters: Sequence[Parameter], seeds: int
 ) -> list[Claim]:
     """Train `base`, with the chosen values, and variants with one other value; claim that `base` is best.
 
@@ -48,7 +51,6 @@ def one_at_a_time(
       figure: name of the figure.
       title: title of the picture.
       base: variant with the chosen values.
-      group: group of the configuration.
       parameters: parameters to vary.
       seeds: the figure's own number of seeds.
     """
@@ -57,9 +59,7 @@ def one_at_a_time(
     for parameter in parameters:
         for value in parameter.values:
             if value != parameter.chosen:
-                where = group if f"{group}.{parameter.key}" in knobs() else f"{group}.options"
-                changed = base.with_settings(f"{parameter.key}{value}", f"{where}.{parameter.key}={value}")
-                series.append(Series(parameter.label(value), env, changed))
+                series.append(Series(parameter.label(value), env, parameter.changed(base, value)))
     histories = study.histories(figure, series, seeds)
     ours = of(histories, env, CHOSEN)
     panels: dict[str, list[Point]] = {}

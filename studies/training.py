@@ -19,8 +19,10 @@ import jax
 from stellaris_jax.base.commands import as_override
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import PLACES, options_of
-from stellaris_jax.config.tree import Config, PlatformConfig, knobs
+from stellaris_jax.config.optioned import options_of
+from stellaris_jax.config.options import PLACES
+from stellaris_jax.config.sections import PlatformConfig
+from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.execute.loading import load_config
 from stellaris_jax.execute.run import train
 from stellaris_jax.report.runs import Run, read_run
@@ -35,10 +37,13 @@ IRRELEVANT = ("seed", "num_seeds", "resume", "plugins", "engine.", "run.", "chec
               "scaling.name", "platform.name", "delays.name", "prices.name")  # fmt: skip
 """Keys, or prefixes of keys, that do not affect training results."""
 
+LOADER = "delays.loader"
+"""Section whose options digests have never covered."""
+
 
 def relevant(config: Config) -> dict[str, Any]:
     """Settings that affect training results, by the keys they had when the first results were stored."""
-    keys = (key for key in knobs() if not key.startswith(IRRELEVANT) and not key.endswith(".options"))
+    keys = (key for key in knobs() if not key.startswith(IRRELEVANT) and not key.endswith("options"))
     return {key: attrgetter(key)(config) for key in keys}
 
 
@@ -56,12 +61,22 @@ def first_key(section: str, option: str) -> str:
 
 
 def _options(config: Config) -> dict[str, Any]:
-    """Options that are not at their defaults, by the keys they had when the first results were stored."""
+    """Options that are not at their defaults, by the keys they had when the first results were stored.
+
+    Options that shared such a key and have different values now have their own keys.
+    """
+    named = [(place, owner) for place in PLACES for owner in place.owners(config) if place.section != LOADER]
+    values: dict[str, list[Any]] = {}
+    for place, owner in named:
+        for name in options_of(owner.thing):
+            values.setdefault(first_key(place.section, name), []).append(owner.given[name])
     changed = {}
-    for place in PLACES:
-        for name, option in ((n, o) for component in place.things(config) for n, o in options_of(component).items()):
-            if (value := place.options(config)[name]) != option.default:
-                changed[first_key(place.section, name)] = value
+    for place, owner in named:
+        for name, option in options_of(owner.thing).items():
+            if (value := owner.given[name]) != option.default:
+                first = first_key(place.section, name)
+                shared = all(other == value for other in values[first])
+                changed[first if shared else f"{owner.key}.{name}"] = value
     return changed
 
 

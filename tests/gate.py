@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stellaris_jax.config.tree import DelaysConfig, SystemConfig
+from stellaris_jax.config.sections import DelaysConfig, SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 
@@ -123,7 +123,7 @@ class Diary:
         if self.k == 0:
             return None
         first = [one.clock - member.version for one in self.aggregations if one.k == 0 for member in one.members]
-        return max(first, default=0) * Fraction(self.system.options["decay"]) ** self.k
+        return max(first, default=0) * Fraction(self.system.rule_options["decay"]) ** self.k
 
     def pointers(self) -> list[tuple[int, int]]:
         """Minibatches that nobody computes and nobody has delivered, oldest first."""
@@ -218,4 +218,4 @@ class Diary:
         """Eq. 4: the v-th root of 1 / delta."""
         if staleness == 0 or self.system.weights == "constant":
             return 1.0
-        return (1.0 / staleness) ** (1.0 / self.system.options["root"])
+        return (1.0 / staleness) ** (1.0 / self.system.weight_options["root"])

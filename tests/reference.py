@@ -16,7 +16,7 @@ from typing import Protocol
 
 from reference_events import NANOSECOND, Aggregation, Clock, Delivery, Learner, Log, Work, exactly
 
-from stellaris_jax.config.tree import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.sections import DelaysConfig, PlatformConfig, SystemConfig
 from stellaris_jax.timeline.delays import Chance, Stream, delay_of
 
 
@@ -188,7 +188,7 @@ class ParameterFunction:
 
     def __init__(self, system: System):
         self.system, self.settings = system, system.settings
-        options = system.settings.options
+        options = {**system.settings.rule_options, **system.settings.weight_options}
         self.decay, self.root = options.get("decay", 0.96), options.get("root", 3)
         self.clock = 0
         self.busy = False
@@ -209,7 +209,7 @@ class ParameterFunction:
                 return not self.busy and learner.number not in [d.learner for d in self.queue]
             case "ssp":  # t - min_q clock_q <= s
                 slowest = min(other.iterations for other in self.system.learners)
-                return learner.iterations - slowest <= self.settings.options.get("s", 2)
+                return learner.iterations - slowest <= self.settings.rule_options.get("s", 2)
             case _:
                 return True
 
@@ -238,7 +238,7 @@ class ParameterFunction:
                 nobody_comes = not self.system.pointers and all(o.holds is None for o in self.system.learners)
                 return len(staleness) == self.settings.learners or nobody_comes
             case "softsync":
-                return len(staleness) >= self.settings.options.get("c", 4)
+                return len(staleness) >= self.settings.rule_options.get("c", 4)
             case "stellaris" | "artifact":
                 threshold = self.threshold()
                 return threshold is None or sum(staleness) / len(staleness) <= threshold

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from settings import delay, system_of
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig
+from stellaris_jax.config.sections import DelayConfig, DelaysConfig, PlatformConfig
 from stellaris_jax.timeline import Gradient, Round, Timeline
 from stellaris_jax.timeline.scaling import Limits, RoundSummary, Scheduler
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,33 +12,40 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossInputs
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import completed
-from stellaris_jax.config.tree import AlgorithmConfig, Config, DelayConfig, ScalingConfig, SystemConfig
+from stellaris_jax.config.optioned import completed
+from stellaris_jax.config.sections import AlgorithmConfig, DelayConfig, ScalingConfig, SystemConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.execute.loading import load_config
 
 
-def _part(kind: Any, settings: dict[str, Any]) -> Any:
+def _part(kind: Any, settings: dict[str, Any], *keys: str) -> Any:
+    """A section with fields, and the rest of the settings below each of the keys."""
     own = {entry.name for entry in fields(kind)}
     mine = {key: value for key, value in settings.items() if key in own}
-    return kind(**mine, options={key: value for key, value in settings.items() if key not in own})
+    options = {key: value for key, value in settings.items() if key not in own}
+    return kind(**mine, **dict.fromkeys(keys, options))
 
 
 def system_of(rule: str = "stellaris", **settings: Any) -> SystemConfig:
     """A system with fields and options of its rule, weights and admission."""
     weights = "artifact" if rule == "artifact" else "power"
-    part: SystemConfig = _part(SystemConfig, {"rule": rule, "weights": weights, **settings})
+    part: SystemConfig = _part(
+        SystemConfig,
+        {"rule": rule, "weights": weights, **settings},
+        *("rule_options", "weight_options", "admission_options"),
+    )
     return part
 
 
 def algorithm_of(name: str = "ppo", **settings: Any) -> AlgorithmConfig:
     """An algorithm with its fields and options."""
-    part: AlgorithmConfig = _part(AlgorithmConfig, {"name": name, **settings})
-    return part
+    part: AlgorithmConfig = _part(AlgorithmConfig, {"name": name, **settings}, "options")
+    return replace(part, mask_options=dict.fromkeys(part.masks, part.options))
 
 
 def scaling_of(rule: str, **settings: Any) -> ScalingConfig:
     """Scaling with fields and options of its rule."""
-    part: ScalingConfig = _part(ScalingConfig, {"rule": rule, **settings})
+    part: ScalingConfig = _part(ScalingConfig, {"rule": rule, **settings}, "options")
     return part
 
 

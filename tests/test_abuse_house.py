@@ -20,7 +20,7 @@ from commands import ended_by, python, start, wait_for_checkpoints
 import stellaris_jax
 from stellaris_jax import ConfigError, Rule, Scaling, check_env, knob, load_config, register, train
 from stellaris_jax.base.errors import RunError
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.stored import to_yaml
 from stellaris_jax.envs.suites.gymnasium import make
 from stellaris_jax.report.sweep import report

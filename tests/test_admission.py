@@ -163,5 +163,5 @@ def test_the_preset_of_areal_is_not_softsync() -> None:
         return [timeline.next_round() for _ in range(5)]
 
     softsync = events("system=softsync", "system.weights=constant")
-    assert events("system=areal", "system.options.eta=4") == softsync
+    assert events("system=areal", "system.admission_options.eta=4") == softsync
     assert events("system=areal") != softsync

@@ -13,7 +13,8 @@ import pytest
 from settings import hyper_of
 
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import AlgorithmConfig, Config, EnvConfig, NetworkConfig
+from stellaris_jax.config.sections import AlgorithmConfig, EnvConfig, NetworkConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, Trajectory, episode_totals, init_normalizers
 from stellaris_jax.envs.autoreset import AutoResetEnv

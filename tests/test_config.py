@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 from dataclasses import FrozenInstanceError
 from operator import attrgetter
 from pathlib import Path
@@ -18,9 +19,11 @@ from settings import complaint, with_value
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import Kind, register
 from stellaris_jax.config.compose import choices, compose_config
+from stellaris_jax.config.options import PLACES
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.config.sources import shipped_configs
 from stellaris_jax.config.stored import from_yaml, to_yaml, typed
-from stellaris_jax.config.tree import Config, EnvConfig, knobs
+from stellaris_jax.config.tree import Config, knobs
 from stellaris_jax.execute.loading import check_and_start_jax, load_config
 
 # Precedence
@@ -45,10 +48,10 @@ def test_chosen_network_overrides_that_of_the_environment() -> None:
 
 def test_own_directory_adds_choices(tmp_path: Path) -> None:
     (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "mine.yaml").write_text("name: mine\nrule: softsync\noptions: {c: 3}\n")
+    (tmp_path / "system" / "mine.yaml").write_text("name: mine\nrule: softsync\nrule_options: {c: 3}\n")
     (tmp_path / "env" / "own").mkdir(parents=True)
     (tmp_path / "env" / "own" / "task.yaml").write_text("# @package _global_\nenv: {name: brax/fast}\nseed: 9\n")
-    assert load_config(["system=mine"], tmp_path).system.options["c"] == 3
+    assert load_config(["system=mine"], tmp_path).system.rule_options["c"] == 3
     config = load_config(["system=async", "env=own/task"], tmp_path)
     assert (config.system.rule, config.env.name, config.seed) == ("async", "brax/fast", 9)
     assert load_config(["env=gymnax/CartPole-v1"], tmp_path) == load_config()
@@ -63,7 +66,7 @@ def test_own_directory_adds_choices(tmp_path: Path) -> None:
             "algorithm.learning_rate=1e-2",
             "experiment=stellaris/hopper",
             "network.hidden=[4,4]",
-            "system.options.decay=1",
+            "system.rule_options.decay=1",
         ],
         ["env=envpool/Hopper-v4", "env.kwargs.frame_skip=2", "env.kwargs={a: [1, {b: x}]}", "env.kwargs.c=null"],
         ["system.corrections=[ess]", "evaluation={episodes: 3}", "scaling=nitro", "env.num_envs=${seed}", "seed=8"],
@@ -247,38 +250,38 @@ def test_ranges(key: str, accepted: list[object], refused: list[object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("section", "name", "option", "accepted", "refused"),
+    ("key", "name", "option", "accepted", "refused"),
     [
-        ("system", "stellaris", "decay", [1e-6, 1, 1.0], [0.0, 1.01, "fast", math.nan]),
-        ("system", "async", "root", [1, 2.0], [0, 1.5]),
-        ("system", "ssp", "s", [0], [-1]),
-        ("delays.learner", "lognormal", "sigma", [0.0], [-0.1]),
-        ("delays.learner", "pareto", "alpha", [0.1], [0.0]),
-        ("delays.learner", "measured", "table", [[0.1]], [[0.1, 0.0], [-1.0], [1.0, math.inf], []]),
-        ("scaling", "nitro", "mode", ["paper"], ["print"]),
+        ("system.rule", "stellaris", "decay", [1e-6, 1, 1.0], [0.0, 1.01, "fast", math.nan]),
+        ("system.weights", "power", "root", [1, 2.0], [0, 1.5]),
+        ("system.rule", "ssp", "s", [0], [-1]),
+        ("delays.learner.kind", "lognormal", "sigma", [0.0], [-0.1]),
+        ("delays.learner.kind", "pareto", "alpha", [0.1], [0.0]),
+        ("delays.learner.kind", "measured", "table", [[0.1]], [[0.1, 0.0], [-1.0], [1.0, math.inf], []]),
+        ("scaling.rule", "nitro", "mode", ["paper"], ["print"]),
     ],
 )
-def test_options_are_checked(section: str, name: str, option: str, accepted: list, refused: list) -> None:
-    key = {"system": "system.rule", "scaling": "scaling.rule"}.get(section, f"{section}.kind")
+def test_options_are_checked(key: str, name: str, option: str, accepted: list, refused: list) -> None:
+    place = next(place for place in PLACES if place.key == key)
     for value in (*accepted, *refused):
-        config = with_value(key, name).replace({f"{section}.options": {option: value}})
+        config = with_value(key, name).replace({f"{place.options}.{option}": value})
         if value in accepted:
             check_and_start_jax(config)
         else:
-            with pytest.raises(ConfigError, match=rf"{section}\.options\.{option}"):
+            with pytest.raises(ConfigError, match=rf"{re.escape(place.options)}\.{option}"):
                 check_and_start_jax(config)
 
 
 @pytest.mark.parametrize(
     ("override", "meant"),
     [
-        ("system.softsync_c=2", "system.options.c"),
-        ("system.ssp_s=2", "system.options.s"),
-        ("system.decay=0.9", "system.options.decay"),
-        ("system.root=2", "system.options.root"),
+        ("system.softsync_c=2", "system.rule_options.c"),
+        ("system.ssp_s=2", "system.rule_options.s"),
+        ("system.decay=0.9", "system.rule_options.decay"),
+        ("system.root=2", "system.weight_options.root"),
         ("scaling.window=3", "scaling.options.window"),
         ("delays.learner.sigma=0.1", "delays.learner.options.sigma"),
-        ("system.options.deccay=0.9", "decay"),
+        ("system.rule_options.deccay=0.9", "decay"),
     ],
 )
 def test_where_an_option_is_now(override: str, meant: str) -> None:
@@ -302,7 +305,7 @@ def test_every_key_refuses_another_type(key: str) -> None:
         (["system.learners=9"], ["system.learners=9", "8 slots"]),
         (["algorithm.epochs=1", "algorithm.minibatches=4"], ["system.learners=8", "4 minibatches"]),
         (["system=central", "system.learners=2"], ["central", "system.learners", "2"]),
-        (["system=softsync", "system.options.c=9"], ["system.options.c=9", "system.learners=8"]),
+        (["system=softsync", "system.rule_options.c=9"], ["system.rule_options.c=9", "system.learners=8"]),
         (["platform=hpc"], ["platform=hpc", "64 learner slots", "prices=us_east_2 pays for 8"]),
         (["platform.actors=129"], ["129 actors", "pays for 128"]),
         (["delays.actor.kind=measured"], ["delays.actor.options.table"]),

@@ -19,7 +19,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.agent.optimizers import varying_momentum
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import options_of
+from stellaris_jax.config.optioned import options_of
 from stellaris_jax.engine.aggregator import staleness_weighted
 from stellaris_jax.engine.corrections import Context, Correction, Stack
 from stellaris_jax.engine.program import aggregator as engine_aggregator
@@ -201,10 +201,10 @@ def test_momentum_is_lowered_by_the_staleness_that_there_is() -> None:
 @pytest.mark.parametrize("mode", ["factored", "sequential", "fractional"])
 def test_bias_correction_goes_by_the_momentum_of_every_step(mode: str) -> None:
     """In the engine's aggregator, while staleness comes and goes: Adam in float64, with 1 - prod_k beta_1(k)."""
-    config = tiny("system.corrections=[less_momentum]", "system.options.momentum_memory=0.5")
+    config = tiny("system.corrections=[less_momentum]", "system.correction_options.less_momentum.momentum_memory=0.5")
     config = config.replace({"system.aggregation": mode})
     spec, hyper = ProgramSpec.of(config), Hyper.of(config)
-    (chosen,) = (one.bound(hyper.corrections) for one in spec.corrections)
+    chosen = spec.corrections[0].bound(hyper.corrections[0])
     params = jnp.zeros(P)
     state = engine_aggregator(spec, None, hyper).init(params)
     mu, nu, product, count, momenta = np.zeros(P), np.zeros(P), 1.0, 0, []
@@ -291,7 +291,12 @@ def test_a_correction_changes_a_stale_run_and_no_event(name: str) -> None:
 )
 def test_lanes_devices_and_members_agree(spread: list[str]) -> None:
     names = "system.corrections=[delay_compensation,gap_aware,kl_gate,norm_ratio,less_momentum,ess]"
-    settings = ["system.options.compensation_memory=0.9", "system.rule=softsync", "system.options.c=3", names]
+    settings = [
+        "system.correction_options.delay_compensation.compensation_memory=0.9",
+        "system.rule=softsync",
+        "system.rule_options.c=3",
+        names,
+    ]
     plain, other = (
         Trainer(tiny(*settings, *own)) for own in (["num_seeds=2"] if "num_seeds=2" in spread else [], spread)
     )
@@ -302,7 +307,8 @@ def test_lanes_devices_and_members_agree(spread: list[str]) -> None:
 
 def test_a_number_of_a_correction_compiles_nothing(programs: Any) -> None:
     one, other = (
-        Trainer(tiny("system.corrections=[kl_gate]", f"system.options.trust_kl={kappa}")) for kappa in (0.1, 0.2)
+        Trainer(tiny("system.corrections=[kl_gate]", f"system.correction_options.kl_gate.trust_kl={kappa}"))
+        for kappa in (0.1, 0.2)
     )
     assert one.spec == other.spec
     one.run(2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stellaris_jax.agent.networks import ActorCritic, dense
-from stellaris_jax.config.tree import NetworkConfig
+from stellaris_jax.config.sections import NetworkConfig
 from stellaris_jax.engine.curvature import hessian_vector_product
 from stellaris_jax.envs.base import Box, Discrete
 

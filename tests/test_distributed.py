@@ -101,7 +101,7 @@ def test_the_first_process_may_die_as_well(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "settings",
     [
-        ("num_seeds=2", "system=softsync", "system.options.c=2"),
+        ("num_seeds=2", "system=softsync", "system.rule_options.c=2"),
         ("num_seeds=2", "engine.members=together", "engine.lanes=2"),
         ("algorithm=impala", "system.corrections=[kl_gate]"),
         ("scaling=nitro", "platform.actors=8"),

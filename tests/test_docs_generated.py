@@ -31,7 +31,7 @@ def test_every_key_has_an_entry() -> None:
     page = made()["reference/configuration.md"]
     for key in knobs():
         assert f"```{{confval}} {key}\n" in page
-    assert "`system.options.decay`" in page and "In (0, 1]" not in page
+    assert "`system.rule_options.decay`" in page and "In (0, 1]" not in page
 
 
 def test_every_public_name_has_an_entry() -> None:

@@ -17,7 +17,7 @@ from studies.store import Learned
 from studies.study import Study, reproduce
 from studies.training import Variant
 
-GATED = Variant("toy/stellaris", (*TASK, "system=stellaris", "system.options.decay=0.5"))
+GATED = Variant("toy/stellaris", (*TASK, "system=stellaris", "system.rule_options.decay=0.5"))
 SERIES = [Series("Stellaris", "toy", GATED), Series("same", "toy", GATED), Series("central", "toy", CENTRAL)]
 
 

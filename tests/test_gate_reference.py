@@ -11,7 +11,7 @@ import pytest
 from gate import Diary
 from settings import delay, system_of
 
-from stellaris_jax.config.tree import DelayConfig, DelaysConfig, PlatformConfig
+from stellaris_jax.config.sections import DelayConfig, DelaysConfig, PlatformConfig
 from stellaris_jax.timeline import Timeline
 
 

@@ -18,17 +18,20 @@ from studies.training import Variant
     ("overrides", "told"),
     [
         (
-            ["system.rule=softsync", "system.options.decay=0.9"],
-            "system.options.decay belongs to system.rule=stellaris",
+            ["system.rule=softsync", "system.rule_options.decay=0.9"],
+            "system.rule_options.decay belongs to system.rule=stellaris",
         ),
-        (["system=central", "system.options={c: 4}"], "system.options.c belongs to system.rule=softsync, not to"),
-        (["system=softsync", "++system.options.s=4"], "system.options.s belongs to system.rule=ssp, not to"),
+        (
+            ["system=central", "system.rule_options={c: 4}"],
+            "system.rule_options.c belongs to system.rule=softsync, not to",
+        ),
+        (["system=softsync", "++system.rule_options.s=4"], "system.rule_options.s belongs to system.rule=ssp, not to"),
         (
             ["delays=constant", "delays.actor.options.sigma=0.1"],
             "delays.actor.options.sigma belongs to delays.actor.kind=lognormal, not to delays.actor.kind=constant.",
         ),
         (["scaling.options.window=3"], "belongs to scaling.rule=adapt and scaling.rule=nitro, not to"),
-        (["system.rule=sofsync", "system.options.c=3"], "did you mean softsync"),
+        (["system.rule=sofsync", "system.rule_options.c=3"], "did you mean softsync"),
     ],
 )
 def test_an_option_of_something_else_is_refused(overrides: list[str], told: str) -> None:
@@ -36,8 +39,8 @@ def test_an_option_of_something_else_is_refused(overrides: list[str], told: str)
 
 
 def test_an_option_that_a_preset_brings_along_is_left_out() -> None:
-    assert "c" in load_config(["system=softsync"]).system.options
-    assert "c" not in load_config(["system=softsync", "system.rule=async"]).system.options
+    assert "c" in load_config(["system=softsync"]).system.rule_options
+    assert "c" not in load_config(["system=softsync", "system.rule=async"]).system.rule_options
 
 
 def test_a_system_with_another_rule_than_its_preset_is_not_called_like_one() -> None:

@@ -11,7 +11,8 @@ import pytest
 from stellaris_jax import Config, Trainer, load_config
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import numbers_of, value_of
+from stellaris_jax.config.optioned import numbers_of
+from stellaris_jax.config.options import PLACES, value_of
 from stellaris_jax.engine.state import EngineInputs
 
 SMALL = ("env=gymnax/cartpole", "env.num_envs=4", "algorithm.rollout_length=8", "algorithm.epochs=1",
@@ -30,7 +31,7 @@ def another(value: float) -> float:
 
 def keys() -> list[str]:
     """Fields of `Hyper`, and the options of all algorithms that are numbers."""
-    names = [name for name in Hyper._fields if name not in ("options", "corrections")]
+    names = [name for name in Hyper._fields if name not in ("options", "masks", "corrections")]
     own = ["system.rho" if name == "rho" else f"algorithm.{name}" for name in names]
     return own + [f"algorithm.options.{name}" for name in OWNERS]
 
@@ -67,10 +68,11 @@ def test_numbers_of_masks_and_corrections_are_the_same_program() -> None:
     masks, corrections = list(register.mask), list(register.correction)
     config = small(f"algorithm.masks=[{','.join(masks)}]", f"system.corrections=[{','.join(corrections)}]")
     values = {
-        f"{section}.options.{name}": another(value)
-        for section, kind, names in (("algorithm", register.mask, masks), ("system", register.correction, corrections))
-        for one in names
-        for name, value in numbers_of(kind[one]).items()
+        f"{place.options_key(one)}.{name}": another(value)
+        for place in PLACES
+        if place.kind in (register.mask, register.correction)
+        for one in place.kind
+        for name, value in numbers_of(place.kind[one]).items()
     }
     assert len(values) == 13
     assert lowered(config.replace(values)) == lowered(config)

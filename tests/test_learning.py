@@ -12,14 +12,8 @@ from settings import algorithm_of, delay, system_of
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import (
-    Config,
-    DelaysConfig,
-    EngineConfig,
-    EnvConfig,
-    NetworkConfig,
-    PlatformConfig,
-)
+from stellaris_jax.config.sections import DelaysConfig, EngineConfig, EnvConfig, NetworkConfig, PlatformConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.program import Engine, EngineInputs
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make

@@ -63,12 +63,13 @@ CASES = {
     "memory": ("network.memory=lstm", "network.memory_size=4", "algorithm.minibatches=4", "system.actors=pipelined"),
 }  # fmt: skip
 MORE = {
-    "grouped": ("system=softsync", "system.options.c=3", "system.actors=pipelined", "engine.lanes=2"),
+    "grouped": ("system=softsync", "system.rule_options.c=3", "system.actors=pipelined", "engine.lanes=2"),
     "normalised": ("system=allreduce", "env.normalize_observation=true", "env.normalize_reward=true"),
     "sequences": ("algorithm=impala", "algorithm.minibatches=4"),
     "target": ("algorithm=impact", "algorithm.minibatches=4", "system=impact", "system.learners=1"),
     "in order": ("system=async", "system.admission=in_order", "system.actors=pipelined"),
-    "dropped": ("system=async", "system.admission=bounded", "system.options.bound=1", "system.actors=pipelined"),
+    "dropped": ("system=async", "system.admission=bounded", "system.admission_options.bound=1",
+                "system.actors=pipelined"),
     "continuous": ("env=brax/inverted_pendulum", "env.num_envs=4"),
     "scaled, with memory": ("scaling=nitro", "scaling.maximum=4", "scaling.minimum=1", "network.memory=gru",
                             "algorithm.minibatches=4"),

@@ -30,7 +30,9 @@ SMALL = ["env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1", "
 
 
 def config_of(*loggers: str, **options: Any) -> Any:
-    return complete(compose_config([f"run.loggers=[{','.join(loggers)}]"])).replace({"run.options": options})
+    return complete(compose_config([f"run.loggers=[{','.join(loggers)}]"])).replace(
+        {"run.logger_options": dict.fromkeys(loggers, options)}
+    )
 
 
 # Names
@@ -349,5 +351,5 @@ def test_what_is_missing_is_said_before_the_run(monkeypatch: pytest.MonkeyPatch,
     ended = call("train.py", *SMALL, "run.loggers=[tensorboard,wandb]", "run.dir=run")
     sentence = "error: run.loggers=[wandb] needs wandb: pip install 'stellaris-jax[wandb]'.\n"
     assert (ended.returncode, ended.stderr) == (2, sentence) and not (tmp_path / "run").exists()
-    ended = call("train.py", *SMALL, "run.options.project=x", "run.dir=run")
-    assert ended.returncode == 2 and "run.options.project belongs to" in ended.stderr
+    ended = call("train.py", *SMALL, "run.logger_options.wandb.project=x", "run.dir=run")
+    assert ended.returncode == 2 and "run.logger_options.wandb.project belongs to" in ended.stderr

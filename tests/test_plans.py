@@ -81,7 +81,7 @@ def test_a_resumed_run_takes_what_the_others_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    "differs", ["seed=1", "num_seeds=2", "system.options.s=1", "delays.failure=0.2", "algorithm.anneal=false"]
+    "differs", ["seed=1", "num_seeds=2", "system.rule_options.s=1", "delays.failure=0.2", "algorithm.anneal=false"]
 )
 def test_what_is_planned_otherwise_is_not_shared(differs: str) -> None:
     one, other = Trainer(job()), Trainer(job(differs))

@@ -15,7 +15,7 @@ from drawn import assert_picture
 
 from stellaris_jax import ConfigError, load_config, register
 from stellaris_jax.base.registry import Kind, RegistrationError
-from stellaris_jax.config.options import options_of
+from stellaris_jax.config.optioned import options_of
 
 EXAMPLES = REPOSITORY / "examples" / "plugins"
 
@@ -23,8 +23,8 @@ SMALL = ["env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=1", "
          "network.hidden=[4]", "system.learners=4", "total_steps=256", "evaluation.episodes=2", "evaluation.points=2",
          "engine.chunk_rounds=1", "run.progress=false", "algorithm.anneal=false"]  # fmt: skip
 CASES = {
-    "rule": ["system.rule=quorum", "system.options.share=0.25"],
-    "admission": ["system.admission=back_pressure", "system.options.waiting=1"],
+    "rule": ["system.rule=quorum", "system.rule_options.share=0.25"],
+    "admission": ["system.admission=back_pressure", "system.admission_options.waiting=1"],
     "delay": ["delays.learner.kind=shared", "delays.learner.options.busy=0.3"],
     "jax_environments": ["env=mine/corridor", "env.kwargs.length=3"],
     "jax_environments-2": ["env=mine/point"],
@@ -34,11 +34,11 @@ CASES = {
     "memory": ["network.memory=means", "network.memory_size=8"],
     "loss": ["algorithm.name=a2c", "system.truncation=none"],
     "objective": ["algorithm.name=spo", "algorithm.options.radius=0.3"],
-    "mask": ["algorithm.masks=[unlikely]", "algorithm.options.least=0.05"],
-    "weight": ["system.weights=cliff", "system.options.edge=2"],
-    "correction": ["system.corrections=[fade]", "system.options.distance=0.5"],
+    "mask": ["algorithm.masks=[unlikely]", "algorithm.mask_options.unlikely.least=0.05"],
+    "weight": ["system.weights=cliff", "system.weight_options.edge=2"],
+    "correction": ["system.corrections=[fade]", "system.correction_options.fade.distance=0.5"],
     "scaling": ["scaling.rule=halving", "scaling.options.every=1"],
-    "logger": ["run.loggers=[tensorboard,progress]", "run.options.digits=2"],
+    "logger": ["run.loggers=[tensorboard,progress]", "run.logger_options.progress.digits=2"],
     "pool": ["executor=live", "live.pool=inline", "live.actors=2", "env=gymnax/cartpole"],
     "callback": ["run.callbacks=[too_stale]", "delays=pareto", "system.rule=async", "system.learners=4"],
 }
@@ -117,7 +117,7 @@ def test_installed_packages_name_their_plugins(site: Path, tmp_path: Path) -> No
     points = "[stellaris_jax.plugins]\nmine = my_lab_rules\n"
     (lab / "my_lab-1.0.dist-info" / "entry_points.txt").write_text(points)
     (lab / "my_lab_rules.py").write_text((EXAMPLES / "rule.py").read_text())
-    code = "import stellaris_jax as sj; print(sj.load_config(['system.rule=quorum']).system.options['share'])"
+    code = "import stellaris_jax as sj; print(sj.load_config(['system.rule=quorum']).system.rule_options['share'])"
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{lab}"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -11,7 +11,7 @@ from stellaris_jax import Trainer, load_config
 
 JOB = (
     "env=gymnax/cartpole", "env.num_envs=8", "algorithm.rollout_length=8", "algorithm.epochs=8",
-    "algorithm.minibatches=2", "network.hidden=[4]", "system=stellaris", "system.options.decay=1",
+    "algorithm.minibatches=2", "network.hidden=[4]", "system=stellaris", "system.rule_options.decay=1",
     "engine.chunk_rounds=4", "total_steps=1e6", "num_seeds=2", "engine.members=apart",
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from settings import hyper_of
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.prepare import prepare
 from stellaris_jax.engine.rollout import Fragment, Trajectory, episode_totals, init_normalizers
 from stellaris_jax.envs.autoreset import AutoResetEnv

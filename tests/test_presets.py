@@ -59,7 +59,7 @@ def test_baselines_are_serverful_and_without_truncation(system: str) -> None:
     config = load_config([f"system={system}"]).system
     assert (config.rule, config.learner_billing, config.truncation) == (system, "serverful", "none")
     # Only n-softsync weighs by staleness, by 1 / staleness (Zhang et al. 2016).
-    assert (config.weights, config.options.get("root")) == (
+    assert (config.weights, config.weight_options.get("root")) == (
         ("power", 1) if system == "softsync" else ("constant", None)
     )
 
@@ -67,7 +67,12 @@ def test_baselines_are_serverful_and_without_truncation(system: str) -> None:
 def test_paper_values() -> None:
     """Section VIII of the paper: d = 0.96, v = 3, rho = 1; 8 and 64 slots; $11.016 and $84.96 an hour."""
     system = load_config().system
-    assert (system.options["decay"], system.options["root"], system.rho, system.learners) == (0.96, 3, 1.0, 8)
+    assert (system.rule_options["decay"], system.weight_options["root"], system.rho, system.learners) == (
+        0.96,
+        3,
+        1.0,
+        8,
+    )
     for overrides, slots, dollars in (([], 8, 11.016), (["platform=hpc", "prices=hpc"], 64, 84.96)):
         config = load_config(overrides)
         prices = config.prices

@@ -58,7 +58,7 @@ def test_the_learning_rate_is_the_step_that_was_made(mode: str) -> None:
 
 def test_escapes_are_counted_beside_the_groups_they_are_of() -> None:
     """Where no staleness is allowed any more, most groups of the last rounds have escaped; no other rule has a gate."""
-    gated = load_config([*SMALL, "system=stellaris", "system.options.decay=0.5", "num_seeds=2"])
+    gated = load_config([*SMALL, "system=stellaris", "system.rule_options.decay=0.5", "num_seeds=2"])
     accounts, row = Accounts(gated), [simulated(gated, 6)[-1]] * 2
     record = accounts.timeline(row, 1.0, computed=16)
     groups = [group for one in simulated(gated, 6) for group in one.groups]
@@ -91,7 +91,7 @@ def test_what_admission_wastes() -> None:
     settings = [*SMALL, "system=async", "delays=pareto", "system.learners=8"]
     records = {}
     for name in ("all", "bounded", "waiting"):
-        options = [] if name == "all" else ["system.options.bound=3"]
+        options = [] if name == "all" else ["system.admission_options.bound=3"]
         config = load_config([*settings, f"system.admission={name}", *options])
         rows = simulated(config, 6)
         records[name] = [Accounts(config).timeline([row], 1.0, computed=16) for row in rows]

@@ -19,7 +19,8 @@ from stellaris_jax import ConfigError, Trainer, load_config
 from stellaris_jax.agent.losses.common import Samples, Versions
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import Config, EnvConfig, NetworkConfig
+from stellaris_jax.config.sections import EnvConfig, NetworkConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.keys import FragmentKeys
 from stellaris_jax.engine.learner import Fetched, gradient_of
 from stellaris_jax.engine.prepare import prepare

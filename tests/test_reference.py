@@ -20,8 +20,7 @@ from settings import algorithm_of, system_of
 
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import (
-    Config,
+from stellaris_jax.config.sections import (
     DelaysConfig,
     EngineConfig,
     EnvConfig,
@@ -29,6 +28,7 @@ from stellaris_jax.config.tree import (
     PlatformConfig,
     SystemConfig,
 )
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine.program import Engine, EngineInputs, EngineState, RoundMetrics
 from stellaris_jax.engine.spec import ProgramSpec
 from stellaris_jax.envs.registry import make

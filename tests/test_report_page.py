@@ -215,7 +215,13 @@ def test_mistakes_are_one_line(
 
 
 def test_command_of_a_run_leads_to_its_configuration(tmp_path: Path) -> None:
-    overrides = ["env=gymnax/acrobot", "system=softsync", "system.options.c=3", "network.hidden=[8,4]", "num_seeds=5"]
+    overrides = [
+        "env=gymnax/acrobot",
+        "system=softsync",
+        "system.rule_options.c=3",
+        "network.hidden=[8,4]",
+        "num_seeds=5",
+    ]
     config = compose_config([*overrides, "scaling.target=0.5"])
     run = make_run(tmp_path / "run", rounds=8)
     (run / "config.yaml").write_text(to_yaml(config))

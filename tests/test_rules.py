@@ -25,7 +25,7 @@ from scenarios import (
 from settings import delay
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import DelayConfig
+from stellaris_jax.config.sections import DelayConfig
 
 
 @pytest.mark.parametrize("actors", ["barrier", "pipelined"])

@@ -109,7 +109,8 @@ def local(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def logged(run: Path, resume_round: int | None = None, finish: bool = True) -> str:
     """Warnings while a run is logged to MLflow."""
-    config = complete(compose_config(["run.loggers=[mlflow]"])).replace({"run.options": {"project": "mine"}})
+    config = complete(compose_config(["run.loggers=[mlflow]"]))
+    config = config.replace({"run.logger_options.mlflow": {"project": "mine"}})
     telemetry, console = open_telemetry(run, config=config, resume_round=resume_round)
     telemetry.rounds([round_record((resume_round or 0) + 1)])
     if finish:

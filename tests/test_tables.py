@@ -65,7 +65,7 @@ def test_tables_go_on_below_or_rows_are_stacked() -> None:
 
 SETTINGS = {
     "algorithm.learning_rate": "0.0003", "system": "stellaris", "env": "playground/BerkeleyHumanoidJoystick",
-    "system.options.smoothness": "3",
+    "system.weight_options.smoothness": "3",
 }  # fmt: skip
 FIGURES = {
     "return": "1,234.5 ± 67.8 (iqm of 3 seeds, incomplete)", "seeds": "3", "IQM": "1,230.1", "area": "981.2",

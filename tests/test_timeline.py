@@ -26,7 +26,7 @@ from scenarios import (
 from settings import delay
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import PlatformConfig
+from stellaris_jax.config.sections import PlatformConfig
 from stellaris_jax.timeline.events import KINDS, Event, restored, saved
 
 # A hand-worked case -----------------------------------------------------------------------------------------------

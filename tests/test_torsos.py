@@ -17,7 +17,8 @@ from stellaris_jax.agent.networks.torsos import Convolutions
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.compose import choices, compose_config
-from stellaris_jax.config.tree import NetworkConfig, knobs
+from stellaris_jax.config.sections import NetworkConfig
+from stellaris_jax.config.tree import knobs
 from stellaris_jax.envs.base import Box, Discrete, Space
 
 TORSOS = [torso for torso in knobs()["network.torso"].names if torso != "mlp"]

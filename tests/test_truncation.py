@@ -18,7 +18,7 @@ from stellaris_jax.agent.losses.common import LossInputs, LossMetrics, Samples, 
 from stellaris_jax.agent.losses.masks import Mask, MaskInputs
 from stellaris_jax.agent.losses.truncation import MODES, truncated_ratio
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import AlgorithmConfig
+from stellaris_jax.config.sections import AlgorithmConfig
 
 CLIP = 0.3
 examples = settings(deadline=None, max_examples=100)

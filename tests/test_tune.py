@@ -50,13 +50,13 @@ def test_what_is_proposed_lies_in_the_space() -> None:
     config = load_config(["system=ssp"])
     tree = {
         **RATES, "algorithm": {"epochs": {"low": 1, "high": 3}, "options": {"clip": {"low": 0.1, "high": 0.3}}},
-        "network.activation": ["tanh", "relu"], "system.options.s": {"low": 1, "high": 4},
+        "network.activation": ["tanh", "relu"], "system.rule_options.s": {"low": 1, "high": 4},
     }  # fmt: skip
     read = Space.read(space(tree), config)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     found = [read.suggest(study.ask()) for _ in range(50)]
     assert {values["algorithm.epochs"] for values in found} == {1, 2, 3}
-    assert {values["system.options.s"] for values in found} == {1, 2, 3, 4}
+    assert {values["system.rule_options.s"] for values in found} == {1, 2, 3, 4}
     assert {values["network.activation"] for values in found} == {"tanh", "relu"}
     rates = [values["algorithm.learning_rate"] for values in found]
     assert 1e-4 <= min(rates) < 1e-3 and 1e-2 < max(rates) <= 1e-1, "magnitudes"

@@ -18,7 +18,8 @@ from stellaris_jax.agent.losses.common import LossInputs, Samples, Steps
 from stellaris_jax.agent.losses.vtrace import minibatch_vtrace, vtrace
 from stellaris_jax.agent.networks.distributions import Categorical
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import AlgorithmConfig, knobs
+from stellaris_jax.config.sections import AlgorithmConfig
+from stellaris_jax.config.tree import knobs
 from stellaris_jax.timeline import MinibatchLayout, minibatch_order
 
 examples = settings(deadline=None, max_examples=30)

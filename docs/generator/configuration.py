@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 from generator.docstrings import line
-from generator.methods import option_rows, value_text
+from generator.methods import ours, sort_of, value_text
 from stellaris_jax.config.compose import GROUPS, choices, compose_config
+from stellaris_jax.config.optioned import options_of
+from stellaris_jax.config.options import PLACES, Place
 from stellaris_jax.config.schema import KINDS, Knob
 from stellaris_jax.config.tree import Config, knobs, sections
 
@@ -25,7 +27,7 @@ def pages() -> dict[str, str]:
     """One page."""
     config = compose_config([])
     parts = [HEAD, "## Groups", "Files below `configs/`, chosen by `group=name`:", _groups(), "## The run as a whole"]
-    options = option_rows()
+    places = {place.options: place for place in PLACES}
     headings = {"": "", **sections()}
     entries = sorted(knobs().values(), key=lambda entry: list(headings).index(entry.key.rpartition(".")[0]))
     for section, members in groupby(entries, key=lambda entry: entry.key.rpartition(".")[0]):
@@ -33,8 +35,8 @@ def pages() -> dict[str, str]:
             parts.append(f"## `{section}`: {line(headings[section])}")
         for entry in members:
             parts.append(_entry(entry, config))
-            if entry.key.endswith(".options"):
-                parts += [_option(*row) for row in options if row[0] == section]
+            if entry.key in places:
+                parts += _options(places[entry.key])
     return {"reference/configuration.md": "\n\n".join(parts) + "\n"}
 
 
@@ -47,10 +49,14 @@ def _entry(entry: Knob, config: Config) -> str:
     return _confval(entry.key, entry, value_text(attrgetter(entry.key)(config)))
 
 
-def _option(section: str, name: str, owners: list[str], option: Any) -> str:
-    of = ", ".join(f"`{owner}`" for owner in dict.fromkeys(owners))
-    about = f"{_described(option.knob)} Of {of}. Default: `{value_text(option.default)}`."
-    return f"`{section}.options.{name}`\n: {about}"
+def _options(place: Place) -> Iterator[str]:
+    """Every option at a place, after its owner."""
+    for name, thing in ours(sort_of(place.kind)):
+        if options := options_of(thing):
+            yield f"Of `{place.key}={f'[{name}]' if place.listed else name}`:"
+        for key, option in options.items():
+            about = f"{_described(option.knob)} Default: `{value_text(option.default)}`."
+            yield f"`{place.options_key(name)}.{key}`\n: {about}"
 
 
 def _confval(key: str, knob: Knob, default: str) -> str:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from generator.docstrings import first_paragraph, line, markdown
 from stellaris_jax.agent.losses import truncation
-from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import PLACES, Option, options_of
+from stellaris_jax.base.registry import Kind, register
+from stellaris_jax.config.optioned import options_of
+from stellaris_jax.config.options import PLACES
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 from studies.map import settings
@@ -40,7 +41,7 @@ def _sorts() -> Iterator[tuple[str, Sort]]:
         if place is not None:
             section, _, leaf = place.key.rpartition(".")
             group = section.partition(".")[0] if leaf in ("name", "rule", "kind") else ""
-            yield kind, Sort(registered.name, place.key, group, isinstance(attrgetter(place.key)(Config()), tuple))
+            yield kind, Sort(registered.name, place.key, group, place.listed)
 
 
 SORTS = dict(_sorts())
@@ -82,7 +83,7 @@ def page(kind: str, name: str, thing: Any) -> str:
     sort = SORTS[kind]
     parts = [f"# `{name}`", f"{sort.what.capitalize()}, {{confval}}`{sort.key}`.", markdown(thing)]
     if options_of(thing):
-        parts += ["## Options", *_options(kind, thing)]
+        parts += ["## Options", *_options(kind, name, thing)]
     parts += ["## A command", f"```sh\n{command(kind, name)}\n```"]
     if tested := list(_tested(kind, name)):
         parts += ["## As it was tested", *tested]
@@ -106,22 +107,22 @@ def command(kind: str, name: str) -> str:
     if kind != "delay" or not preset:
         thing = register[kind][name]
         own = [option for option in options_of(thing) if option in vars(thing)] or list(options_of(thing))
-        words += [f"{_section(kind)}.options.{option}={value_text(options_of(thing)[option].default)}"
+        words += [f"{_options_key(kind, name)}.{option}={value_text(options_of(thing)[option].default)}"
                   for option in own[:1] if options_of(thing)[option].default not in ("", ())]  # fmt: skip
     words += [NEEDED[name]] if name in NEEDED and (name != "measured" or not preset) else []
     return " ".join(["stellaris-jax train", *map(shlex.quote, words)])
 
 
-def _section(kind: str) -> str:
-    return next(place.section for place in PLACES if place.key == SORTS[kind].key)
+def _options_key(kind: str, name: str) -> str:
+    return next(place.options_key(name) for place in PLACES if place.key == SORTS[kind].key)
 
 
-def _options(kind: str, thing: Any) -> Iterator[str]:
-    yield f"Below `{_section(kind)}.options`."
+def _options(kind: str, name: str, thing: Any) -> Iterator[str]:
+    yield f"Below `{_options_key(kind, name)}`."
     rows = []
-    for name, option in options_of(thing).items():
+    for key, option in options_of(thing).items():
         help_, accepted = line(option.knob.help), line(option.knob.accepted)
-        rows.append(f"| `{name}` | `{value_text(option.default)}` | {help_} | {accepted} |")
+        rows.append(f"| `{key}` | `{value_text(option.default)}` | {help_} | {accepted} |")
     yield "\n".join(["| option | default | what | accepted |", "|---|---|---|---|", *rows])
 
 
@@ -216,12 +217,6 @@ def _code(thing: Any) -> str:
     return f"From `{module}`:\n\n```{{literalinclude}} ../../{path}.py\n:pyobject: {name}\n:language: python\n```"
 
 
-def option_rows() -> list[tuple[str, str, list[str], Option]]:
-    """Every option, as (section, name, what has it, what it is); one that two have differently stands there twice."""
-    found: dict[tuple[str, str, str], tuple[list[str], Option]] = {}
-    for place in PLACES:
-        for owner, thing in ours(next(kind for kind, sort in register.kinds().items() if sort is place.kind)):
-            for name, option in options_of(thing).items():
-                about = f"{option.default} {option.knob.help}"
-                found.setdefault((place.section, name, about), ([], option))[0].append(owner)
-    return [(section, name, owners, option) for (section, name, _), (owners, option) in found.items()]
+def sort_of(kind: Kind) -> str:
+    """Attribute's name of a kind in the registry."""
+    return next(name for name, registered in register.kinds().items() if registered is kind)

@@ -23,7 +23,7 @@ GROUPS = {
         "Bases to subclass and the registry that takes them; [](/howto/plugins.md) shows one of each.",
         ["register", "knob", "Rule", "Weight", "Admission", "Delay", "Scaling", "Algorithm", "PolicyObjective", "Mask",
          "Correction", "Logger", "Wrapper", "Pool"],
-        ["base.registry.Kind", "config.options.Optioned", "config.options.Numbered"],
+        ["base.registry.Kind", "config.optioned.Optioned", "config.optioned.Numbered"],
     ),
     "environments": (
         "Environments",

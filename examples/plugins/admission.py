@@ -1,6 +1,6 @@
 """An admission policy: learners wait while the parameter function has enough to do.
 
-stellaris-jax train plugins=[admission.py] system.admission=back_pressure system.options.waiting=4
+stellaris-jax train plugins=[admission.py] system.admission=back_pressure system.admission_options.waiting=4
 """
 
 import stellaris_jax as sj

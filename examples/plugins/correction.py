@@ -1,6 +1,6 @@
 """A correction: gradients fade with the distance that the policy has come since they were fetched.
 
-stellaris-jax train plugins=[correction.py] system.corrections=[fade] system.options.distance=0.5
+stellaris-jax train plugins=[correction.py] system.corrections=[fade] system.correction_options.fade.distance=0.5
 """
 
 import jax.numpy as jnp

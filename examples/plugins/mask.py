@@ -1,6 +1,6 @@
 """A mask of samples: nothing is learned from actions that were unlikely when they were taken.
 
-stellaris-jax train plugins=[mask.py] algorithm.masks=[unlikely] algorithm.options.least=0.05
+stellaris-jax train plugins=[mask.py] algorithm.masks=[unlikely] algorithm.mask_options.unlikely.least=0.05
 """
 
 import jax.numpy as jnp

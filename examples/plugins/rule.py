@@ -1,6 +1,6 @@
 """A rule of aggregation: once a share of the learners has delivered.
 
-stellaris-jax train plugins=[rule.py] system.rule=quorum system.options.share=0.25
+stellaris-jax train plugins=[rule.py] system.rule=quorum system.rule_options.share=0.25
 """
 
 import stellaris_jax as sj

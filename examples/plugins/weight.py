@@ -1,6 +1,6 @@
 """A weight by staleness: full trust up to a bound, none beyond.
 
-stellaris-jax train plugins=[weight.py] system.weights=cliff system.options.edge=6
+stellaris-jax train plugins=[weight.py] system.weights=cliff system.weight_options.edge=6
 """
 
 import stellaris_jax as sj

@@ -13,7 +13,7 @@ import optax
 from stellaris_jax.agent import Number
 from stellaris_jax.agent.optimizers import fractional_adam, varying_momentum
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import numbers_of
+from stellaris_jax.config.optioned import numbers_of
 from stellaris_jax.config.tree import Config
 
 
@@ -24,8 +24,9 @@ class Hyper(NamedTuple):
 
     Attributes:
       rho: `system.rho` (Eq. 2).
-      options: float options of the algorithm and its masks, by name.
-      corrections: float options of the system's corrections, by name.
+      options: float options of the algorithm, by name.
+      masks: float options of every mask, by name.
+      corrections: float options of every correction, by name.
 
     A program is compiled once for all values. So a key that 0 turns off becomes a value without effect, such as an
     infinite `max_grad_norm`.
@@ -48,23 +49,28 @@ class Hyper(NamedTuple):
     kl_target: Number
     rho: Number
     options: Mapping[str, Number]
-    corrections: Mapping[str, Number]
+    masks: tuple[Mapping[str, Number], ...]
+    corrections: tuple[Mapping[str, Number], ...]
 
     @classmethod
     def of(cls, config: Config) -> Hyper:
         """Hyper-parameters of a configuration, each a float32."""
         algorithm = config.algorithm
         values = {
-            name: getattr(algorithm, name) for name in cls._fields if hasattr(algorithm, name) and name != "options"
+            name: getattr(algorithm, name)
+            for name in cls._fields
+            if hasattr(algorithm, name) and name not in ("options", "masks")
         }
         values |= {"max_grad_norm": algorithm.max_grad_norm or math.inf, "rho": config.system.rho}
-        options = numbers_of(register.algorithm[algorithm.name], algorithm.options)
-        for name in algorithm.masks:
-            options |= numbers_of(register.mask[name], algorithm.options)
-        corrections: dict[str, float] = {}
-        for name in config.system.corrections:
-            corrections |= numbers_of(register.correction[name], config.system.options)
-        leaves: Hyper = jax.tree.map(np.float32, cls(**values, options=options, corrections=corrections))
+        masks, corrections = algorithm.mask_options, config.system.correction_options
+        values |= {
+            "options": numbers_of(register.algorithm[algorithm.name], algorithm.options),
+            "masks": tuple(numbers_of(register.mask[name], masks.get(name)) for name in algorithm.masks),
+            "corrections": tuple(
+                numbers_of(register.correction[name], corrections.get(name)) for name in config.system.corrections
+            ),
+        }
+        leaves: Hyper = jax.tree.map(np.float32, cls(**values))
         return leaves
 
     def rows(self, number: int) -> Hyper:

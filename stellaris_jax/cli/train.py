@@ -18,7 +18,8 @@ from stellaris_jax.cli import program
 from stellaris_jax.cli.sweep import sweep
 from stellaris_jax.config.compose import SWEEP_SEEDS, choices, compose_config, load_sweep
 from stellaris_jax.config.continuation import GROUPS
-from stellaris_jax.config.options import PLACES, Option, options_of
+from stellaris_jax.config.optioned import options_of
+from stellaris_jax.config.options import PLACES, Place
 from stellaris_jax.config.tree import Config, knobs, sections
 from stellaris_jax.config.trust import Trust
 from stellaris_jax.execute.loading import load_config
@@ -50,7 +51,7 @@ EXAMPLES = """\
 stellaris-jax train env=gymnax/acrobot num_seeds=8
 stellaris-jax train env=brax/hopper system=allreduce algorithm.learning_rate=3e-4
 stellaris-jax train -m sweep=staleness
-stellaris-jax train -m system=stellaris system.options.decay=0.9,0.96,1 seed=0,1,2
+stellaris-jax train -m system=stellaris system.rule_options.decay=0.9,0.96,1 seed=0,1,2
 stellaris-jax train resume=runs/NAME total_steps=1e6"""
 
 
@@ -109,14 +110,14 @@ def help_text(config: Config, config_dir: str | Path | None = None) -> str:
         lines += _row(group, ", ".join(choices(group, config_dir)) + others, 13, width)
     headings = {"": "the run as a whole", **sections()}
     entries = sorted(knobs().values(), key=lambda entry: list(headings).index(entry.key.rpartition(".")[0]))
-    heading = None
+    heading, places = None, {place.options: place for place in PLACES}
     for entry in entries:
         section = entry.key.rpartition(".")[0]
         if section != heading:
             heading = section
             lines += ["", *_wrapped(f"{section.upper() or 'TOP LEVEL'}: {headings[section]}", width)]
-        if entry.key.endswith(".options"):
-            lines += _options(entry.key.removesuffix(".options"), config, width)
+        if entry.key in places:
+            lines += _options(places[entry.key], config, width)
             continue
         about = f"{entry.help}; {entry.accepted}" if entry.accepted else entry.help
         value = value_text(attrgetter(entry.key)(config)) or "''"
@@ -124,21 +125,18 @@ def help_text(config: Config, config_dir: str | Path | None = None) -> str:
     return "\n".join([*lines, "", "EXAMPLES", localised(EXAMPLES)])
 
 
-def _options(section: str, config: Config, width: int) -> list[str]:
-    """Help lines of every option of a section, with its value, or its default if another object is named."""
-    owners: dict[str, list[str]] = {}
-    options: dict[str, Option] = {}
-    for place in (place for place in PLACES if place.section == section):
-        for name, component in place.kind.items():
-            for key, option in options_of(component).items():
-                owners.setdefault(key, []).append(name)
-                options.setdefault(key, option)
-    given, lines = attrgetter(f"{section}.options")(config), []
-    for key, option in options.items():
-        about = f"({', '.join(owners[key])}) {option.knob.help}"
-        about = f"{about}; {option.knob.accepted}" if option.knob.accepted else about
-        value = value_text(given.get(key, option.default)) or "''"
-        lines += _row(f"{f'{section}.options.{key}':<30} {value}", about, 46, width)
+def _options(place: Place, config: Config, width: int) -> list[str]:
+    """Help lines of every option at a place, below its owner; with its value, or its default unless it applies."""
+    lines = []
+    for name, component in place.kind.items():
+        applies = place.listed or name in place.names(config)
+        given = place.given(config, name) if applies else {}
+        if options := options_of(component):
+            lines.append(f"  {place.key}={f'[{name}]' if place.listed else name}:")
+        for key, option in options.items():
+            about = f"{option.knob.help}; {option.knob.accepted}" if option.knob.accepted else option.knob.help
+            value = value_text(given.get(key, option.default)) or "''"
+            lines += _row(f"{f'{place.options_key(name)}.{key}':<30} {value}", about, 46, width)
     return lines
 
 

@@ -32,6 +32,7 @@ from stellaris_jax.base.commands import as_override
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.near_miss import did_you_mean
 from stellaris_jax.config.continuation import GROUPS, keys_of, line_of, replayed, resumed, update
+from stellaris_jax.config.old_options import OLD, take_old, with_old
 from stellaris_jax.config.options import check_given, settle, unknown_key
 from stellaris_jax.config.schema import Knob, shown
 from stellaris_jax.config.sources import AUTOMATIC, OwnSource, SuiteSource, files_below, is_automatic, shipped_configs
@@ -99,7 +100,7 @@ def _composed(hydra: _Composer, overrides: Sequence[str], trust: Trust) -> Confi
     keys, node = keys_of(parsed), hydra.compose(parsed)
     if "env.name" in keys:
         _decide_by_spaces(hydra, parsed, keys, node)
-    config = imported(typed(node))
+    config, keys = with_old(imported(typed(node)), take_old(node), keys)
     check_given(config, keys)
     config = settle(config, keys)
     for section in ("system", "scaling"):
@@ -320,10 +321,11 @@ def _composer(config_dir: str | Path | None) -> Iterator[_Composer]:
 
 def _knob_of(key: str) -> Knob | None:
     """Config field that `key` sets, wholly or, for a mapping such as env.kwargs, in part."""
+    entries = {**knobs(), **OLD}
     owner = next(
-        (name for name, entry in knobs().items() if get_origin(entry.kind) is dict and key.startswith(f"{name}.")), key
+        (name for name, entry in entries.items() if get_origin(entry.kind) is dict and key.startswith(f"{name}.")), key
     )
-    return knobs().get(owner)
+    return entries.get(owner)
 
 
 def _normal(override: Override, line: str) -> str:

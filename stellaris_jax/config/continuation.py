@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import plugin_path
+from stellaris_jax.config.old_options import OLD, take_old, with_old
 from stellaris_jax.config.stored import UNREADABLE, from_yaml, retold, schema, typed
 from stellaris_jax.config.tree import Config
 from stellaris_jax.config.trust import Trust, admit
@@ -22,7 +23,8 @@ GROUPS = (
 """Directories of `configs/`: a command line chooses one file of each, as in `system=ssp`."""
 
 RESUMABLE = (
-    "resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress", "run.loggers", "run.options", "live",
+    "resume", "total_steps", "engine", "evaluation", "checkpoint", "run.progress", "run.loggers", "run.logger_options",
+    "live",
 )  # fmt: skip
 """Keys, and groups of keys, that may change when a run is resumed."""
 
@@ -50,7 +52,8 @@ def replayed(trace: str, overrides: Sequence[Override], trust: Trust) -> Config:
         if override.key_or_group in GROUPS:
             raise ConfigError(f"{line_of(override)} chooses a file; a replay takes single keys, such as system.rho=2.")
         update(node, override)
-    return admit(typed(node), path, trust, training=True, typed=keys_of(overrides))
+    keys = keys_of(overrides)
+    return with_old(admit(typed(node), path, trust, training=True, typed=keys), take_old(node), keys)[0]
 
 
 def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Config:
@@ -82,10 +85,11 @@ def resumed(directory: str, overrides: Sequence[Override], trust: Trust) -> Conf
         if key == "plugins" and {*map(plugin_path, _texts(override.value()))} <= {*map(plugin_path, stored.plugins)}:
             trust = trust if isinstance(trust, bool) and trust else [*(trust or ()), *_texts(override.value())]
             continue
-        if not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE):
+        if not any(key == free or key.startswith(f"{free}.") for free in (*RESUMABLE, *OLD)):
             raise ConfigError(f"{key} cannot change when a run is resumed; only {', '.join(RESUMABLE[1:])} can.")
         update(node, override)
-    config = admit(typed(node), path, trust, training=True, typed=keys_of(overrides) - {"plugins"})
+    keys = keys_of(overrides) - {"plugins"}
+    config = with_old(admit(typed(node), path, trust, training=True, typed=keys), take_old(node), keys)[0]
     config = config.replace({"run.dir": directory, "resume": directory})
     if stored.algorithm.anneal and config.rounds != stored.rounds:
         raise ConfigError(

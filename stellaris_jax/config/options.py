@@ -1,284 +1,175 @@
-"""Options: the knobs of registered objects, set below the key that names the object."""
+"""Places of options: each key that names registered objects, and the key below which their options stand.
+
+A place with one name has the options right below its key: `system.rule=softsync`, `system.rule_options.c=4`. A place
+with a list of names has a level for each: `system.corrections=[kl_gate]`, `system.correction_options.kl_gate.trust_kl`.
+So every option has one owner. `config.optioned` says how a class declares options.
+"""
 
 from __future__ import annotations
 
-import copy
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, replace
-from functools import cache
-from itertools import groupby
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from types import SimpleNamespace
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, NamedTuple
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.near_miss import did_you_mean
-from stellaris_jax.base.registry import Kind, RegistrationError, register
-from stellaris_jax.config.schema import KINDS, Knob, frozen, shown
+from stellaris_jax.base.registry import Kind, register
+from stellaris_jax.config.optioned import Optioned, as_number, completed, options_of
+from stellaris_jax.config.schema import Knob, shown
 from stellaris_jax.config.tree import Config, knobs, sections
 
 
-class Optioned:
-    """Base of registered classes whose knobs are options.
-
-    >>> from stellaris_jax.config.schema import knob
-    >>> class Quorum(Optioned):
-    ...     share: float = knob(0.5, "share of the learners to wait for", within="(0, 1]")
-    >>> Quorum().share, Quorum({"share": 1}).share
-    (0.5, 1.0)
-
-    Args:
-      options: values of its knobs; those that are not given have their defaults.
-    """
-
-    def __init_subclass__(cls, **arguments: Any):
-        super().__init_subclass__(**arguments)
-        for name in (name for name, value in vars(cls).items() if isinstance(value, Field)):
-            _check_declared(cls, name)
-
-    def __init__(self, options: Mapping[str, Any] | None = None):
-        vars(self).update(completed(type(self), options or {}))
-
-    @classmethod
-    def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
-        """Conditions on a configuration that names this class, each with the error message for its violation.
-
-        `section` is the section of the options, such as `system`.
-        """
-        yield from ()
-
-    @classmethod
-    def settles(cls, config: Config, section: str) -> Iterator[tuple[str, Any, str]]:
-        """Keys of the configuration with the values that they get unless an override sets them.
-
-        Each comes with an error message, which is empty for a possible value. `section` is the section of the options,
-        such
-        as `delays.learner`. Raises ConfigError.
-        """
-        yield from ()
-
-    def state(self) -> dict[str, Any]:
-        """Mutable state as JSON data: a copy, in which tuples are lists.
-
-        Raises ConfigError for attributes that are no such data, which a checkpoint would lose.
-        """
-        mine: Any = type(self)
-        fixed = {*options_of(mine), *self.FIXED}
-        return {name: _data(mine, name, value) for name, value in vars(self).items() if name not in fixed}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state()` returned."""
-        vars(self).update({name: _data(type(self), name, value) for name, value in state.items()})
-
-    FIXED: ClassVar[tuple[str, ...]] = ()
-    """Attributes, besides the options, that never change."""
-
-
-class Numbered(Optioned):
-    """Registered class that is part of a compiled program.
-
-    Options that are floats are arrays in the program, so that another value compiles nothing. All other options are
-    constants. Two objects are equal if they have the same class and differ in floats alone.
-    """
-
-    def bound(self, values: Mapping[str, Any]) -> Self:
-        """Copy with other values of its floats; unknown names are ignored."""
-        bound = copy.copy(self)
-        vars(bound).update({name: values[name] for name in numbers_of(type(self)) if name in values})
-        return bound
-
-    def _constants(self) -> tuple[Any, ...]:
-        kind: Any = type(self)
-        numbers = numbers_of(kind)
-        return (kind, *(getattr(self, name) for name in options_of(kind) if name not in numbers))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Numbered) and self._constants() == other._constants()
-
-    def __hash__(self) -> int:
-        return hash(self._constants())
-
-
-def _data(owner: type, name: str, value: Any) -> Any:
-    """Copy of a value that survives a round trip through JSON, except that tuples become lists."""
-    if isinstance(value, list | tuple):
-        return [_data(owner, name, element) for element in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _data(owner, name, element) for key, element in value.items()}
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    raise ConfigError(
-        f"{owner.__name__}.{name} is no JSON data (numbers, texts, lists, mappings with texts for keys), as all that "
-        f"is saved with a run must be: {shown(value)}; name it in FIXED if it never changes, or override state() and "
-        "restore()."
-    )
-
-
-def _check_declared(owner: type, name: str) -> None:
-    """Raise RegistrationError for a knob whose type is no type of options, or whose name hides an attribute."""
-    annotation = vars(owner).get("__annotations__", {}).get(name)
-    try:
-        scope = vars(sys.modules[owner.__module__])
-        kind = get_type_hints(SimpleNamespace(__annotations__={name: annotation}), scope)[name]
-    except (NameError, SyntaxError, TypeError):
-        kind = None
-    if annotation is None or kind not in KINDS:
-        kinds = ", ".join(kind.__name__ if type(kind) is type else str(kind) for kind in KINDS)
-        raise RegistrationError(
-            f"the option {name} of {owner.__name__} needs a type, {name}: T = knob(...), one of {kinds}"
-        )
-    for base in owner.__mro__[1:]:
-        own = vars(base)
-        taken = name in own or name in own.get("__annotations__", {})
-        if taken and not isinstance(own.get(name), Field):
-            hides = f"{base.__name__}.{name}"
-            raise RegistrationError(f"the option {name} of {owner.__name__} hides {hides}; call it otherwise")
-
-
-@dataclass(frozen=True)
-class Option:
-    """Knob of a registered object.
+class Owner(NamedTuple):
+    """Registered object that a configuration names.
 
     Attributes:
-      knob: the knob.
-      default: its default value.
+      name: its name.
+      thing: the object, usually a class.
+      key: key of its options, such as `system.rule_options`.
+      given: options that the configuration sets; empty if they are no mapping, which another check reports.
     """
 
-    knob: Knob
-    default: Any
+    name: str
+    thing: Any
+    key: str
+    given: dict[str, Any]
 
-
-@cache
-def options_of(thing: Any) -> dict[str, Option]:
-    """Options of a registered object, those of its bases first; empty for objects other than classes."""
-    if not isinstance(thing, type):
-        return {}
-    options = {}
-    for base in reversed(thing.__mro__):
-        for name, value in vars(base).items():
-            if isinstance(value, Field):
-                default = value.default if value.default_factory is MISSING else value.default_factory()
-                options[name] = Option(Knob(name, get_type_hints(base)[name], **value.metadata), default)
-    return options
-
-
-def completed(thing: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of all options of a registered object: given ones, else defaults. Unknown names are left out.
-
-    Numbers are converted to the option's kind: 1e3 to an integer, or 1 to a float. Lists become tuples.
-    """
-    values = {name: frozen(given.get(name, option.default)) for name, option in options_of(thing).items()}
-    return {name: _number(option, values[name]) for name, option in options_of(thing).items()}
-
-
-def numbers_of(thing: Any, given: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """Values of the float options of a registered object: given ones, else defaults."""
-    floats = [name for name, option in options_of(thing).items() if option.knob.kind is float]
-    values = completed(thing, given or {})
-    return {name: values[name] for name in floats}
-
-
-def _number(option: Option, value: Any) -> Any:
-    if option.knob.kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if option.knob.kind == tuple[float, ...] and isinstance(value, tuple):
-        return tuple(float(number) if type(number) is int else number for number in value)
-    if option.knob.kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+    @property
+    def completed(self) -> dict[str, Any]:
+        """Values of all its options."""
+        return completed(self.thing, self.given)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Key that names registered objects, and the section that sets their options.
+    """Key that names registered objects, and the key of their options.
 
     Attributes:
-      section: section with the `options`.
-      key: key with the name or names.
+      key: key with the name or the list of names.
+      options: key of the options.
       kind: kind of the objects.
+      listed: whether the key has a list of names.
     """
 
-    section: str
     key: str
+    options: str
     kind: Kind
+    listed: bool = False
+
+    @property
+    def section(self) -> str:
+        """Section of both keys."""
+        return self.key.rpartition(".")[0]
 
     def names(self, config: Config) -> tuple[str, ...]:
-        """Names that the configuration gives: one, or all of a list."""
+        """Names that the configuration gives."""
         named = attrgetter(self.key)(config)
         return named if isinstance(named, tuple) else (named,)
 
-    def things(self, config: Config) -> list[Any]:
-        """Objects behind the names; unknown names are skipped, since another check reports them."""
-        return [self.kind[name] for name in self.names(config) if name in list(self.kind)]
+    def options_key(self, name: str) -> str:
+        """Key of the options of one object."""
+        return f"{self.options}.{name}" if self.listed else self.options
+
+    def owners(self, config: Config) -> list[Owner]:
+        """Named objects with their options; unknown names are skipped, since another check reports them."""
+        return [
+            Owner(name, self.kind[name], self.options_key(name), self.given(config, name))
+            for name in self.names(config)
+            if name in self.kind
+        ]
+
+    def given(self, config: Config, name: str) -> dict[str, Any]:
+        """Options that the configuration sets for one object."""
+        options = attrgetter(self.options)(config)
+        if self.listed and isinstance(options, dict):
+            options = options.get(name, {})
+        return options if isinstance(options, dict) else {}
 
     def in_words(self, config: Config) -> str:
         """The key and its value, for a sentence."""
-        named = attrgetter(self.key)(config)
-        return f"{self.key}={named}" if isinstance(named, str) else f"{self.key}=[{','.join(map(str, named))}]"
-
-    def options(self, config: Config) -> dict[str, Any]:
-        """Options that the configuration sets; empty if they are no mapping, which another check reports."""
-        options = attrgetter(f"{self.section}.options")(config)
-        return options if isinstance(options, dict) else {}
+        names = ",".join(map(str, self.names(config)))
+        return f"{self.key}=[{names}]" if self.listed else f"{self.key}={names}"
 
 
 PLACES = (
-    Place("algorithm", "algorithm.name", register.algorithm),
-    Place("algorithm", "algorithm.masks", register.mask),
-    Place("system", "system.rule", register.rule),
-    Place("system", "system.weights", register.weight),
-    Place("system", "system.admission", register.admission),
-    Place("system", "system.corrections", register.correction),
-    Place("scaling", "scaling.rule", register.scaling),
-    Place("delays.learner", "delays.learner.kind", register.delay),
-    Place("delays.actor", "delays.actor.kind", register.delay),
-    Place("delays.aggregate", "delays.aggregate.kind", register.delay),
-    Place("delays.scaling", "delays.scaling.kind", register.delay),
-    Place("run", "run.loggers", register.logger),
+    Place("algorithm.name", "algorithm.options", register.algorithm),
+    Place("algorithm.masks", "algorithm.mask_options", register.mask, listed=True),
+    Place("system.rule", "system.rule_options", register.rule),
+    Place("system.weights", "system.weight_options", register.weight),
+    Place("system.admission", "system.admission_options", register.admission),
+    Place("system.corrections", "system.correction_options", register.correction, listed=True),
+    Place("scaling.rule", "scaling.options", register.scaling),
+    Place("delays.learner.kind", "delays.learner.options", register.delay),
+    Place("delays.actor.kind", "delays.actor.options", register.delay),
+    Place("delays.aggregate.kind", "delays.aggregate.options", register.delay),
+    Place("delays.loader.kind", "delays.loader.options", register.delay),
+    Place("delays.scaling.kind", "delays.scaling.options", register.delay),
+    Place("run.loggers", "run.logger_options", register.logger, listed=True),
 )
 
 
 def complete(config: Config) -> Config:
     """Configuration with the options of all named objects written out.
 
-    Options of other rules than the chosen one, which a preset may contain, are left out. Raises ConfigError for an
-    option
-    that no object has, or whose value is not accepted.
+    Options of other objects, which a preset may contain, are left out. Raises ConfigError for an option that no object
+    has, or whose value is not accepted.
     """
     check_options(config)
-    values = {}
-    for places, things in _named(config):
-        key = f"{places[0].section}.options"
-        if isinstance(given := attrgetter(key)(config), dict):  # else the check of the knob reports it
-            values[key] = {name: value for thing in things for name, value in completed(thing, given).items()}
+    values: dict[str, Any] = {}
+    for place in PLACES:
+        own = {owner.name: owner.completed for owner in place.owners(config)}
+        if place.listed:
+            values[place.options] = {name: options for name, options in own.items() if options}
+        elif own:
+            (values[place.options],) = own.values()
     return config.replace(values)
 
 
 def check_options(config: Config) -> None:
     """Raise ConfigError for an option that no object has, or whose value is not accepted."""
-    for places, things in _named(config):
-        for option, value in places[0].options(config).items():
-            _check(option, value, things, places, config)
+    for place in PLACES:
+        knobs()[place.options].check(attrgetter(place.options)(config))
+        if place.listed:
+            _check_names(place, attrgetter(place.options)(config))
+        for owner in place.owners(config):
+            for option, value in owner.given.items():
+                _check(place, owner, option, value)
+
+
+def _check_names(place: Place, options: dict[str, Any]) -> None:
+    """Raise ConfigError unless all options of a list stand below the names of objects."""
+    for name, given in options.items():
+        key = f"{place.options}.{name}"
+        if name not in place.kind:
+            raise unknown_key(key)
+        if not isinstance(given, dict):
+            raise ConfigError(f"{key} must be a mapping of the options of {name}, not {shown(given)}.")
+
+
+def _check(place: Place, owner: Owner, option: str, value: Any) -> None:
+    own = options_of(owner.thing)
+    if option in own:
+        replace(own[option].knob, key=f"{owner.key}.{option}").check(as_number(own[option], value))
+    elif place.listed or not any(option in options_of(thing) for _, thing in place.kind.items()):
+        named = f"{place.key}=[{owner.name}]" if place.listed else f"{place.key}={owner.name}"
+        meant = did_you_mean(option, own)
+        raise ConfigError(f"{owner.key}.{option} is not an option of {named}{meant}")
 
 
 def check_given(config: Config, keys: Iterable[str]) -> None:
-    """Raise ConfigError for an option, such as `system.options.decay`, that belongs to no named object.
+    """Raise ConfigError for an option, such as `system.rule_options.decay`, that belongs to no named object.
 
     This is for options that the user gives. A preset's own may not apply, and `complete` leaves them out.
     """
-    for places, things in _named(config):
-        prefix = f"{places[0].section}.options."
-        known = len(things) == sum(len(place.names(config)) for place in places)
-        for key in sorted(key for key in keys if key.startswith(prefix) and known):
-            option = key.removeprefix(prefix)
-            if any(option in options_of(thing) for thing in things):
-                continue
-            registered = [(f"{place.key}={name}", thing) for place in places for name, thing in place.kind.items()]
-            owners = [owner for owner, thing in registered if option in options_of(thing)]
-            if owners:
-                named = " and ".join(place.in_words(config) for place in places)
-                raise ConfigError(f"{key} belongs to {' and '.join(owners)}, not to {named}.")
+    have = {f"{owner.key}.{option}" for _, owner in _owners(config) for option in options_of(owner.thing)}
+    for key in sorted(keys):
+        place = place_of(key)
+        if place is None or key in have or not all(name in place.kind for name in place.names(config)):
+            continue
+        if owners := option_keys().get(key):
+            others = " and ".join(f"{place.key}={f'[{name}]' if place.listed else name}" for name in owners)
+            raise ConfigError(f"{key} belongs to {others}, not to {place.in_words(config)}.")
 
 
 def settle(config: Config, given: Collection[str]) -> Config:
@@ -286,75 +177,76 @@ def settle(config: Config, given: Collection[str]) -> Config:
 
     Raises ConfigError for a value that is not possible.
     """
-    for place in PLACES:
-        for thing in (cls for cls in place.things(config) if isinstance(cls, type) and issubclass(cls, Optioned)):
-            for key, value, refusal in thing.settles(config, place.section):
-                if key in given:
-                    continue
-                if refusal:
-                    raise ConfigError(refusal)
-                config = config.replace({key: value})
+    for place, thing in _classes(config):
+        for key, value, refusal in thing.settles(config, place.section):
+            if key in given:
+                continue
+            if refusal:
+                raise ConfigError(refusal)
+            config = config.replace({key: value})
     return config
-
-
-def _named(config: Config) -> Iterator[tuple[list[Place], list[Any]]]:
-    """Places of every section, with the objects that a configuration names there; unknown names are skipped."""
-    for _, group in groupby(PLACES, key=lambda place: place.section):
-        places = list(group)
-        yield places, [thing for place in places for thing in place.things(config)]
-
-
-def _check(option: str, value: Any, things: list[Any], places: list[Place], config: Config) -> None:
-    key = f"{places[0].section}.options.{option}"
-    for known in (options_of(thing) for thing in things):
-        if option in known:
-            replace(known[option].knob, key=key).check(_number(known[option], value))
-            return
-    if not any(option in options_of(thing) for place in places for _, thing in place.kind.items()):
-        named = " and ".join(place.in_words(config) for place in places)
-        meant = did_you_mean(option, [name for thing in things for name in options_of(thing)])
-        raise ConfigError(f"{key} is not an option of {named}{meant}")
 
 
 def conditions(config: Config) -> Iterator[tuple[bool, str]]:
     """Conditions of all objects that a configuration names."""
-    for place in PLACES:
-        for thing in place.things(config):
-            if isinstance(thing, type) and issubclass(thing, Optioned):
-                yield from thing.conditions(config, place.section)
-    # The loader's delays are no `Place`, because results are stored by the options of places.
-    loader = register.delay.get(config.delays.loader.kind)
-    if isinstance(loader, type) and issubclass(loader, Optioned):
-        yield from loader.conditions(config, "delays.loader")
+    for place, thing in _classes(config):
+        yield from thing.conditions(config, place.section)
+
+
+def _owners(config: Config) -> Iterator[tuple[Place, Owner]]:
+    return ((place, owner) for place in PLACES for owner in place.owners(config))
+
+
+def _classes(config: Config) -> Iterator[tuple[Place, type[Optioned]]]:
+    """Named classes that may have conditions, each with its place."""
+    for place, owner in _owners(config):
+        if isinstance(owner.thing, type) and issubclass(owner.thing, Optioned):
+            yield place, owner.thing
+
+
+def place_of(key: str) -> Place | None:
+    """Place of an option's key; None for other keys."""
+    return next((place for place in PLACES if key.startswith(f"{place.options}.")), None)
 
 
 def value_of(config: Config, key: str) -> Any:
-    """Value of a key, or of an option such as `system.options.decay`."""
-    section, separator, option = key.partition(".options.")
-    if not separator:
+    """Value of a key, or of an option such as `system.rule_options.decay`."""
+    if place_of(key) is None:
         return attrgetter(key)(config)
-    things = [thing for place in PLACES if place.section == section for thing in place.things(config)]
-    given = attrgetter(f"{section}.options")(config)
-    return next(completed(thing, given)[option] for thing in things if option in options_of(thing))
+    return next(
+        owner.completed[key.removeprefix(f"{owner.key}.")]
+        for _, owner in _owners(config)
+        if key.removeprefix(f"{owner.key}.") in options_of(owner.thing)
+    )
+
+
+def known_knobs(config: Config) -> dict[str, Knob]:
+    """Every config field, and every option of a named object, by its dotted key."""
+    known = dict(knobs())
+    for _, owner in _owners(config):
+        for name, option in options_of(owner.thing).items():
+            known[f"{owner.key}.{name}"] = replace(option.knob, key=f"{owner.key}.{name}")
+    return known
 
 
 def option_keys() -> dict[str, list[str]]:
-    """Keys of all options, such as `system.options.decay`, with the names of the objects that have them."""
+    """Keys of all options, such as `system.rule_options.decay`, with the names of the objects that have them."""
     owners: dict[str, list[str]] = {}
     for place in PLACES:
         for name, thing in place.kind.items():
             for option in options_of(thing):
-                owners.setdefault(f"{place.section}.options.{option}", []).append(name)
+                owners.setdefault(f"{place.options_key(name)}.{option}", []).append(name)
     return owners
 
 
 def unknown_key(key: str) -> ConfigError:
     """Error for a dotted key that the schema does not have."""
     options = option_keys()
-    # A likely misspelling: system.softsync_c for system.options.c of the rule softsync.
+    # A likely misspelling: system.softsync_c for system.rule_options.c of the rule softsync.
     spelt = {
-        f"{option.partition('.options.')[0]}.{name}_{option.rpartition('.')[2]}": option
+        f"{place.section}.{name}_{option.rpartition('.')[2]}": option
         for option, names in options.items()
+        if (place := place_of(option))
         for name in names
     }
     meant = f"; did you mean {spelt[key]}?" if key in spelt else did_you_mean(key, [*knobs(), *sections(), *options])

@@ -14,29 +14,31 @@ from stellaris_jax.base.registry import register
 
 
 def knob(default: Any, help: str, *, choices: tuple[str, ...] = (), within: str = "", kind: str = "") -> Any:
-    """A config field with its help text.
+    """Configuration field, or option of a registered class.
 
     Args:
-      choices: the words accepted, where they are few.
-      within: the interval a number must lie in, such as "(0, 1]"; for a list, every element of it.
-      kind: the kind of registered things (see `stellaris_jax.base.registry`) whose names are accepted.
+      default: default value.
+      help: help text.
+      choices: accepted words, if they are few.
+      within: interval of accepted numbers, such as "(0, 1]"; for a list, of its elements.
+      kind: kind of registered objects whose names are accepted (see `stellaris_jax.base.registry`).
     """
     metadata = {"help": help, "choices": choices, "within": within, "registered": kind}
-    if isinstance(default, dict):  # which a dataclass refuses for a default, and OmegaConf where it is frozen
+    if isinstance(default, dict):  # dataclasses refuse mutable defaults, and OmegaConf frozen ones
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
 def group(kind: type, help: str, **defaults: Any) -> Any:
-    """A nested group of config fields; `defaults` are of some of its members."""
+    """Section within a section; `defaults` replace default values of its fields."""
     return field(default_factory=lambda: kind(**defaults), metadata={"help": help})
 
 
 class Mapping(dict[str, Any]):
-    """A mapping of a configuration, which is never changed; what is in it is frozen, too (see `frozen`)."""
+    """Immutable mapping of a configuration; its values are frozen, too (see `frozen`)."""
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
-        raise TypeError("a configuration is never changed; make another, by config.replace({key: value})")
+        raise TypeError("a configuration is immutable; config.replace({key: value}) makes another")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
@@ -48,7 +50,7 @@ class Mapping(dict[str, Any]):
 
 
 def frozen(value: Any, depth: int = 0) -> Any:
-    """Data that cannot be changed: lists are tuples, and mappings `Mapping`s, as deep as data may be nested."""
+    """Immutable copy of data: tuples for lists and `Mapping`s for mappings, down to the depth `DEEPEST`."""
     if isinstance(value, list | tuple) and depth <= DEEPEST:
         return tuple(frozen(element, depth + 1) for element in value)
     if isinstance(value, dict) and depth <= DEEPEST:
@@ -57,7 +59,7 @@ def frozen(value: Any, depth: int = 0) -> Any:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A copy of frozen data, or of a part of a configuration, in lists and dictionaries."""
+    """Copy of frozen data, or of a section, in lists and dictionaries."""
     if isinstance(value, Section):
         return {entry.name: plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, list | tuple) and depth <= DEEPEST:
@@ -69,7 +71,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a configuration: a dataclass of knobs, which is never changed, and can be hashed."""
+    """Part of a configuration: an immutable, hashable dataclass of knobs."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -79,10 +81,10 @@ class Section:
 
 
 LAST_SEED = 2**32 - 1
-"""Larger seeds would be smaller ones once more: JAX and NumPy take 32 bits of them."""
+"""Largest seed: JAX and NumPy use 32 bits of a seed, so larger ones would repeat smaller ones."""
 FLOAT32_MAX = 3.4e38
 DEEPEST, LONGEST = 20, 120
-"""How deep data may be nested, and how many characters of a value, and of a message, are shown."""
+"""Greatest depth of nested data, and most characters of a value in a message."""
 
 KINDS = {
     int: "an integer",
@@ -100,7 +102,16 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Knob:
-    """What is known of one config field: its dotted key, its type (one of `KINDS`) and what `knob` was told."""
+    """Configuration field or option.
+
+    Attributes:
+      key: dotted key.
+      kind: type, one of `KINDS`.
+      help: help text.
+      choices: accepted words; empty if any are.
+      within: interval of accepted numbers; empty if any are.
+      registered: kind of registered objects whose names are accepted; empty otherwise.
+    """
 
     key: str
     kind: Any
@@ -111,16 +122,16 @@ class Knob:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The words accepted, where not any is."""
+        """Accepted words; empty if any are."""
         return tuple(register[self.registered]) if self.registered else self.choices
 
     def check(self, value: Any) -> None:
-        """Raise ConfigError unless `value` has the right type and is one of the values accepted."""
+        """Raise ConfigError unless the value has the right type and is accepted."""
         if not _is_kind(value, self.kind):
             raise ConfigError(f"{self.key} must be {KINDS[self.kind]}, not {shown(plain(value))}.")
         check_data(self.key, value)
         if self.kind is float and isinstance(value, int) and abs(value) >= 2**31:
-            # From Python; whatever is composed is a float. JAX computes with integers of 32 bits.
+            # Only Python code can give an integer here. JAX computes with integers of 32 bits.
             raise ConfigError(f"{self.key} must be written as a float, {float(value):g}, not as the integer {value}.")
         for word in (value if isinstance(value, tuple) else [value]) if self.choices or self.registered else []:
             if word not in self.names:
@@ -135,7 +146,7 @@ class Knob:
                 raise ConfigError(f"{self.key} must be {self.accepted}, not {shown(number)}: {rounded}.")
 
     def _told(self, word: Any) -> str:
-        """End of a sentence: the names that are accepted, and the one that `word` resembles."""
+        """End of a sentence: the accepted names, and the one most like the word."""
         names = list(self.names)
         if not names:
             key = f"plugins=[FILE] imports what registers a {self.registered}"
@@ -145,7 +156,7 @@ class Knob:
 
     @property
     def accepted(self) -> str:
-        """The values accepted, in words; empty where any of the right type is."""
+        """Accepted values, in words; empty if all of the right type are."""
         if self.names:
             return f"{'some' if self.kind == tuple[str, ...] else 'one'} of {', '.join(self.names)}"
         low, _, high = self.within[1:-1].partition(", ")
@@ -155,9 +166,9 @@ class Knob:
 
 
 def check_data(key: str, value: Any, depth: int = 0) -> None:
-    """Raise ConfigError for data that could not be stored as YAML and computed with, named by its `key`.
+    """Raise ConfigError, which names the key, for data that YAML cannot store or JAX cannot compute with.
 
-    Numbers must be finite, in float32 and in 64 bits.
+    Numbers must be finite in float32, and integers have at most 64 bits.
     """
     if isinstance(value, int):  # truth values among them
         if not -(2**63) <= value < 2**63:
@@ -184,7 +195,7 @@ def check_data(key: str, value: Any, depth: int = 0) -> None:
 
 
 def check_text(key: str, text: str) -> None:
-    """Raise ConfigError for text with control characters, or that OmegaConf takes for a reference to something else."""
+    """Raise ConfigError for text with control characters, and for OmegaConf's references to other values."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         raise ConfigError(f"{key} must be text without control characters, not {shown(text)}.")
     if "${" in text or text == "???":
@@ -192,7 +203,7 @@ def check_text(key: str, text: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value in an error message: on one line, and not too long a one."""
+    """Value for an error message: one line of at most `LONGEST` characters."""
     try:
         text = " ".join(repr(value).split())
     except (ValueError, RecursionError):  # an integer of thousands of digits; a list that holds itself
@@ -211,7 +222,7 @@ def _is_kind(value: Any, kind: Any) -> bool:
 
 
 def _float32(number: float) -> float:
-    """What is left of a number in the 32 bits that the device computes with."""
+    """Number rounded to the 32 bits that the device computes with."""
     rounded: float = struct.unpack("f", struct.pack("f", number))[0]
     return rounded
 
@@ -223,7 +234,7 @@ def _is_within(number: float, interval: str, read: Callable[[float], float] = fl
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as one level of dotted keys. Lists and empty mappings are values."""
+    """Nested mapping as one level of dotted keys. Lists and empty mappings are values."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat.update(

@@ -15,6 +15,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError
+from stellaris_jax.config.old_options import accept_old, migrated, take_old
 from stellaris_jax.config.options import unknown_key
 from stellaris_jax.config.schema import DEEPEST, KINDS, check_text, plain, shown
 from stellaris_jax.config.tree import Config, knobs, sections
@@ -43,7 +44,7 @@ def from_yaml(path: str | Path) -> Config:
     try:
         for key, text in _texts(node):
             check_text(key, text)
-        config = typed(OmegaConf.create(node))
+        config = typed(OmegaConf.create(migrated(node)))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     if LAST not in node:
@@ -91,11 +92,12 @@ def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def schema(config: Config | None = None) -> DictConfig:
-    """Keys, types and values of a configuration, by default the defaults, as a mutable tree."""
-    node: DictConfig = OmegaConf.structured(config or Config)
+    """Keys, types and values of a configuration, by default the defaults, as a mutable tree; see `take_old`."""
+    node: Any = OmegaConf.structured(Config)
     for section in ("", *sections()):
         OmegaConf.set_readonly(OmegaConf.select(node, section) if section else node, None)
-    return node
+    accept_old(node)
+    return OmegaConf.merge(node, plain(config)) if config else node  # type: ignore[return-value]
 
 
 @cache
@@ -105,12 +107,14 @@ def defaults() -> DictConfig:
 
 
 def typed(node: DictConfig) -> Config:
-    """Configuration object of a composed or loaded tree. Imports nothing."""
+    """Configuration object of a composed or loaded tree. Imports nothing; old keys are left out."""
     for key in sections():
         if not isinstance(OmegaConf.select(node, key, default=DictConfig({})), DictConfig):
             raise no_value(key)
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(defaults(), node))
+        merged = OmegaConf.merge(defaults(), node)
+        take_old(merged)
+        config = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise retold(error) from None
     assert isinstance(config, Config)

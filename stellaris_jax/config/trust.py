@@ -24,6 +24,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -45,7 +46,9 @@ from stellaris_jax.base.registry import (
 from stellaris_jax.config import env_texts, gym_wrappers
 from stellaris_jax.config.downloads import downloads
 from stellaris_jax.config.env_texts import JOB
+from stellaris_jax.config.old_options import corrected
 from stellaris_jax.config.schema import LONGEST, shown
+from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.config.tree import Config
 
 VARIABLE = "STELLARIS_JAX_TRUST"
@@ -166,7 +169,7 @@ def admit(
             _record(text, item)
     if any(item.is_pending and not item.connects and not item.name.endswith(".py") for item in named):
         _leave_caches_alone()
-    return imported(config, path)
+    return corrected(imported(config, path), partial(read_yaml, path))
 
 
 def _leave_caches_alone() -> None:

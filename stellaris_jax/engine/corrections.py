@@ -18,7 +18,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import warn_renamed
-from stellaris_jax.config.options import Numbered
+from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.schema import knob
 
 

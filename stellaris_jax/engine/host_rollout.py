@@ -17,7 +17,7 @@ from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.agent.networks.recurrent import Carry
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import place_of
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.keys import folded
 from stellaris_jax.engine.rollout import Normalizers, Trajectory, view
 from stellaris_jax.envs.base import HostEnv, HostPool, HostStep, bounded

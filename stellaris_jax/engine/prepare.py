@@ -15,7 +15,7 @@ from stellaris_jax.agent.losses.gae import gae
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry, Past, reset_carry
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.rollout import EpisodeTotals, Fragment, Normalizers, Trajectory, view
 
 CRITIC_ROWS, CRITIC_INPUTS = 4096, 2**22

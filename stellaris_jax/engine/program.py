@@ -25,7 +25,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import LossMetrics, Samples, adapt_kl_coefficient
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine import learner, versions
 from stellaris_jax.engine.aggregator import rows, staleness_weighted
 from stellaris_jax.engine.corrections import Context, kl_needed, numbers_vary
@@ -227,8 +227,9 @@ class Engine:
         corrections = self.spec.corrections
         if not corrections:
             return hyper, None
-        for correction, state in zip(corrections, wave_state.aggregator.corrections, strict=True):
-            hyper = correction.bound(hyper.corrections).numbers(hyper, state)
+        states = wave_state.aggregator.corrections
+        for correction, options, state in zip(corrections, hyper.corrections, states, strict=True):
+            hyper = correction.bound(options).numbers(hyper, state)
         kl = None
         if kl_needed(corrections):
             kl = jax.vmap(partial(learner.policy_kl, self.network, cache, wave_state.params))(wave.invocations)
@@ -372,7 +373,7 @@ class Engine:
 
 def aggregator(spec: ProgramSpec, axis: str | None, hyper: Hyper) -> optax.GradientTransformationExtraArgs:
     """Parameter function of one seed."""
-    corrections = [correction.bound(hyper.corrections) for correction in spec.corrections]
+    corrections = [one.bound(options) for one, options in zip(spec.corrections, hyper.corrections, strict=True)]
     optimizer = hyper.optimizer(spec.aggregation, numbers_vary(corrections))
     return staleness_weighted(optimizer, spec.aggregation, axis, corrections)
 

@@ -12,7 +12,7 @@ from stellaris_jax.agent.losses.gae import linear_recurrence
 from stellaris_jax.agent.networks import ActorCritic, normalizer
 from stellaris_jax.agent.networks.normalizer import RunningStatistics
 from stellaris_jax.agent.networks.recurrent import Carry, reset_carry
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.engine.keys import FragmentKeys, step_keys
 from stellaris_jax.envs.base import Box, VecEnv
 

@@ -66,7 +66,7 @@ class ProgramSpec:
         algorithm: Algorithm = register.algorithm[settings.name](settings.options)
         return cls(
             algorithm=algorithm,
-            masks=tuple(register.mask[name](settings.options) for name in settings.masks),
+            masks=tuple(register.mask[name](settings.mask_options.get(name, {})) for name in settings.masks),
             seeds=config.num_seeds if seeds_vmapped(engine.members) else 1,
             minibatch_layout=MinibatchLayout.of(config),
             chunk_rounds=1 if host_fragments or is_adaptive(config) else config.chunk_rounds,
@@ -78,7 +78,9 @@ class ProgramSpec:
             target_interval=algorithm.target_interval if isinstance(algorithm, TargetNetwork) else 1,
             truncation=system.truncation,
             aggregation=system.aggregation,
-            corrections=tuple(register.correction[name](system.options) for name in system.corrections),
+            corrections=tuple(
+                register.correction[name](system.correction_options.get(name, {})) for name in system.corrections
+            ),
             masked=is_masked(config),
             host_fragments=host_fragments,
             recurrent=config.network.memory != "none",

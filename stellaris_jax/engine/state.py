@@ -16,7 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.losses.common import Samples, Steps
 from stellaris_jax.agent.networks import ActorCritic
-from stellaris_jax.config.tree import Config, EnvConfig
+from stellaris_jax.config.sections import EnvConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.engine import versions
 from stellaris_jax.engine.aggregator import StalenessWeightedState
 from stellaris_jax.engine.keys import SeedKeys
@@ -190,7 +191,8 @@ class StateLayout:
     def shapes(self) -> EngineState:
         """Shapes and dtypes of the state of one block of seeds; no device is needed."""
         seeds = np.zeros(self.shape.seeds, np.uint32)
-        hyper = Hyper.of(Config()).rows(self.shape.seeds)
+        # Only the shapes matter, and numbers of corrections are never parts of the state.
+        hyper = Hyper.of(Config())._replace(corrections=({},) * len(self.spec.corrections)).rows(self.shape.seeds)
 
         def init(seeds: jax.Array, hyper: Hyper) -> EngineState:
             keys = jax.vmap(jax.random.key)(seeds)

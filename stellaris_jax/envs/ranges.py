@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.envs.base import Box, HostEnv, VecEnv
 from stellaris_jax.envs.rescale import is_far, own_actions
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.registry import register as kinds
 from stellaris_jax.config.schema import plain, shown
-from stellaris_jax.config.tree import EnvConfig
+from stellaris_jax.config.sections import EnvConfig
 from stellaris_jax.envs.autoreset import AutoResetEnv
 from stellaris_jax.envs.base import AS_GIVEN, HostEnv, Preprocessing, VecEnv
 from stellaris_jax.envs.names import match, raised, suggest

@@ -31,7 +31,7 @@ def check_plugins(config: Config) -> None:
     if config.network.memory != "none":
         _check_cell(config.network.memory, config.network.memory_size)
     for name in config.system.corrections:
-        _check_correction(name, register.correction[name](config.system.options))
+        _check_correction(name, register.correction[name](config.system.correction_options.get(name, {})))
 
 
 def check_answer(callback: Callable[..., object], answer: object) -> bool:

@@ -103,8 +103,8 @@ class Recording(NamedTuple):
     def rounds(self, config: Config) -> RecordedRounds:
         """Rounds for a schedule; changed weights and another schedule of the learning rate take effect."""
         system, stored = config.system, self.stored.system
-        changed = (system.weights, system.options) != (stored.weights, stored.options)
-        weights = register.weight[system.weights](system.options) if changed else None
+        changed = (system.weights, system.weight_options) != (stored.weights, stored.weight_options)
+        weights = register.weight[system.weights](system.weight_options) if changed else None
         same = config.algorithm.anneal == self.stored.algorithm.anneal
         return RecordedRounds(ReplayedTimeline(self.trace.rounds, weights), self.outline.scales if same else None)
 

@@ -18,7 +18,7 @@ from stellaris_jax.agent.hyper import Hyper
 from stellaris_jax.agent.networks import ActorCritic
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.schema import shown
-from stellaris_jax.config.tree import DelayConfig
+from stellaris_jax.config.sections import DelayConfig
 from stellaris_jax.engine.keys import SeedKeys
 from stellaris_jax.engine.program import Engine
 from stellaris_jax.engine.spec import ProgramSpec, in_program

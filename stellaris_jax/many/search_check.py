@@ -12,6 +12,7 @@ import optuna
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.continuation import RESUMABLE
+from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.options import complete
 from stellaris_jax.config.schema import flatten, plain, shown
 from stellaris_jax.config.tree import Config
@@ -80,6 +81,7 @@ def check_settings(place: Path, stored: Mapping[str, Any], config: Config, value
     """
     if not stored:
         return
+    values = renamed(values, config)
     expected = flatten(plain(complete(config.replace(values))))
     for key in sorted(expected.keys() & stored.keys()):
         if any(key == free or key.startswith(f"{free}.") for free in FREE) or (key == "env.name" and key in values):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.near_miss import did_you_mean
-from stellaris_jax.config.options import PLACES, Option, options_of, value_of
+from stellaris_jax.config.old_options import renamed
+from stellaris_jax.config.options import known_knobs, place_of, value_of
 from stellaris_jax.config.schema import Knob, shown
 from stellaris_jax.config.stored import read_yaml
-from stellaris_jax.config.tree import Config, knobs
+from stellaris_jax.config.tree import Config
 
 if TYPE_CHECKING:
     import optuna
@@ -92,7 +93,8 @@ class Space:
 
     def of(self, config: Config) -> Values | None:
         """Values of a configuration; `None` if one is outside the space."""
-        values = {dimension.key: value_of(config, dimension.key) for dimension in self.dimensions}
+        now = {dimension.key: next(iter(renamed({dimension.key: None}, config))) for dimension in self.dimensions}
+        values = {key: value_of(config, new) for key, new in now.items()}
         return values if all(dimension.holds(values[dimension.key]) for dimension in self.dimensions) else None
 
 
@@ -146,20 +148,14 @@ def _range(key: str, about: Values, knob: Knob, path: Path) -> Dimension:
 
 def _knob(key: str, config: Config, path: Path) -> Knob:
     """Knob of a key, or of an option of a component that the configuration names."""
-    section, separator, option = key.partition(".options.")
-    if separator:
-        options: dict[str, Option] = {}
-        for place in (place for place in PLACES if place.section == section):
-            for component in place.things(config):
-                options |= options_of(component)
-        if option in options:
-            return replace(options[option].knob, key=key)
-        raise ConfigError(f"{path}: {key} is no option of this configuration{did_you_mean(option, options)}")
-    if key not in knobs() or key.endswith(".options"):
-        raise ConfigError(f"{path}: {key} is not a config key{did_you_mean(key, knobs())}")
+    (new, *_) = renamed({key: None}, config)
+    known = {key: entry for key, entry in known_knobs(config).items() if entry.kind != dict[str, Any]}
+    if new not in known:
+        what = "no option of this configuration" if place_of(new) else "not a config key"
+        raise ConfigError(f"{path}: {new} is {what}{did_you_mean(new, known)}")
     if key.partition(".")[0] in NOT_TUNED:
         raise ConfigError(f"{path}: {key} changes nothing of what is learned, or is what trials share.")
-    return knobs()[key]
+    return known[new]
 
 
 NOT_TUNED = ("seed", "num_seeds", "total_steps", "evaluation", "checkpoint", "run", "resume", "plugins")

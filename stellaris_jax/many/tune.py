@@ -25,6 +25,7 @@ from rich.console import Console
 from stellaris_jax.base import inputs
 from stellaris_jax.base.errors import ConfigError, RunError
 from stellaris_jax.base.outputs import refuse_links, write_atomically
+from stellaris_jax.config.old_options import renamed
 from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import from_yaml
 from stellaris_jax.config.tree import Config
@@ -173,7 +174,7 @@ class _Trials:
         with writing(self.directory):
             refuse_links(place)
         if not (place / "config.yaml").is_file():
-            config = self.config.replace(values)
+            config = self.config.replace(renamed(values, self.config))
             check_adds_nothing(config, self.config, f"trial {trial.number} of {self.directory}")
             config = checked(config)  # a combination may be impossible although each value is possible
             with writing(place):

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.statistics import Curve
+from stellaris_jax.config.old_options import migrated
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
 from stellaris_jax.telemetry.format import value_text
@@ -28,9 +29,9 @@ SUMMARY = "summary.json"
 def is_compared(key: str) -> bool:
     """Whether a config key makes two runs different.
 
-    Paths and loggers do not, nor does the seed, which makes a run a replicate.
+    Paths and loggers do not, nor does the seed, which makes a run a replicate, nor that objects have no options.
     """
-    return key != "seed" and not key.startswith("run.")
+    return key != "seed" and not key.startswith("run.") and not key.endswith("_options")
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def read_run(path: Path, note: Callable[[str], None] = warn_on_stderr, last: int
       last: number of last rounds, and of last evaluations, to keep; all by default.
     """
     damage: list[str] = []
-    config = flatten(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, damage))
+    config = flatten(migrated(_mapping(path / "config.yaml", inputs.CONFIGURATION, _yaml, damage)))
     document = _mapping(path / SUMMARY, inputs.DOCUMENT, json.loads, damage)
     log = _log(path / "metrics.jsonl", last, damage)
     rounds = [row for row in log.rows if row["kind"] == "round"]

@@ -81,7 +81,7 @@ class Telemetry:
         self._metrics.history.clear()
         self._loggers: dict[str, Logger] = {}
         for name in config.run.loggers:
-            self._guarded(name, partial(self._open, name, about, config.run.options))
+            self._guarded(name, partial(self._open, name, about, config.run.logger_options.get(name, {})))
 
     def _open(self, name: str, about: RunInfo, options: dict[str, Any]) -> None:
         self._loggers[name] = register.logger[name](about, options)

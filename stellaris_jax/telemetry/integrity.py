@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from stellaris_jax.base import inputs
 from stellaris_jax.config.continuation import RESUMABLE
+from stellaris_jax.config.old_options import first_layout
 
 KEY = "integrity"
 """Key of the digests in a summary."""
@@ -44,12 +45,12 @@ class Checked(NamedTuple):
 
 def settings_digest(config: Flat) -> str:
     """Digest of a flat configuration without its paths."""
-    return _digest(_without(config, PLACES))
+    return _digest(_without(first_layout(config), PLACES))
 
 
 def fixed_settings(config: Flat) -> dict[str, Any]:
-    """Settings of a flat configuration that cannot change while a run is resumed."""
-    return _without(config, (*PLACES, *RESUMABLE))
+    """Settings of a flat configuration that cannot change while a run is resumed, by the keys of digests."""
+    return _without(first_layout(config), (*PLACES, *RESUMABLE))
 
 
 def run_identity(config: Flat) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.telemetry.jsonl import warn_on_stderr
 
 
@@ -53,7 +53,7 @@ class Logger(Optioned):
 
     Args:
       run: the run to log.
-      options: see `Optioned`; the options of all loggers are `run.options`.
+      options: see `Optioned`; `run.logger_options.<name>` sets them.
     """
 
     connects: ClassVar[bool] = False

@@ -11,7 +11,7 @@ from typing import Any
 
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import warn_renamed
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.schema import knob
 from stellaris_jax.timeline.records import Gradient
 from stellaris_jax.timeline.view import View

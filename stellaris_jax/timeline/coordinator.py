@@ -18,7 +18,7 @@ import numpy as np
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
 from stellaris_jax.config.schema import shown
-from stellaris_jax.config.tree import SystemConfig
+from stellaris_jax.config.sections import SystemConfig
 from stellaris_jax.timeline.admission import Admission
 from stellaris_jax.timeline.record_json import as_data, record_of
 from stellaris_jax.timeline.records import Gradient, Group, Usage
@@ -52,9 +52,9 @@ class Coordinator:
         self.usage = usage
         self.learners, self.versions = system.learners, system.versions
         self.drops = system.overflow == "drop"
-        self.rule: Rule = register.rule[system.rule](system.options)
-        self.weights: Weight = register.weight[system.weights](system.options)
-        self.admission: Admission = register.admission[system.admission](system.options)
+        self.rule: Rule = register.rule[system.rule](system.rule_options)
+        self.weights: Weight = register.weight[system.weights](system.weight_options)
+        self.admission: Admission = register.admission[system.admission](system.admission_options)
         self.clock = 0
         self.aggregating = False
         self.iterations = [0] * system.learners

@@ -16,9 +16,10 @@ import numpy as np
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.schema import knob, shown
-from stellaris_jax.config.tree import Config, DelayConfig
+from stellaris_jax.config.sections import DelayConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.joblog import durations, read_log
 from stellaris_jax.timeline.jobs import KINDS
 from stellaris_jax.timeline.ticks import ticks_of

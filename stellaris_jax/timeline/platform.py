@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from stellaris_jax.config.tree import PlatformConfig
+from stellaris_jax.config.sections import PlatformConfig
 from stellaris_jax.timeline.ticks import SECOND, ticks
 
 ALONE = SECOND

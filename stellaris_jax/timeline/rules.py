@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.records import Gradient
@@ -117,8 +117,8 @@ class SoftSync(Rule):
 
     @classmethod
     def conditions(cls, config: Config, section: str) -> Iterator[tuple[bool, str]]:
-        c, learners = cls(config.system.options).c, config.system.learners
-        yield c <= learners, f"system.options.c={c} must be at most system.learners={learners}."
+        c, learners = cls(config.system.rule_options).c, config.system.learners
+        yield c <= learners, f"system.rule_options.c={c} must be at most system.learners={learners}."
 
     def ready(self, staleness: Sequence[int], view: View) -> bool:
         return len(staleness) >= self.c

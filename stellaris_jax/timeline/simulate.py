@@ -27,7 +27,8 @@ from typing import Any
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import Config, DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.sections import DelaysConfig, PlatformConfig, SystemConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.coordinator import Action, Coordinator, Drop
 from stellaris_jax.timeline.delays import Chance, Stream, TickStream, delay_of
 from stellaris_jax.timeline.events import (

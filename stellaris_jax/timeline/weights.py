@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.schema import knob
 
 

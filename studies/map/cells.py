@@ -59,7 +59,7 @@ LEARNER_COUNTS = (8, 32)
 TUNING, CONFIRMING = range(8), range(8, 16)
 """Tuning seeds, which choose rates and methods, and confirming seeds, which judge the choices."""
 
-_WEIGHTED = ("system.weights=power", "system.options.root=1")
+_WEIGHTED = ("system.weights=power", "system.weight_options.root=1")
 _GATE = ("system=stellaris", "system.weights=constant")
 _TRUNCATED = ("system.truncation=weight",)
 _UNTRUNCATED = ("system.truncation=none",)
@@ -103,7 +103,10 @@ CORRECTIONS: dict[str, tuple[str, ...]] = {
 ADMISSION: dict[str, tuple[str, ...]] = {
     "drop above 8": ("system=async", "system.admission=bounded"),
     "wait at 8": ("system=async", "system.admission=waiting"),
-    "capacity (AReaL)": ("system=areal", "system.options.eta=1"),  # a larger eta never binds, and equals softsync
+    "capacity (AReaL)": (
+        "system=areal",
+        "system.admission_options.eta=1",
+    ),  # a larger eta never binds, and equals softsync
     "in order": ("system=async", "system.admission=in_order"),
 }
 OBJECTIVES: dict[str, tuple[str, ...]] = {
@@ -140,9 +143,9 @@ def _kl_gate(*overrides: str, corrections: str = "kl_gate", system: str = "async
 
 
 COMBINED: dict[str, tuple[str, ...]] = {
-    "KL gate at 0.01": _kl_gate("system.options.trust_kl=0.01"),
-    "KL gate at 0.005": _kl_gate("system.options.trust_kl=0.005"),
-    "KL gate at 0.002": _kl_gate("system.options.trust_kl=0.002"),
+    "KL gate at 0.01": _kl_gate("system.correction_options.kl_gate.trust_kl=0.01"),
+    "KL gate at 0.005": _kl_gate("system.correction_options.kl_gate.trust_kl=0.005"),
+    "KL gate at 0.002": _kl_gate("system.correction_options.kl_gate.trust_kl=0.002"),
     "KL gate, w": _kl_gate(*_WEIGHTED),
     "KL gate, softsync": _kl_gate("system.weights=constant", system="softsync"),
     "KL gate, wait at 8": _kl_gate("system.admission=waiting"),
@@ -227,9 +230,9 @@ class Cell(NamedTuple):
                 group, 8
             )  # two groups must be fewer than the gradients of a round, or the bound would never bind
         if {"system=softsync", "system=fedbuff", "system=areal"} & set(method):
-            grouped.append(f"system.options.c={group}")
+            grouped.append(f"system.rule_options.c={group}")
         if "system=areal" in method:
-            grouped.append(f"system.options.batch={group}")
+            grouped.append(f"system.admission_options.batch={group}")
         machines = max(8, -(-self.learners // 4))  # of four learners each
         overrides = (
             f"env={task.env}",

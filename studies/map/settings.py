@@ -48,7 +48,8 @@ def block() -> str:
     """Text of a page between `BEGIN` and `END`."""
     text = (
         "Each method's settings, its base system among them. With 8 or 32 learners, softsync, FedBuff and AReaL's\n"
-        "capacity also have `system.options.c`, half the number of learners (AReaL's: 8 at most, as `batch`). A whole\n"
+        "capacity also have `system.rule_options.c`, half the number of learners. AReaL's c is 8 at most, as its\n"
+        "`system.admission_options.batch`. A whole\n"
         f"command, with all that the map keeps constant ({TASK}, {LEARNERS} learners, learning rate {RATE}):"
     )
     return "\n".join([text, "", "```sh", command("KL gate"), "```", "", *table(all_methods())])

@@ -114,11 +114,11 @@ def parameters(study: Study) -> list[Claim]:
     """Fig. 16: decay d and window n on Hopper, one at a time around the paper's choice."""
     paper = published.NITRO_SENSITIVITY
     varied = [
-        Parameter("decay", "d", "0.96", ("0.93", "0.96", "0.99"), paper["decay"]),
-        Parameter("window", "n", "6", ("3", "6", "10"), paper["window"]),
+        Parameter("scaling.options.decay", "d", "0.96", ("0.93", "0.96", "0.99"), paper["decay"]),
+        Parameter("scaling.options.window", "n", "6", ("3", "6", "10"), paper["window"]),
     ]
     title = "Figure 16: sensitivity of Nitro on Hopper"
-    return one_at_a_time(study, "16", title, variant("hopper", "Nitro"), "scaling", varied, SEEDS)
+    return one_at_a_time(study, "16", title, variant("hopper", "Nitro"), varied, SEEDS)
 
 
 def ablation(study: Study) -> list[Claim]:

@@ -251,12 +251,14 @@ def cluster(study: Study) -> list[Claim]:
 
 def parameters(study: Study) -> list[Claim]:
     """Fig. 13: decay d, root v and threshold rho of Stellaris on Hopper, one at a time around the paper's choice."""
-    chosen, symbols = {"decay": "0.96", "root": "3", "rho": "1.0"}, {"decay": "d", "root": "v", "rho": "ρ"}
+    paper = published.SENSITIVITY
     varied = [
-        Parameter(key, symbols[key], chosen[key], list(paper), paper) for key, paper in published.SENSITIVITY.items()
+        Parameter("system.rule_options.decay", "d", "0.96", list(paper["decay"]), paper["decay"]),
+        Parameter("system.weight_options.root", "v", "3", list(paper["root"]), paper["root"]),
+        Parameter("system.rho", "ρ", "1.0", list(paper["rho"]), paper["rho"]),
     ]
     title = "Figure 13: sensitivity of Stellaris on Hopper"
-    return one_at_a_time(study, "13", title, variant("hopper", "stellaris"), "system", varied, SEEDS)
+    return one_at_a_time(study, "13", title, variant("hopper", "stellaris"), varied, SEEDS)
 
 
 def _rates(study: Study) -> dict[str, str]:

@@ -26,8 +26,8 @@ _INSIDE = ("system.learner_billing=serverless", "system.truncation=weight")
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "stellaris": ("system=stellaris",),
-    **{f"softsync-c{c}": ("system=softsync", f"system.options.c={c}", *_INSIDE) for c in (2, 4, 8)},
-    **{f"ssp-s{s}": ("system=ssp", f"system.options.s={s}", *_INSIDE) for s in (1, 2, 3)},
+    **{f"softsync-c{c}": ("system=softsync", f"system.rule_options.c={c}", *_INSIDE) for c in (2, 4, 8)},
+    **{f"ssp-s{s}": ("system=ssp", f"system.rule_options.s={s}", *_INSIDE) for s in (1, 2, 3)},
     "async": ("system=async", *_INSIDE),
     "no-truncation": ("system=stellaris_no_truncation",),
     "surrogate": ("system=stellaris", "system.truncation=surrogate"),

@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax
 
 from stellaris_jax.agent.losses.common import LossInputs, LossMetrics
-from stellaris_jax.config.options import Numbered
+from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.schema import knob
 from stellaris_jax.config.tree import Config
 

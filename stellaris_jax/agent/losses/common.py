@@ -210,7 +210,8 @@ def _mask_weights(inputs: LossInputs, advantage: jax.Array | None) -> jax.Array:
     log_prob = jax.lax.stop_gradient(inputs.log_prob)
     advantage = batch.advantage if advantage is None else jax.lax.stop_gradient(advantage)
     seen = MaskInputs(log_prob, batch.log_prob, advantage, valid, discrete)
-    weights = [mask.bound(inputs.hyper.options).weight(seen) for mask in inputs.masks]
+    masks = zip(inputs.masks, inputs.hyper.masks, strict=True)
+    weights = [mask.bound(options).weight(seen) for mask, options in masks]
     return reduce(mul, weights)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from stellaris_jax.agent import Number
 from stellaris_jax.base.registry import register
 from stellaris_jax.base.renamed import renamed
-from stellaris_jax.config.options import Numbered
+from stellaris_jax.config.optioned import Numbered
 from stellaris_jax.config.schema import knob
 
 

@@ -24,7 +24,7 @@ from stellaris_jax.agent.networks.distributions import DiagonalGaussian, Distrib
 from stellaris_jax.agent.networks.recurrent import Carry, Past, Trunk, unroll
 from stellaris_jax.agent.networks.torsos import check_observation, torso
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.tree import NetworkConfig
+from stellaris_jax.config.sections import NetworkConfig
 from stellaris_jax.envs.base import Box, Space
 
 ALIGNMENT = 64

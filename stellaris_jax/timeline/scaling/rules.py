@@ -15,9 +15,10 @@ import numpy as np
 
 from stellaris_jax.base.errors import RunError
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import Optioned
+from stellaris_jax.config.optioned import Optioned
 from stellaris_jax.config.schema import knob, shown
-from stellaris_jax.config.tree import Config, ScalingConfig
+from stellaris_jax.config.sections import ScalingConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.scaling.limits import Limits, limits_of
 from stellaris_jax.timeline.scaling.noise import noise_scale
 from stellaris_jax.timeline.scaling.ratio import MODES, curvature_ratio

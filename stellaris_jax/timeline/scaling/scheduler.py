@@ -22,9 +22,10 @@ from stellaris_jax.base.commands import command
 from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.base.outputs import rewriting
 from stellaris_jax.base.registry import register
-from stellaris_jax.config.options import completed
+from stellaris_jax.config.optioned import completed
 from stellaris_jax.config.schema import knob
-from stellaris_jax.config.tree import Config, ScalingConfig
+from stellaris_jax.config.sections import ScalingConfig
+from stellaris_jax.config.tree import Config
 from stellaris_jax.timeline.delays import delay_of
 from stellaris_jax.timeline.scaling.limits import Limits, limits_of
 from stellaris_jax.timeline.scaling.rules import RoundSummary, Scaling, greater_than_zero
