@@ -187,8 +187,8 @@ def test_nothing_is_learned_from_dead_transitions() -> None:
 
     def loss(logits: jax.Array, value: jax.Array, batch: Samples) -> Any:
         peers = jnp.zeros_like(value)
-        settings = (hyper_of(), jnp.float32(0.2), rows, peers, "weight")
-        inputs = LossInputs(batch, distribution, *settings, parameters=logits, value=value)
+        settings = (hyper_of(), jnp.float32(0.2), rows, logits, value, peers, "weight")
+        inputs = LossInputs(batch, distribution, *settings)
         return loss_of(AlgorithmConfig(), inputs)
 
     gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)

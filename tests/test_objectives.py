@@ -55,8 +55,8 @@ def compiled(algorithm: Algorithm, masks: tuple[Mask, ...], kind: str, mode: str
     distribution = Categorical(ACTIONS) if kind == "discrete" else DiagonalGaussian(DIMENSIONS)
 
     def loss(pi: jax.Array, batch: Samples, hyper: Any, peers: jax.Array, versions: Versions) -> Any:
-        settings = (hyper, jnp.float32(0), 1, peers, mode, masks, versions)
-        inputs = LossInputs(batch, distribution, *settings, parameters=pi, value=batch.value)
+        settings = (hyper, jnp.float32(0), 1, pi, batch.value, peers, mode, masks, versions)
+        inputs = LossInputs(batch, distribution, *settings)
         return algorithm.bound(hyper.options).loss(inputs)
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))

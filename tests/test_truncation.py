@@ -49,8 +49,8 @@ def compiled(mode: str, peers: bool) -> Any:
         batch = Samples(zeros[:, None], zeros, log_mu[:, None], log_mu, zeros, advantage, zeros)
         numbers = hyper_of()._replace(rho=rho)
         peer_log_ratio = others - log_mu if peers else None
-        settings = (numbers, jnp.float32(0.0), 1, peer_log_ratio, mode)
-        inputs = LossInputs(batch, LogProb(), *settings, parameters=log_pi[:, None], value=zeros)
+        settings = (numbers, jnp.float32(0.0), 1, log_pi[:, None], zeros, peer_log_ratio, mode)
+        inputs = LossInputs(batch, LogProb(), *settings)
         return loss_of(algorithm_of(clip=CLIP), inputs)
 
     return jax.jit(jax.grad(loss, has_aux=True))
@@ -199,8 +199,8 @@ def test_a_target_beyond_float32_stays_finite(algorithm: str) -> None:
     settings = AlgorithmConfig(name=algorithm, rollout_length=2)
 
     def loss(log_pi: jax.Array) -> Any:
-        rest = (hyper_of(settings), jnp.float32(0.0), 2, None, "weight")
-        inputs = LossInputs(batch, LogProb(), *rest, parameters=log_pi[:, None], value=zeros)
+        rest = (hyper_of(settings), jnp.float32(0.0), 2, log_pi[:, None], zeros, None, "weight")
+        inputs = LossInputs(batch, LogProb(), *rest)
         return loss_of(settings, inputs)
 
     found, metrics = jax.grad(loss, has_aux=True)(jnp.float32([250.0, -250.0]))
@@ -233,13 +233,13 @@ def means_and_gradient(name: str, mode: str) -> tuple[LossMetrics, np.ndarray]:
     batch = Samples(zeros[:, None], zeros, log_mu[:, None], log_mu, zeros, advantage, zeros, steps=steps)
     batch = batch._replace(target_policy=log_prox[:, None])
     settings = algorithm_of(name, rollout_length=2)
-    rest = (hyper_of(settings), jnp.float32(0.0), 2, others - log_mu, mode)
+    rest = (hyper_of(settings), jnp.float32(0.0), 2)
     numbers = Versions(jnp.int32(7), jnp.int32(3))
 
     def loss(log_pi: jax.Array) -> Any:
         return loss_of(
             settings,
-            LossInputs(batch, LogProb(), *rest, versions=numbers, parameters=log_pi[:, None], value=zeros),
+            LossInputs(batch, LogProb(), *rest, log_pi[:, None], zeros, others - log_mu, mode, versions=numbers),
         )
 
     gradient, metrics = jax.grad(loss, has_aux=True)(pi)
@@ -281,8 +281,8 @@ def test_masks_go_by_the_advantage_of_the_loss(name: str) -> None:
     batch = Samples(zeros[:, None], zeros, log_pi[:, None], log_pi, zeros, -reward, zeros, steps=steps)
     batch = batch._replace(target_policy=log_pi[:, None])
     settings = algorithm_of(name, rollout_length=2)
-    rest = (hyper_of(settings), jnp.float32(0.0), 2, None, "none", (Positive(),))
-    _, metrics = loss_of(settings, LossInputs(batch, LogProb(), *rest, parameters=log_pi[:, None], value=zeros))
+    rest = (hyper_of(settings), jnp.float32(0.0), 2, log_pi[:, None], zeros, None, "none", (Positive(),))
+    _, metrics = loss_of(settings, LossInputs(batch, LogProb(), *rest))
     kept = np.maximum(reward, 0.0)
     expected = np.mean(kept * -log_pi) if name == "impala" else -np.mean(kept)
     assert float(metrics.policy_loss) == pytest.approx(float(expected), rel=1e-5)

@@ -259,8 +259,8 @@ def test_loss_and_gradient_against_numpy(name: str, mode: str) -> None:
 
     def loss(logits: jax.Array, value: jax.Array) -> Any:
         peers = jnp.log(smallest)
-        settings = (hyper_of(algorithm, rho), jnp.float32(0.7), LENGTH, peers, mode)
-        inputs = LossInputs(given_.batch, Categorical(ACTIONS), *settings, parameters=logits, value=value)
+        settings = (hyper_of(algorithm, rho), jnp.float32(0.7), LENGTH, logits, value, peers, mode)
+        inputs = LossInputs(given_.batch, Categorical(ACTIONS), *settings)
         return loss_of(algorithm, inputs)
 
     differentiate = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
