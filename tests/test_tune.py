@@ -113,9 +113,12 @@ def test_spaces_that_are_none(tree: Any, told: str) -> None:
         (["env=gymnax/cartpole", "--resume", "x"], "env=gymnax/cartpole cannot change"),
         (["--space", "ppo", "evaluation.points=0"], "evaluation.points and evaluation.episodes must not be 0"),
         (["env=gymnax/cartpole", "--trials", "3", "evaluation.points=0", "--space", "ppo"], "must not be 0"),
-        (["--trials", "3", "env=gymnax/cartpole", "--space", "ppo", "run.dir=x"], "resume= and run.dir= are of single"),
-        (["--space", "ppo", "run.dir=x"], "resume= and run.dir= are of single runs"),
-        (["--space", "ppo", "--dir", "full"], "full is not empty; name another directory, or go on"),
+        (
+            ["--trials", "3", "env=gymnax/cartpole", "--space", "ppo", "run.dir=x"],
+            "resume= and run.dir= belong to single",
+        ),
+        (["--space", "ppo", "run.dir=x"], "resume= and run.dir= belong to single runs"),
+        (["--space", "ppo", "--dir", "full"], "full is not empty; name another directory, or resume"),
         (["--space", "ppo", "algorithm=impala"], "algorithm.options.clip is no option of this configuration"),
     ],
 )
