@@ -13,7 +13,7 @@ from stellaris_jax.base.errors import ConfigError
 from stellaris_jax.config.stored import read_yaml
 from stellaris_jax.report.results import load_run
 from stellaris_jax.report.runs import Run, is_compared
-from stellaris_jax.telemetry.integrity import owner_of
+from stellaris_jax.telemetry.integrity import is_owner, owner_of
 from stellaris_jax.telemetry.jsonl import complain
 
 ABOUT = "sweep.yaml"
@@ -58,7 +58,7 @@ def _is_broken(run: Run, laid_out: list[tuple[int, str]]) -> bool:
     number = int(run.path.name)
     if number >= len(laid_out):
         return False
-    return not run.config or owner_of(run.config) != laid_out[number][1]
+    return not run.config or not is_owner(run.config, laid_out[number][1])
 
 
 def settings_of(configs: Sequence[dict[str, Any]]) -> list[str]:

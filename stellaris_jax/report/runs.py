@@ -18,7 +18,7 @@ from stellaris_jax.base import inputs
 from stellaris_jax.base.statistics import Curve
 from stellaris_jax.config.schema import flatten
 from stellaris_jax.config.stored import refuse_aliases
-from stellaris_jax.telemetry.integrity import Seal, owner_of, seal_of, settings_digest
+from stellaris_jax.telemetry.integrity import Seal, has_settings_digest, is_owner, seal_of
 from stellaris_jax.telemetry.jsonl import Log, complain, read_log
 
 SUMMARY = "summary.json"
@@ -105,7 +105,7 @@ def read_run(path: Path, note: Callable[[str], None] = complain, last: int | Non
     rounds = [record for record in log.records if record["kind"] == "round"]
     evaluations = [record for record in log.records if record["kind"] == "evaluation"]
     curve = not (log.damage or log.gap)
-    foreign = bool(config and log.owner.strip("0")) and log.owner != owner_of(config)
+    foreign = bool(config and log.owner.strip("0")) and not is_owner(config, log.owner)
     if foreign:
         damage.append(f"{path / 'metrics.jsonl'} belongs to another configuration than {path / 'config.yaml'}")
         curve = False
@@ -113,7 +113,7 @@ def read_run(path: Path, note: Callable[[str], None] = complain, last: int | Non
     if seal is None:
         damage.append(f"{path / 'summary.json'} is damaged and left out")
         document = {}
-    elif config and seal.settings and seal.settings != settings_digest(config):
+    elif config and seal.settings and not has_settings_digest(config, seal.settings):
         damage.append(
             f"{path / SUMMARY} belongs to other settings than {path / 'config.yaml'}: the run was taken up again and "
             "is not over, or a file was changed"
