@@ -13,7 +13,7 @@ from commands import call, said
 from stellaris_jax import load_config, load_policy
 from stellaris_jax.execute.run import train
 from stellaris_jax.report.points import load_points
-from stellaris_jax.report.runs import read_run
+from stellaris_jax.report.runs import group_replicates, read_run
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -36,6 +36,14 @@ def test_they_are_listed(runs: Path) -> None:
     listed = call("runs.py", runs)
     assert listed.returncode == 0 and said(listed.stderr) == []
     assert "18.0" in listed.stdout and "stopped" in listed.stdout and "damage" not in listed.stdout
+
+
+def test_keys_that_a_version_lacked_are_no_difference() -> None:
+    """Runs of two versions with the same settings are replicates of each other."""
+    finished = [DATA / f"run_{version}" / "finished" for version in ("0.1", "0.2")]
+    assert "network.memory" not in read_run(finished[0]).config
+    assert len(group_replicates([read_run(run_dir) for run_dir in finished])) == 1
+    assert "their settings are the same" in call("runs.py", *finished).stdout
 
 
 @pytest.mark.parametrize(("script", "name"), [("plot.py", "stopped"), ("report.py", "finished")])

@@ -134,7 +134,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _list(runs: Sequence[StoredRun]) -> None:
-    sound = [kept.run.config for kept in runs if kept.state != BROKEN]
+    sound = [kept.run.settings for kept in runs if kept.state != BROKEN]
     keys = differing_keys(sound)
     rows = []
     for kept in runs:
@@ -152,7 +152,7 @@ def _list(runs: Sequence[StoredRun]) -> None:
                 "steps": compact(steps),
                 "simulated": duration(_figure(kept, "simulated_seconds")),
                 "cost": dollars(_figure(kept, "cost_usd")),
-                "differs in": ", ".join(_told(key, kept.run.config.get(key)) for key in keys if kept.run.config),
+                "differs in": ", ".join(_told(key, kept.run.settings.get(key)) for key in keys if kept.run.config),
             }
         )
     title = f"{len(runs)} run{'s' * (len(runs) != 1)}"
@@ -174,11 +174,11 @@ def _told(key: str, value: Any) -> str:
 
 def _compare(runs: Sequence[StoredRun]) -> None:
     """Every setting in which runs differ, whether it follows from another or not."""
-    configs = [kept.run.config for kept in runs]
+    configs = [kept.run.settings for kept in runs]
     keys = sorted({key for config in configs for key in config if key not in PLACES})
     differing = [key for key in keys if len({str(config.get(key, MISSING)) for config in configs}) > 1]
     rows = [
-        {"setting": key, **{str(kept.path): str(kept.run.config.get(key, MISSING)) for kept in runs}}
+        {"setting": key, **{str(kept.path): str(kept.run.settings.get(key, MISSING)) for kept in runs}}
         for key in differing
     ]
     if rows:

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from omegaconf import OmegaConf
 
 from stellaris_jax.base import inputs
 from stellaris_jax.base.statistics import Curve
-from stellaris_jax.config.schema import flatten
+from stellaris_jax.config.schema import flatten, plain
 from stellaris_jax.config.stored import refuse_aliases
+from stellaris_jax.config.tree import Config
 from stellaris_jax.telemetry.integrity import Seal, has_settings_digest, is_owner, seal_of
 from stellaris_jax.telemetry.jsonl import Log, complain, read_log
 
@@ -62,6 +64,14 @@ class Run:
     foreign: bool = False
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """`config` with defaults for keys that the run's version lacked, and without empty mappings of options.
+
+        Runs are compared by these.
+        """
+        return {key: value for key, value in (_defaults() | self.config).items() if value != {}} if self.config else {}
+
+    @property
     def incomplete(self) -> bool:
         """Whether the result, or the failure, is lost: files are missing or damaged."""
         return self.summary is None and self.failure is None and bool(self.damage)
@@ -85,6 +95,11 @@ class Group:
         parts = [str(value) if key.endswith(".name") else f"{short(key)}={value}" for key, value in self.values.items()]
         first = self.runs[0]
         return ", ".join(parts) or str(first.config.get("system.name", first.path.name))
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return flatten(plain(Config()))
 
 
 def read_run(path: Path, note: Callable[[str], None] = complain, last: int | None = None) -> Run:
@@ -219,10 +234,10 @@ def _mapping(path: Path, limit: int, parse: Callable[[str], Any], damage: list[s
 def group_replicates(runs: Sequence[Run]) -> list[Group]:
     """Groups of runs of equal configuration, in order of first appearance. Runs without a configuration are omitted."""
     runs = [run for run in runs if run.config]
-    keys = differing_keys([run.config for run in runs])
+    keys = differing_keys([run.settings for run in runs])
     groups: dict[str, Group] = {}
     for run in runs:
-        values = {key: run.config.get(key) for key in keys}
+        values = {key: run.settings.get(key) for key in keys}
         groups.setdefault(json.dumps(values), Group(values)).runs.append(run)
     return list(groups.values())
 
